@@ -1,0 +1,168 @@
+"""What does a person see while a run goes on? A banner of derived quantities, one aligned line a step, a table of classes.
+
+On a terminal the step line is live: it is drawn over itself. Anywhere else (a CI log, a file) each one is a line of its own.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TextIO
+
+_WINDOW = 50  # logged steps over which the remaining time is estimated
+_BAR = 24  # cells of a full bar
+
+
+def duration(seconds: float) -> str:
+    """``45s``, ``3m 20s``, ``2h 05m``, ``3d 04h``; ``?`` for what is not finite."""
+    if not math.isfinite(seconds):
+        return "?"
+    whole = max(0, round(seconds))
+    for unit, lesser, size, part in (("d", "h", 86400, 3600), ("h", "m", 3600, 60), ("m", "s", 60, 1)):
+        if whole >= size:
+            return f"{whole // size}{unit} {whole % size // part:02d}{lesser}"
+    return f"{whole}s"
+
+
+def count(number: float) -> str:
+    """``950``, ``12.3k``, ``4.56M``: three figures and a unit."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(number) >= 0.9995 * size:
+            return f"{number / size:#.3g}".rstrip(".") + unit
+    return f"{number:.4g}"
+
+
+def step_line(
+    step: int,
+    total_steps: int,
+    epoch: float,
+    epochs: float,
+    loss: float,
+    lr: float,
+    images_per_s: float,
+    wait: float,
+    left: float,
+) -> str:
+    """One line of constant width for a run. ``wait``: share of time waiting for data (0 to 1); ``left``: seconds to the end."""
+    steps, whole = len(str(total_steps)), f"{epochs:.4g}"
+    place = max(len(f"{int(epochs)}.00"), 4)
+    return (
+        f"epoch {epoch:{place}.2f}/{whole}  step {step:{steps}d}/{total_steps}  loss {loss:8.4f}  lr {lr:.2e}  "
+        f"{images_per_s:7.1f} img/s  wait {100 * wait:3.0f}%  ETA {duration(left):>7}"
+    )
+
+
+class Console:
+    """Writes for people. On ranks other than 0 every method does nothing."""
+
+    def __init__(
+        self,
+        total_steps: int,
+        epochs: float,
+        *,
+        rank: int = 0,
+        stream: TextIO | None = None,
+        live: bool | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.total_steps, self.epochs = total_steps, epochs
+        self._stream = stream or sys.stdout
+        self._quiet = rank != 0
+        self._live = self._stream.isatty() if live is None else live
+        self._drawn = 0  # columns of the live line on the screen
+        self._now = now
+        self._seen: deque[tuple[float, int]] = deque(maxlen=_WINDOW)
+
+    def started(self, step: int) -> None:
+        """The loop is about to take the step after ``step``: the remaining time is measured from here."""
+        self._seen.clear()
+        self._seen.append((self._now(), step))
+
+    def step(self, step: int, epoch: float, loss: float, lr: float, images_per_s: float, wait: float) -> None:
+        if self._quiet:
+            return
+        now = self._now()
+        self._seen.append((now, step))
+        (then, first), left = self._seen[0], math.nan
+        if step > first:
+            left = (now - then) / (step - first) * (self.total_steps - step)
+        self._draw(step_line(step, self.total_steps, epoch, self.epochs, loss, lr, images_per_s, wait, left))
+
+    def _draw(self, line: str) -> None:
+        if not self._live:
+            self._print(line + "\n")
+            return
+        # A line longer than the terminal would wrap, and a carriage return could not go back to its start.
+        line = line[: max(20, shutil.get_terminal_size().columns - 1)]
+        self._print("\r" + line.ljust(self._drawn))
+        self._drawn = len(line)
+
+    def say(self, text: str) -> None:
+        """Lines that stay; the live line is wiped first and comes back with the next step."""
+        if self._quiet:
+            return
+        wipe = "\r" + " " * self._drawn + "\r" if self._drawn else ""
+        self._drawn = 0
+        self._print(wipe + text.rstrip("\n") + "\n")
+
+    def close(self) -> None:
+        """Leave the live line standing and go to the next one."""
+        if self._drawn:
+            self._print("\n")
+            self._drawn = 0
+
+    def _print(self, text: str) -> None:
+        encoding = getattr(self._stream, "encoding", None) or "utf-8"
+        try:
+            self._stream.write(text.encode(encoding, "replace").decode(encoding))
+            self._stream.flush()
+        except (BrokenPipeError, ValueError):  # the reader went away (`| head`): training goes on unseen
+            self._quiet = True
+
+
+def banner(title: str, quantities: Mapping[str, Any]) -> str:
+    """A title and one aligned line a quantity. Floats show four figures, everything else as it is."""
+    width = max((len(key) for key in quantities), default=0)
+    lines = [
+        f"  {key:<{width}}  {f'{value:.4g}' if isinstance(value, float) else value}"
+        for key, value in quantities.items()
+    ]
+    return "\n".join([title, *lines])
+
+
+def bar(share: float, width: int = _BAR, ascii_only: bool = False) -> str:
+    """A bar of ``width`` cells for 0 to 1, in eighths of a cell; in ``#`` where the stream knows no blocks."""
+    if not math.isfinite(share):
+        return " " * width
+    share = min(max(share, 0.0), 1.0)
+    if ascii_only:
+        return ("#" * round(share * width)).ljust(width)
+    full, eighths = divmod(round(share * width * 8), 8)
+    return ("\u2588" * full + (" \u258f\u258e\u258d\u258c\u258b\u258a\u2589"[eighths] if eighths else "")).ljust(width)
+
+
+def class_table(
+    names: Sequence[str], iou: Sequence[float], share: Sequence[float] | None = None, stream: TextIO | None = None
+) -> str:
+    """Class, IoU in percent, bar, share of the valid pixels; the mean over classes with a score at the foot.
+
+    ``iou`` and ``share`` are fractions; NaN (or None) in ``iou`` is a class that is in neither truth nor prediction.
+    """
+    encoding = (getattr(stream or sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "")
+    ascii_only = not encoding.startswith("utf")
+    scores = [math.nan if value is None else float(value) for value in iou]
+    width = max([len(name) for name in names] + [5])
+    lines = [f"{'class':<{width}}    IoU  {'':<{_BAR}}" + ("  pixels" if share is not None else "")]
+    for index, (name, score) in enumerate(zip(names, scores)):
+        value = f"{100 * score:5.1f}%" if math.isfinite(score) else "absent"
+        pixels = f"  {100 * share[index]:5.1f}%" if share is not None else ""
+        lines.append(f"{name:<{width}} {value}  {bar(score, ascii_only=ascii_only)}{pixels}")
+    finite = [score for score in scores if math.isfinite(score)]
+    if finite:
+        mean = math.fsum(finite) / len(finite)
+        lines.append(f"{'mean':<{width}} {100 * mean:5.1f}%  {bar(mean, ascii_only=ascii_only)}")
+    return "\n".join(line.rstrip() for line in lines)

@@ -1,0 +1,249 @@
+"""What does the model see, and where is it wrong? A contact sheet: image, truth, prediction and errors side by side.
+
+One row an image, captions with the image's own mIoU, a legend of the classes that occur. Written as PNG.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from segtrain.errors import DataError
+
+Colour = tuple[int, int, int]
+PAPER: Colour = (255, 255, 255)
+INK: Colour = (32, 34, 38)
+PALE: Colour = (120, 124, 130)
+WRONG: Colour = (230, 30, 60)
+VOID: Colour = (196, 196, 200)
+_STRIPE = np.array((156, 156, 160), np.uint8)
+_GAP, _MARGIN, _HEAD, _CAPTION, _KEY = 6, 16, 24, 22, 22  # pixels
+
+
+@dataclass(frozen=True)
+class Sample:
+    """``image`` uint8 (H, W, 3) RGB; ``prediction`` and ``truth`` uint8 (H, W) train ids, ``truth`` None where unknown."""
+
+    name: str
+    image: np.ndarray
+    prediction: np.ndarray
+    truth: np.ndarray | None = None
+
+
+def image_miou(truth: np.ndarray, prediction: np.ndarray, num_classes: int, ignore_index: int = 255) -> float:
+    """Mean IoU of one image over the classes in its truth or prediction, void left out; NaN where all is void."""
+    valid = truth != ignore_index
+    # A prediction that is no class (void, say) is wrong: it lands in a column of its own.
+    guess = np.minimum(prediction[valid].astype(np.int64), num_classes)
+    pairs = truth[valid].astype(np.int64) * (num_classes + 1) + guess
+    table = np.bincount(pairs, minlength=num_classes * (num_classes + 1)).reshape(num_classes, num_classes + 1)[:, :-1]
+    hit = np.diagonal(table)
+    union = np.bincount(truth[valid], minlength=num_classes) + table.sum(0) - hit
+    return float((hit[union > 0] / union[union > 0]).mean()) if union.any() else math.nan
+
+
+def colourise(mask: np.ndarray, palette: Sequence[Colour], ignore_index: int = 255) -> np.ndarray:
+    """(H, W) train ids to (H, W, 3) colours; void is a grey that no class should have."""
+    table = np.full((256, 3), VOID, np.uint8)
+    table[: len(palette)] = palette
+    table[ignore_index] = VOID
+    return table[mask]
+
+
+def _fit(picture: np.ndarray, width: int, height: int, labels: bool = False) -> np.ndarray:
+    """Resize to (height, width): area mean when shrinking a picture, nearest for labels."""
+    if picture.shape[:2] == (height, width):
+        return picture
+    shrinks = height < picture.shape[0]
+    mode = cv2.INTER_NEAREST_EXACT if labels else cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
+    return cv2.resize(picture, (width, height), interpolation=mode)
+
+
+def _hatch(height: int, width: int) -> np.ndarray:
+    rows, columns = np.ogrid[:height, :width]
+    return ((rows + columns) % 6 < 2)[:, :, None]
+
+
+def error_panel(sample: Sample, width: int, height: int, ignore_index: int = 255) -> np.ndarray:
+    """The image in pale grey, wrong pixels in red as dense as they are wrong, void hatched. uint8 (height, width, 3)."""
+    grey = cv2.cvtColor(_fit(sample.image, width, height), cv2.COLOR_RGB2GRAY).astype(np.float32)
+    panel = np.repeat((160 + 0.35 * grey)[:, :, None], 3, axis=2)
+    if sample.truth is None:
+        return panel.astype(np.uint8)
+    void = sample.truth == ignore_index
+    wrong = ((sample.truth != sample.prediction) & ~void).astype(np.float32)
+    density = _fit(wrong, width, height)[:, :, None]
+    panel = panel * (1 - density) + np.array(WRONG, np.float32) * density
+    hatched = (_fit(void.astype(np.float32), width, height)[:, :, None] >= 0.5) & _hatch(height, width)
+    return np.where(hatched, _STRIPE, panel).round().astype(np.uint8)
+
+
+def _font(size: int) -> ImageFont.ImageFont | ImageFont.FreeTypeFont:
+    try:
+        return ImageFont.load_default(size)  # needs Pillow 10.1 with FreeType
+    except (TypeError, ImportError, OSError):
+        return ImageFont.load_default()
+
+
+def _clip(
+    draw: ImageDraw.ImageDraw, text: str, font: ImageFont.ImageFont | ImageFont.FreeTypeFont, width: float
+) -> str:
+    """The text, its beginning replaced by dots where it is too long: file names differ at their ends."""
+    if draw.textlength(text, font=font) <= width:
+        return text
+    while len(text) > 1 and draw.textlength("..." + text, font=font) > width:
+        text = text[1:]
+    return "..." + text
+
+
+def _check(samples: Sequence[Sample]) -> None:
+    if not samples:
+        raise DataError("a contact sheet needs at least one image")
+    for sample in samples:
+        masks = [sample.prediction] if sample.truth is None else [sample.prediction, sample.truth]
+        for mask in masks:
+            if mask.shape != sample.image.shape[:2]:
+                raise DataError(
+                    f"{sample.name}: the mask is {mask.shape}, its image {sample.image.shape[:2]} (height, width)"
+                )
+
+
+def _legend_rows(
+    draw: ImageDraw.ImageDraw,
+    font: ImageFont.ImageFont | ImageFont.FreeTypeFont,
+    items: Sequence[tuple[str, Colour | None]],
+    width: int,
+) -> list[list[tuple[int, str, Colour | None]]]:
+    """Swatches flowed into rows: (x, text, colour) each."""
+    rows: list[list[tuple[int, str, Colour | None]]] = [[]]
+    x = 0
+    for text, colour in items:
+        needs = 20 + math.ceil(draw.textlength(text, font=font)) + 18
+        if rows[-1] and x + needs > width:
+            rows.append([])
+            x = 0
+        rows[-1].append((x, text, colour))
+        x += needs
+    return rows
+
+
+def contact_sheet(
+    samples: Sequence[Sample],
+    names: Sequence[str],
+    palette: Sequence[Colour],
+    *,
+    ignore_index: int = 255,
+    title: str = "",
+    panel_width: int = 320,
+) -> np.ndarray:
+    """uint8 (H, W, 3) RGB. Each row keeps its image's shape; small images are not enlarged beyond twice their size.
+
+    Without any truth only image and prediction are shown. Raises DataError for no samples and for masks of another size.
+    """
+    _check(samples)
+    width = min(panel_width, 2 * max(sample.image.shape[1] for sample in samples))
+    judged = any(sample.truth is not None for sample in samples)
+    heads = ("image", "truth", "prediction", "errors") if judged else ("image", "prediction")
+    used = set[int]()
+    for sample in samples:
+        for mask in (sample.prediction, sample.truth):
+            used |= set() if mask is None else set(np.unique(mask).tolist())
+    items: list[tuple[str, Colour | None]] = [(name, palette[i]) for i, name in enumerate(names) if i in used]
+    items += ([("void", None)] if ignore_index in used else []) + ([("wrong", WRONG)] if judged else [])
+
+    whole = 2 * _MARGIN + len(heads) * width + (len(heads) - 1) * _GAP
+    font, small, large = _font(14), _font(12), _font(17)
+    ruler = ImageDraw.Draw(Image.new("RGB", (1, 1)))
+    legend = _legend_rows(ruler, font, items, whole - 2 * _MARGIN)
+    heights = [max(1, round(s.image.shape[0] * width / s.image.shape[1])) for s in samples]
+    top = _MARGIN + (32 if title else 0) + len(legend) * _KEY + 8
+    sheet = Image.new("RGB", (whole, top + _HEAD + sum(h + _CAPTION for h in heights) + _MARGIN), PAPER)
+    draw = ImageDraw.Draw(sheet)
+    if title:
+        draw.text((_MARGIN, _MARGIN - 2), _clip(draw, title, large, whole - 2 * _MARGIN), INK, large)
+    _draw_legend(sheet, draw, legend, font, top - 8 - len(legend) * _KEY)
+    for column, head in enumerate(heads):
+        draw.text((_MARGIN + column * (width + _GAP), top + 4), head, PALE, font)
+    y = top + _HEAD
+    for sample, height in zip(samples, heights):
+        for column, panel in enumerate(_panels(sample, palette, ignore_index, width, height, judged)):
+            sheet.paste(Image.fromarray(panel), (_MARGIN + column * (width + _GAP), y))
+        _draw_caption(draw, sample, len(names), ignore_index, small, y + height + 3, width)
+        y += height + _CAPTION
+    return np.asarray(sheet)
+
+
+def _panels(
+    sample: Sample, palette: Sequence[Colour], ignore_index: int, width: int, height: int, judged: bool
+) -> list[np.ndarray]:
+    def labels(mask: np.ndarray) -> np.ndarray:
+        small = _fit(mask, width, height, labels=True)
+        coloured = colourise(small, palette, ignore_index)
+        hatched = (small == ignore_index)[:, :, None] & _hatch(height, width)
+        return np.where(hatched, _STRIPE, coloured)
+
+    image, prediction = _fit(sample.image, width, height), labels(sample.prediction)
+    if not judged:
+        return [image, prediction]
+    truth = np.full_like(image, 245) if sample.truth is None else labels(sample.truth)
+    return [image, truth, prediction, error_panel(sample, width, height, ignore_index)]
+
+
+def _draw_caption(
+    draw: ImageDraw.ImageDraw,
+    sample: Sample,
+    num_classes: int,
+    ignore_index: int,
+    font: ImageFont.ImageFont | ImageFont.FreeTypeFont,
+    y: int,
+    width: int,
+) -> None:
+    draw.text((_MARGIN, y), _clip(draw, sample.name, font, 2 * width), INK, font)
+    if sample.truth is None:
+        return
+    miou = image_miou(sample.truth, sample.prediction, num_classes, ignore_index)
+    valid = sample.truth != ignore_index
+    wrong = float((sample.truth != sample.prediction)[valid].mean()) if valid.any() else math.nan
+    for column, text in ((2, f"mIoU {100 * miou:.1f} %"), (3, f"{100 * wrong:.1f} % of the pixels wrong")):
+        draw.text((_MARGIN + column * (width + _GAP), y), "all void" if math.isnan(miou) else text, INK, font)
+
+
+def _draw_legend(
+    sheet: Image.Image,
+    draw: ImageDraw.ImageDraw,
+    rows: Sequence[Sequence[tuple[int, str, Colour | None]]],
+    font: ImageFont.ImageFont | ImageFont.FreeTypeFont,
+    y: int,
+) -> None:
+    for row in rows:
+        for x, text, colour in row:
+            left = _MARGIN + x
+            if colour is None:
+                swatch = np.where(_hatch(14, 14), _STRIPE, np.array(VOID, np.uint8))
+                sheet.paste(Image.fromarray(swatch), (left, y + 2))
+            else:
+                draw.rectangle((left, y + 2, left + 13, y + 15), fill=colour)
+            draw.rectangle((left, y + 2, left + 13, y + 15), outline=PALE)
+            draw.text((left + 20, y), text, INK, font)
+        y += _KEY
+
+
+def save_png(path: str | Path, picture: np.ndarray) -> Path:
+    """Write uint8 (H, W, 3) RGB or (H, W): whole or not at all. Raises DataError where the place cannot be written."""
+    path = Path(path)
+    part = path.with_name(path.name + ".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture).save(part, format="PNG")
+        os.replace(part, path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise DataError(f"cannot write the picture {path}: {error.strerror or error}") from None
+    return path

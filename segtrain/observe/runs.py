@@ -1,0 +1,235 @@
+"""Which runs are there, and how did they go? Rows from run folders: config.yaml, best.json, journal.jsonl.
+
+Any of the three may be missing, empty or torn (a run that is being written, was killed, or was copied in part): the row then has
+gaps, and a folder with none of them is no run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from segtrain.errors import DataError, MissingExtra
+from segtrain.observe import journal
+from segtrain.observe.console import duration
+
+if TYPE_CHECKING:
+    import pandas
+
+# Row keys, in order: "time" is wall seconds over all processes of the run, "cpu_s" process seconds of training.
+COLUMNS = (
+    "name",
+    "hash",
+    "status",
+    "step",
+    "steps",
+    "miou",
+    "last_miou",
+    "best_step",
+    "time",
+    "cpu_s",
+    "started",
+    "out",
+)
+_FILES = ("config.yaml", journal.FILE, "best.json")
+_FRESH = 600.0  # seconds: a run on another host whose journal is younger counts as running
+
+
+def find_runs(folder: str | Path) -> list[Path]:
+    """Run folders at or below ``folder``, oldest first. Raises DataError where the folder does not exist."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise DataError(f"no folder {folder}: name the folder that holds your runs (the default is runs/)")
+    found = []
+    for place, folders, files in os.walk(folder):
+        if any(name in files for name in (journal.FILE, "best.json")) or {"config.yaml", "checkpoints"} <= {
+            *files,
+            *folders,
+        }:
+            found.append(Path(place))
+            folders.clear()  # a run holds no runs
+        else:
+            folders[:] = [name for name in folders if not name.startswith(".")]
+    return sorted(found, key=lambda run: (_start(run), str(run)))
+
+
+def _start(run: Path) -> float:
+    """Unix time of the first event, else the age of the first file there is."""
+    try:
+        with (run / journal.FILE).open("rb") as file:
+            return float(json.loads(file.readline())["ts"])
+    except (OSError, ValueError, KeyError, TypeError):
+        times = [(run / name).stat().st_mtime for name in _FILES if (run / name).is_file()]
+        return min(times, default=0.0)
+
+
+def list_runs(folder: str | Path = "runs") -> list[dict[str, Any]]:
+    """One row a run, oldest first, with the keys of ``COLUMNS``; what a run does not tell is None."""
+    return [read_run(run) for run in find_runs(folder)]
+
+
+def read_run(run: Path) -> dict[str, Any]:
+    config = _mapping(run / "config.yaml", yaml.safe_load)
+    best = _mapping(run / "best.json", json.loads)
+    events = list(_milestones(run / journal.FILE))
+    starts = [event for event in events if event["event"] == "run_start"]
+    scores = [event for event in journal.curve(events, "eval") if isinstance(event.get("scores"), dict)]
+    start = starts[-1] if starts else {}
+    row = dict.fromkeys(COLUMNS)
+    row.update(
+        name=_first(config.get("name"), start.get("name"), run.name),
+        hash=_first(start.get("hash"), _hash(run)),
+        status=_status(events, run / journal.FILE),
+        step=max((e["step"] for e in events[-2:] if isinstance(e.get("step"), int)), default=_first(best.get("step"))),
+        steps=start.get("total_steps"),
+        miou=_number(best.get("miou")),
+        last_miou=_number(scores[-1]["scores"].get("miou")) if scores else None,
+        best_step=best.get("step"),
+        time=_seconds(events),
+        cpu_s=_number(next((e["cpu_s"] for e in reversed(events) if e.get("cpu_s") is not None), None)),
+        started=_start(run) or None,
+        out=str(run),
+    )
+    return row
+
+
+def _mapping(path: Path, parse: Any) -> dict[str, Any]:
+    """The file's mapping; empty where it is missing, torn or something else."""
+    try:
+        value = parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _hash(run: Path) -> str | None:
+    from segtrain.config import load_config
+    from segtrain.errors import ConfigError
+
+    try:
+        return load_config(run / "config.yaml").hash
+    except ConfigError:  # missing, torn, or written by another version
+        return None
+
+
+def _milestones(path: Path) -> Iterator[dict[str, Any]]:
+    """All events but the step lines, of which only the last one before another event: long journals are read fast."""
+
+    def lines() -> Iterator[bytes]:
+        step = b""
+        try:
+            with path.open("rb") as file:
+                for line in file:
+                    if line.startswith(b'{"event": "step"') and line.endswith(b"}\n"):
+                        step = line
+                        continue
+                    if step:
+                        yield step
+                        step = b""
+                    yield line
+        except OSError:
+            return
+        if step:
+            yield step
+
+    for event in journal.parse_lines(lines(), str(path), say=lambda text: None):
+        if isinstance(event.get("ts"), (int, float)):
+            yield event
+
+
+def _sessions(events: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    sessions: list[list[Mapping[str, Any]]] = []
+    for event in events:
+        if event["event"] == "run_start" or not sessions:
+            sessions.append([])
+        sessions[-1].append(event)
+    return sessions
+
+
+def _seconds(events: Sequence[Mapping[str, Any]]) -> float | None:
+    """Wall seconds in which a process ran: from each ``run_start`` to the last event before the next."""
+    return sum(max(0.0, part[-1]["ts"] - part[0]["ts"]) for part in _sessions(events)) if events else None
+
+
+def _status(events: Sequence[Mapping[str, Any]], path: Path) -> str:
+    """done, stopped, failed (as the run said); running; killed (ended without a word); new (no event yet)."""
+    if not events:
+        return "new"
+    last = _sessions(events)[-1]
+    end = next((event for event in reversed(last) if event["event"] == "run_end"), None)
+    if end is not None:
+        return str(end.get("status", "done"))
+    start = last[0]
+    if start.get("host") == socket.gethostname() and isinstance(start.get("pid"), int):
+        return "running" if _alive(start["pid"]) else "killed"
+    return "running" if time.time() - path.stat().st_mtime < _FRESH else "killed"
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return True
+
+
+def _first(*values: Any) -> Any:
+    return next((value for value in values if value not in (None, "")), None)
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Aligned text: one line a run, best mIoU in percent, its step, times for people."""
+    if not rows:
+        return "no runs"
+    cells = [("name", "hash", "status", "step", "best mIoU", "at step", "last mIoU", "time", "out")]
+    for row in rows:
+        step = "-" if row["step"] is None else f"{row['step']}/{row['steps'] or '?'}"
+        seconds = "-" if row["time"] is None else duration(row["time"])
+        cells.append(
+            (
+                str(row["name"]),
+                row["hash"] or "-",
+                row["status"],
+                step,
+                _percent(row["miou"]),
+                "-" if row["best_step"] is None else str(row["best_step"]),
+                _percent(row["last_miou"]),
+                seconds,
+                row["out"],
+            )
+        )
+    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
+    right = {3, 4, 5, 6, 7}
+    lines = (
+        "  ".join(f"{cell:>{w}}" if i in right else f"{cell:<{w}}" for i, (cell, w) in enumerate(zip(line, widths)))
+        for line in cells
+    )
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.2f} %"
+
+
+def data_frame(folder: str | Path = "runs") -> pandas.DataFrame:
+    """The rows of ``list_runs`` as a pandas frame, ``started`` as UTC times. Raises MissingExtra without pandas."""
+    try:
+        import pandas
+    except ImportError:
+        raise MissingExtra("pandas", "pandas", "a data frame of runs") from None
+    frame = pandas.DataFrame(list_runs(folder), columns=list(COLUMNS))
+    frame["started"] = pandas.to_datetime(frame["started"], unit="s", utc=True)
+    return frame
