@@ -1,0 +1,196 @@
+"""Which pixels does a training sample see, and how do they get into the batch?
+
+Draw first, touch pixels after: ``draw`` turns random numbers into a ``Geometry``, knowing only the image's size; ``apply`` then
+computes just the pixels of the crop, with one resampling. The result is that of the plain way (resize the whole image by the
+drawn scale, crop at whole pixels, pad, flip, jitter), at the cost of the crop alone.
+
+Filter: bilinear, at pixel centres. Where the scale is below 1/2 bilinear would skip source pixels, so blocks of 2x2, 4x4, ... are
+averaged first (as in a mipmap), until it is not. Masks: nearest neighbour at pixel centres, in exact integer arithmetic.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+
+from segtrain.config import Data
+
+FILL = (124, 116, 104)  # ImageNet's mean colour: zero after normalisation
+GREY = np.array([0.299, 0.587, 0.114])  # luma weights of ITU-R BT.601, as torchvision and PIL have them
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Where a crop lies: on the image of ``size`` (height, width) scaled to ``scaled``, its corner at (top, left) there.
+
+    All in whole pixels. A corner below 0, or a crop beyond ``scaled``, means padding.
+    """
+
+    size: tuple[int, int]
+    scaled: tuple[int, int]
+    top: int
+    left: int
+    flip: bool = False
+    brightness: float = 1.0
+    contrast: float = 1.0
+    saturation: float = 1.0
+
+    def source(self, crop: tuple[int, int]) -> tuple[float, float, float, float]:
+        """The crop's rectangle in source pixels: top, left, height, width; it may reach outside the image."""
+        fy, fx = self.size[0] / self.scaled[0], self.size[1] / self.scaled[1]
+        return self.top * fy, self.left * fx, crop[0] * fy, crop[1] * fx
+
+
+def draw(
+    rng: np.random.Generator,
+    image_size: tuple[int, int],
+    crop: tuple[int, int],
+    data: Data,
+    centre: tuple[int, int] | None = None,
+    factor: float = 1.0,
+) -> Geometry:
+    """Draw scale, place, flip and colours of one sample.
+
+    ``rng`` gives seven numbers, whatever the settings, so that the same rng gives the same relative place at every crop size.
+    ``factor``: of progressive size; ``crop`` has it in it already, the scale gets it here. ``centre``: a source pixel (y, x) that
+    the crop is centred on, as far as the image's borders allow.
+    """
+    u = rng.random(7)
+    low, high = data.scale
+    scale = data.base_scale * factor * low * (high / low) ** u[0]
+    scaled = (max(1, round(image_size[0] * scale)), max(1, round(image_size[1] * scale)))
+    y, x = (None, None) if centre is None else ((centre[axis] + 0.5) / image_size[axis] for axis in (0, 1))
+    top, left = _place(scaled[0], crop[0], u[1], y), _place(scaled[1], crop[1], u[2], x)
+    colours = [max(0.0, 1.0 - j) + (1.0 + j - max(0.0, 1.0 - j)) * v for j, v in zip(data.jitter, u[4:])]
+    return Geometry(image_size, scaled, top, left, bool(u[3] < data.flip), *map(float, colours))
+
+
+def _place(scaled: int, crop: int, u: float, centre: float | None) -> int:
+    """The crop's first pixel along one axis; ``u`` in [0, 1), ``centre`` as a share of the axis."""
+    free = scaled - crop
+    if free < 0:  # the image lies somewhere in the crop
+        return -int(u * (1 - free))
+    if centre is None:
+        return int(u * (1 + free))
+    return min(max(round(centre * scaled - crop / 2), 0), free)
+
+
+def class_centre(mask: np.ndarray, u: np.ndarray, num_classes: int) -> tuple[int, int] | None:
+    """A pixel (y, x) for a class-balanced crop: a class drawn evenly from those in ``mask``, then one of its pixels evenly.
+
+    ``u``: two numbers in [0, 1). Returns None where all is void.
+    """
+    counts = cv2.calcHist([mask], [0], None, [256], [0, 256])[:num_classes, 0]
+    present = np.flatnonzero(counts)
+    if not present.size:
+        return None
+    pixels = np.flatnonzero(mask == present[int(u[0] * present.size)])
+    y, x = divmod(int(pixels[int(u[1] * pixels.size)]), mask.shape[1])
+    return y, x
+
+
+def apply(
+    image: np.ndarray,
+    mask: np.ndarray,
+    geometry: Geometry,
+    crop: tuple[int, int],
+    ignore_index: int,
+    out: tuple[np.ndarray, np.ndarray] | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The crop's pixels: image uint8 (h, w, 3) and mask uint8 (h, w), written into ``out`` where given.
+
+    ``image`` uint8 (H, W, 3) and ``mask`` uint8 (H, W) are the whole picture and stay untouched. Outside it the image is ``FILL`` and
+    the mask ``ignore_index``.
+    """
+    height, width = crop
+    pixels, labels = out or (np.empty((height, width, 3), np.uint8), np.empty((height, width), np.uint8))
+    # The part of the crop that the scaled image covers, in pixels of the crop.
+    y0, y1 = max(0, -geometry.top), min(height, geometry.scaled[0] - geometry.top)
+    x0, x1 = max(0, -geometry.left), min(width, geometry.scaled[1] - geometry.left)
+    rows = slice(y0 + geometry.top, y1 + geometry.top)
+    columns = slice(x0 + geometry.left, x1 + geometry.left)
+    seen = _colour(_resample(image, geometry.scaled, rows, columns), geometry)
+    ids = _nearest(mask, geometry.scaled, rows, columns)
+    if geometry.flip:
+        seen, ids = cv2.flip(seen, 1), cv2.flip(ids, 1)
+        x0, x1 = width - x1, width - x0
+    if (y1 - y0, x1 - x0) != (height, width):
+        pixels[...] = FILL
+        labels[...] = ignore_index
+    pixels[y0:y1, x0:x1] = seen
+    labels[y0:y1, x0:x1] = ids
+    return pixels, labels
+
+
+def _resample(image: np.ndarray, scaled: tuple[int, int], rows: slice, columns: slice) -> np.ndarray:
+    """Rows and columns of ``image`` resized to ``scaled``, without the rest."""
+    size = image.shape[:2]
+    if size == scaled:
+        return image[rows, columns]
+    step_y, step_x = size[0] / scaled[0], size[1] / scaled[1]  # source pixels for a pixel of the crop
+    origin_y, origin_x = 0, 0
+    block = 1
+    while min(step_y, step_x) / block > 2:
+        block *= 2
+    if block > 1:
+        image, origin_y, origin_x = _average_blocks(image, block, rows, columns, step_y, step_x)
+        step_y, step_x = step_y / block, step_x / block
+    matrix = np.array(
+        [
+            [step_x, 0, (columns.start + 0.5) * step_x - 0.5 - origin_x],
+            [0, step_y, (rows.start + 0.5) * step_y - 0.5 - origin_y],
+        ]
+    )
+    shape = (columns.stop - columns.start, rows.stop - rows.start)
+    flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+    return cv2.warpAffine(image, matrix, shape, flags=flags, borderMode=cv2.BORDER_REPLICATE)
+
+
+def _average_blocks(
+    image: np.ndarray, block: int, rows: slice, columns: slice, step_y: float, step_x: float
+) -> tuple[np.ndarray, int, int]:
+    """Means of ``block`` x ``block`` pixels on the image's own grid, where the crop needs them; and the first block's place.
+
+    Blocks at the right and lower border that are cut off repeat the last pixel.
+    """
+    spans = []
+    for part, step, length in ((rows, step_y, image.shape[0]), (columns, step_x, image.shape[1])):
+        first = max(0, math.floor(part.start * step / block) - 1)
+        last = min(-(-length // block), math.ceil(part.stop * step / block) + 1)
+        spans.append((first, last))
+    (top, bottom), (left, right) = spans
+    region = image[top * block : bottom * block, left * block : right * block]
+    short_y, short_x = (bottom - top) * block - region.shape[0], (right - left) * block - region.shape[1]
+    if short_y or short_x:
+        region = cv2.copyMakeBorder(region, 0, short_y, 0, short_x, cv2.BORDER_REPLICATE)
+    return cv2.resize(region, (right - left, bottom - top), interpolation=cv2.INTER_AREA), top, left
+
+
+def _nearest(mask: np.ndarray, scaled: tuple[int, int], rows: slice, columns: slice) -> np.ndarray:
+    """Rows and columns of ``mask`` resized to ``scaled``: the source pixel that the new pixel's centre falls on."""
+    if mask.shape == scaled:
+        return mask[rows, columns]
+    index = [
+        (2 * np.arange(part.start, part.stop) + 1) * length // (2 * new)
+        for part, length, new in ((rows, mask.shape[0], scaled[0]), (columns, mask.shape[1], scaled[1]))
+    ]
+    # Gathering whole rows twice, with a turn between, is faster than gathering single pixels.
+    return cv2.transpose(cv2.transpose(mask[index[0]])[index[1]])
+
+
+def _colour(image: np.ndarray, geometry: Geometry) -> np.ndarray:
+    """Brightness, contrast, saturation (torchvision's formulas, in that order) as one affine map of colours.
+
+    Contrast mixes with the mean grey of the brightened crop, saturation with each pixel's own grey. Values are clamped once, at
+    the end, where torchvision clamps after each of the three.
+    """
+    brightness, contrast, saturation = geometry.brightness, geometry.contrast, geometry.saturation
+    if brightness == contrast == saturation == 1.0:
+        return image
+    mean = float(GREY @ cv2.mean(image)[:3])
+    mix = saturation * np.eye(3) + (1.0 - saturation) * GREY[None, :]
+    offset = np.full((3, 1), (1.0 - contrast) * brightness * mean)
+    return cv2.transform(image, np.hstack([brightness * contrast * mix, offset]))

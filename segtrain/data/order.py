@@ -1,0 +1,83 @@
+"""Who gets which sample when? A pure function of (seed, step): no state to save, any step starts in O(1).
+
+All samples of a run stand in one endless line: epoch after epoch, each a new permutation of the data set. A step takes the
+next ``batch_size`` of them; ranks and micro-batches share a step's samples out. So a run goes on exactly where it stopped, also
+with another number of ranks, micro-batches or workers, and no epoch ever drops or repeats a sample.
+
+Random numbers are raw output of Philox, a counter-based generator (Salmon et al. 2011): its stream is fixed by the counter,
+equal on every platform and in every version of NumPy.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from segtrain.errors import ConfigError, DataError
+
+PERMUTATION, GEOMETRY, CLASS = 0, 1, 2  # streams: draws for one purpose never shift the draws for another
+
+
+def _philox(seed: int, epoch: int, sample_id: int, stream: int) -> np.random.Philox:
+    # The lowest counter word runs while numbers are drawn; the others name the stream, so that no two streams overlap.
+    words = [0, operator.index(sample_id), operator.index(epoch), stream]
+    return np.random.Philox(counter=np.array(words, np.uint64), key=operator.index(seed) % 2**128)
+
+
+def rng_for(seed: int, epoch: int, sample_id: int, stream: int = GEOMETRY) -> np.random.Generator:
+    """The random numbers of one sample in one epoch. Draw with ``.random()`` alone: its doubles are fixed for all time."""
+    return np.random.Generator(_philox(seed, epoch, sample_id, stream))
+
+
+@lru_cache(maxsize=4)
+def permutation(seed: int, n: int, epoch: int) -> np.ndarray:
+    """The order of an epoch: int64 [n], read-only. Sorting random 64-bit keys, since ``Generator.permutation`` may change."""
+    order = np.argsort(_philox(seed, epoch, 0, PERMUTATION).random_raw(n), kind="stable").astype(np.int64)
+    order.flags.writeable = False
+    return order
+
+
+def samples(seed: int, n: int, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Epochs and ids of the samples at the places ``first .. first + count - 1`` of the endless line.
+
+    Step ``s`` of a run takes ``samples(seed, n, s * batch_size, batch_size)``. Returns two int64 arrays [count].
+    Raises DataError where there are no samples.
+    """
+    if n < 1:
+        raise DataError("the training split has no samples: check data.root and data.train_split")
+    epochs, offsets = np.divmod(np.arange(first, first + count, dtype=np.int64), n)
+    ids = np.empty(count, np.int64)
+    for epoch in range(first // n, (first + count - 1) // n + 1):
+        here = epochs == epoch
+        ids[here] = permutation(seed, n, epoch)[offsets[here]]
+    return epochs, ids
+
+
+def rank_slice(batch_size: int, world: int, rank: int, accumulate: int, micro: int) -> slice:
+    """Part of the global batch that ``rank`` sees in its micro-batch ``micro``.
+
+    The ``world * accumulate`` parts are disjoint, cover the batch, and differ in size by at most one. Raises ConfigError where
+    a part would be empty.
+    """
+    parts = world * accumulate
+    if batch_size < parts:
+        raise ConfigError(
+            f"train.batch_size={batch_size} is less than {world} ranks x train.accumulate={accumulate}: "
+            f"set train.batch_size to at least {parts}, or use fewer ranks"
+        )
+    part = micro * world + rank
+    return slice(part * batch_size // parts, (part + 1) * batch_size // parts)
+
+
+def eval_groups(sizes: Sequence[tuple[int, int]], batch_size: int) -> list[list[int]]:
+    """Batches of images of one size, each image exactly once; the same on any number of ranks.
+
+    Rank ``r`` of ``w`` takes ``groups[r::w]``. Sizes come in the order in which they first appear.
+    """
+    by_size: dict[tuple[int, int], list[int]] = {}
+    for index, (height, width) in enumerate(sizes):
+        by_size.setdefault((int(height), int(width)), []).append(index)
+    return [same[k : k + batch_size] for same in by_size.values() for k in range(0, len(same), batch_size)]
