@@ -1,0 +1,161 @@
+"""Which images and masks belong to a split, and how is one pair of them read?"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from segtrain import config
+from segtrain.data import decode, layouts, presets, scenes
+from segtrain.data.classes import find_file, label_space, read_classes
+from segtrain.data.labels import LabelSpace
+from segtrain.data.layouts import Entry
+from segtrain.errors import DataError
+
+Draw = Callable[[int], "tuple[np.ndarray, np.ndarray]"]  # index -> image, mask
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One split as an index: pairs of files, or of pictures that ``draw`` makes.
+
+    Reading is free of state: any thread may read any index at any time.
+    """
+
+    name: str
+    split: str
+    labels: LabelSpace
+    entries: tuple[Entry, ...]
+    root: str = ""
+    draw: Draw | None = field(default=None, compare=False)
+    drawn_size: tuple[int, int] = (0, 0)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """Image uint8 (H, W, 3) RGB and mask uint8 (H, W) of train ids. Raises DataError naming the file."""
+        if self.draw:
+            return self.draw(index)
+        image, mask = self.read_image(index), self.read_mask(index)
+        if image.shape[:2] != mask.shape:
+            raise DataError(self.other_size(index, image.shape[:2], mask.shape))
+        return image, mask
+
+    def read_image(self, index: int) -> np.ndarray:
+        """uint8 (H, W, 3) RGB."""
+        return self.draw(index)[0] if self.draw else decode.decode_image(self.entries[index].image)
+
+    def read_mask(self, index: int) -> np.ndarray:
+        """uint8 (H, W) of train ids."""
+        if self.draw:
+            return self.draw(index)[1]
+        path = self.entries[index].mask
+        if path is None:
+            raise DataError(f"{self.entries[index].image}: has no mask: only `segtrain predict` can use it")
+        return self.labels.remap(decode.decode_mask(path), path)
+
+    def size(self, index: int) -> tuple[int, int]:
+        """Height and width of the image, from its header."""
+        if self.draw:
+            return self.drawn_size
+        header = decode.read_header(self.entries[index].image)
+        return header.height, header.width
+
+    def other_size(self, index: int, image: tuple[int, ...], mask: tuple[int, ...]) -> str:
+        """The message for a mask that has not the size of its image."""
+        entry = self.entries[index]
+        message = (
+            f"{entry.mask}: the mask has {mask[0]} x {mask[1]} = {mask[0] * mask[1]:,} pixels, its image {entry.image} has "
+            f"{image[0]} x {image[1]}"
+        )
+        turned = not self.draw and decode.read_header(entry.image).orientation >= 5
+        if turned and tuple(mask) == tuple(image[::-1]):
+            return f"{message}: the image has an EXIF turn, which is not applied: store its pixels upright"
+        return f"{message}: pair the right files, or resize one of them (masks by nearest)"
+
+    def fingerprint(self) -> str:
+        """Twelve hex digits over file names (under the root), their sizes in bytes, and the label space.
+
+        The same on every machine that holds the same split; it stands beside each score as the split's hash.
+        """
+        digest = hashlib.sha256(json.dumps(self.labels.to_dict(), sort_keys=True).encode())
+        for entry in self.entries:
+            for path in (entry.image, entry.mask):
+                digest.update(f"{self._relative(path)}\0{self._bytes(path)}\n".encode(errors="surrogateescape"))
+        return digest.hexdigest()[:12]
+
+    def _relative(self, path: str | None) -> str:
+        return os.path.relpath(path, self.root).replace(os.sep, "/") if path and self.root else path or ""
+
+    def _bytes(self, path: str | None) -> int:
+        if self.draw or not path:
+            return 0
+        try:
+            return os.stat(path).st_size
+        except OSError as error:
+            raise DataError(
+                f"{path}: cannot be read ({error.strerror}): it was there when the split was listed"
+            ) from None
+
+
+def open_dataset(data: config.Data, split: str) -> Dataset:
+    """The index of a split in any layout of ``config.Data.layout``.
+
+    Raises DataError for a missing folder, images without masks and masks without images, a split without images,
+    lists with missing columns, files or double rows; ConfigError where the classes are not described.
+    """
+    if data.layout == "scenes":
+        return _scenes(data, split)
+    if not os.path.isdir(data.root):
+        raise DataError(layouts.no_folder(data.root, "data.root"))
+    entries = layouts.LISTERS[data.layout](data, split)
+    labels = label_space(data, _layout_labels(data))
+    name = os.path.basename(os.path.abspath(data.root))
+    return Dataset(name, split, labels, entries, os.path.abspath(data.root))
+
+
+def _layout_labels(data: config.Data) -> LabelSpace | None:
+    """The label space that a layout brings with it; None where the config must name the classes."""
+    known = {"cityscapes": presets.CITYSCAPES19, "ade20k": presets.ADE20K150, "voc": presets.VOC21}
+    if data.layout in known:
+        return known[data.layout]
+    try:
+        own = read_classes(find_file("classes.txt", data.root))
+    except DataError:
+        if os.path.exists(os.path.join(data.root, "classes.txt")):
+            raise
+        return presets.CAMVID11 if data.layout == "camvid" else None
+    if data.layout != "camvid":
+        return own
+    # SegNet's masks number the classes from 0 and give void the next number.
+    count = own.num_classes - (own.names[-1].lower() in ("void", "unlabelled", "unlabeled"))
+    preset = presets.CAMVID11 if count == presets.CAMVID11.num_classes else own
+    raw = {**{index: index for index in range(count)}, count: presets.VOID, presets.VOID: presets.VOID}
+    return LabelSpace(own.names[:count], preset.palette[:count], presets.VOID, raw, own.colours or preset.colours)
+
+
+def _scenes(data: config.Data, split: str) -> Dataset:
+    """Generated street scenes: ``train`` has data.scenes of them, every other split a quarter as many of its own."""
+    count = data.scenes if split == data.train_split else max(1, data.scenes // 4)
+    seed = int.from_bytes(hashlib.sha256(split.encode()).digest()[:4], "big")
+    height, width = data.scene_size
+    kind = f"scene{scenes.VERSION}:{split}:{height}x{width}"
+    entries = tuple(Entry(f"{kind}/{i:05d}", f"{kind}/{i:05d}", {"name": f"{split}_{i:05d}"}) for i in range(count))
+    labels = label_space(data, presets.SCENES)
+    if labels.raw_to_train == presets.SCENES.raw_to_train:
+        draw: Draw = partial(scenes.scene, seed, size=data.scene_size)
+    else:  # other classes asked for: the drawn ids are raw ids
+        draw = partial(_relabelled, seed, data.scene_size, labels)
+    return Dataset("scenes", split, labels, entries, "", draw, data.scene_size)
+
+
+def _relabelled(seed: int, size: tuple[int, int], labels: LabelSpace, index: int) -> tuple[np.ndarray, np.ndarray]:
+    image, raw = scenes.scene(seed, index, size)
+    return image, labels.remap(raw, f"generated scene {index}")

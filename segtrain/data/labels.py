@@ -1,0 +1,189 @@
+"""What do the values in a mask mean: names, colours, and the table from raw id to train id?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from segtrain.errors import ConfigError, DataError
+
+Colour = tuple[int, int, int]
+MAX_CLASSES = 254  # masks are uint8: one value is ignore_index, one marks an unknown id while remapping
+
+
+@dataclass(frozen=True)
+class LabelSpace:
+    """Classes of a task. Train ids are 0 .. num_classes - 1, and ``ignore_index`` for pixels that do not count.
+
+    raw_to_train: raw id in a mask file -> train id or ``ignore_index``; an id that is not in it is an error.
+    colours: colour 0xRRGGBB in an RGB mask -> train id or ``ignore_index``; empty: RGB masks are refused.
+    """
+
+    names: tuple[str, ...]
+    palette: tuple[Colour, ...]
+    ignore_index: int = 255
+    raw_to_train: dict[int, int] = field(default_factory=dict, hash=False)
+    colours: dict[int, int] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        count = len(self.names)
+        if not 1 <= count <= MAX_CLASSES:
+            raise ConfigError(f"data.classes has {count} names: from 1 to {MAX_CLASSES} are possible")
+        double = sorted({name for name in self.names if self.names.count(name) > 1})
+        if double:
+            raise ConfigError(f"data.classes names {double[0]!r} twice: give each class its own name")
+        if self.ignore_index < count:
+            raise ConfigError(
+                f"data.ignore_index={self.ignore_index} is the train id of class {self.names[self.ignore_index]!r}: use 255, "
+                f"and map raw ids that should not count with data.label_map={{{self.ignore_index}: -1, ...}}"
+            )
+        for raw, train in [*self.raw_to_train.items(), *self.colours.items()]:
+            if train != self.ignore_index and not 0 <= train < count:
+                raise ConfigError(
+                    f"data.label_map sends raw id {raw} to {train}, but train ids go from 0 to {count - 1}: "
+                    "name more classes in data.classes, or use -1 to ignore it"
+                )
+        if len(self.palette) != count:
+            raise ConfigError(f"{len(self.palette)} colours for {count} classes: give each class one")
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.names)
+
+    @cached_property
+    def _unknown(self) -> int:
+        """A uint8 value that is no train id: it marks what the table does not know."""
+        return next(v for v in range(255, -1, -1) if v != self.ignore_index and v >= self.num_classes)
+
+    @cached_property
+    def _table(self) -> np.ndarray:
+        """uint8 [65536]: train id of each raw id, ``_unknown`` where there is none."""
+        table = np.full(1 << 16, self._unknown, np.uint8)
+        for raw, train in self.raw_to_train.items():
+            if 0 <= raw < len(table):
+                table[raw] = train
+        return table
+
+    @cached_property
+    def _colour_table(self) -> np.ndarray:
+        """uint8 [2 ** 24]: train id of each colour. 16 MB, made when the first RGB mask is read."""
+        table = np.full(1 << 24, self._unknown, np.uint8)
+        for colour, train in self.colours.items():
+            table[colour] = train
+        return table
+
+    def remap(self, raw: np.ndarray, source: str = "the mask") -> np.ndarray:
+        """Raw values to train ids: integers (H, W), or RGB uint8 (H, W, 3), to uint8 (H, W).
+
+        Raises DataError naming ``source``, each unknown value with its pixel count, and the cure.
+        """
+        if raw.ndim == 3 and raw.shape[2] == 3 and raw.dtype == np.uint8:
+            return self._remap_rgb(raw, source)
+        if raw.ndim != 2 or raw.dtype.kind not in "uib":
+            raise DataError(f"{source}: a mask of shape {raw.shape} and type {raw.dtype}: save one integer a pixel")
+        if raw.dtype.itemsize == 1 and raw.dtype.kind != "i":
+            mapped = np.frombuffer(raw.tobytes().translate(self._table[:256].tobytes()), np.uint8).reshape(raw.shape)
+        elif raw.dtype == np.uint16:
+            mapped = np.take(self._table, raw)
+        else:
+            values, places = np.unique(raw, return_inverse=True)
+            known = [self.raw_to_train.get(int(value), self._unknown) for value in values]
+            mapped = np.array(known, np.uint8)[places.reshape(raw.shape)]
+        self._refuse_unknown(mapped, raw, source)
+        return mapped
+
+    def _remap_rgb(self, raw: np.ndarray, source: str) -> np.ndarray:
+        if not self.colours:
+            if np.array_equal(raw[..., 0], raw[..., 1]) and np.array_equal(raw[..., 0], raw[..., 2]):
+                return self.remap(np.ascontiguousarray(raw[..., 0]), source)  # ids saved three times over
+            raise DataError(
+                f"{source}: an RGB mask, but the classes have no colours: give data.classes=FILE "
+                "with lines 'red green blue name', or save class ids in one channel"
+            )
+        code = raw[..., 0].astype(np.int32) << 16
+        code |= raw[..., 1].astype(np.int32) << 8
+        code |= raw[..., 2]
+        mapped = np.take(self._colour_table, code)
+        self._refuse_unknown(mapped, code, source, colours=True)
+        return mapped
+
+    def _refuse_unknown(self, mapped: np.ndarray, raw: np.ndarray, source: str, colours: bool = False) -> None:
+        unknown = mapped == self._unknown
+        if not unknown.any():
+            return
+        values, counts = np.unique(raw[unknown], return_counts=True)
+        order = np.argsort(-counts, kind="stable")
+        shown = [
+            f"{tuple(int(v).to_bytes(3, 'big')) if colours else int(v)} ({n:,} pixels)"
+            for v, n in zip(values[order][:8], counts[order][:8])
+        ]
+        more = f" and {len(values) - 8} more" if len(values) > 8 else ""
+        what = "colours" if colours else "ids"
+        if colours:
+            cure = "add 'red green blue name' lines to the data.classes file ('void' as name: ignored)"
+        else:
+            ids = sorted(self.raw_to_train)
+            span = f"{ids[0]}..{ids[-1]}" if len(ids) == ids[-1] - ids[0] + 1 else ", ".join(map(str, ids[:40]))
+            cure = f"known are {span}; map others with data.label_map={{{int(values[order[0]])}: -1}} (-1: ignored)"
+        if len(values) >= 5 and counts.sum() < 0.2 * mapped.size:
+            cure += "; so many rare values mean a mask resized with interpolation: use nearest"
+        raise DataError(f"{source}: unknown {what} {', '.join(shown)}{more}, {counts.sum():,} pixels in all: {cure}")
+
+    def colourise(self, mask: np.ndarray) -> np.ndarray:
+        """Train ids, uint8 (H, W), to RGB uint8 (H, W, 3). Ignored and other values are black."""
+        table = np.zeros((256, 3), np.uint8)
+        table[: self.num_classes] = self.palette
+        return table[mask]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; ``from_dict`` is the way back."""
+        return {
+            "names": list(self.names),
+            "palette": [list(colour) for colour in self.palette],
+            "ignore_index": self.ignore_index,
+            "raw_to_train": {str(raw): train for raw, train in sorted(self.raw_to_train.items())},
+            "colours": {f"{colour:06x}": train for colour, train in sorted(self.colours.items())},
+        }
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> LabelSpace:
+        """Raises DataError when a key is missing or of another type."""
+        try:
+            return cls(
+                names=tuple(str(name) for name in content["names"]),
+                palette=tuple((int(r), int(g), int(b)) for r, g, b in content["palette"]),
+                ignore_index=int(content["ignore_index"]),
+                raw_to_train={int(raw): int(train) for raw, train in content["raw_to_train"].items()},
+                colours={int(colour, 16): int(train) for colour, train in content.get("colours", {}).items()},
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(
+                f"no description of labels ({type(error).__name__}: {error}): write it with to_dict()"
+            ) from None
+
+
+def colour_wheel(count: int) -> tuple[Colour, ...]:
+    """``count`` distinct colours: the bits of the index dealt to red, green, blue (as in Pascal VOC), from 1 on."""
+    colours = []
+    for index in range(1, count + 1):
+        channels, bits = [0, 0, 0], index
+        for place in range(7, -1, -1):
+            for channel in range(3):
+                channels[channel] |= (bits & 1) << place
+                bits >>= 1
+        colours.append((channels[0], channels[1], channels[2]))
+    return tuple(colours)
+
+
+def code(colour: Colour) -> int:
+    """0xRRGGBB of a colour."""
+    return colour[0] << 16 | colour[1] << 8 | colour[2]
+
+
+def plain_space(names: tuple[str, ...], ignore_index: int = 255, palette: tuple[Colour, ...] = ()) -> LabelSpace:
+    """Raw ids are train ids already; a raw ``ignore_index`` is ignored."""
+    raw = {index: index for index in range(len(names))}
+    return LabelSpace(names, palette or colour_wheel(len(names)), ignore_index, {**raw, ignore_index: ignore_index})
