@@ -109,7 +109,7 @@ class Journal:
             os.close(self._file)
             self._file = None
 
-    def __enter__(self) -> Journal:  # noqa: PYI034 (Self is of Python 3.11)
+    def __enter__(self) -> Journal:
         return self
 
     def __exit__(

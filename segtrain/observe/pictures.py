@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Union
 
 import cv2
 import numpy as np
@@ -18,13 +19,14 @@ from PIL import Image, ImageDraw, ImageFont
 from segtrain.errors import DataError
 
 Colour = tuple[int, int, int]
+Font = Union[ImageFont.ImageFont, ImageFont.FreeTypeFont]
 PAPER: Colour = (255, 255, 255)
 INK: Colour = (32, 34, 38)
 PALE: Colour = (120, 124, 130)
 WRONG: Colour = (230, 30, 60)
 VOID: Colour = (196, 196, 200)
 _STRIPE = np.array((156, 156, 160), np.uint8)
-_GAP, _MARGIN, _HEAD, _CAPTION, _KEY = 6, 16, 24, 22, 22  # pixels
+_GAP, _MARGIN, _HEAD, _CAPTION, _KEY = 6, 16, 26, 28, 22  # pixels
 
 
 @dataclass(frozen=True)
@@ -85,22 +87,39 @@ def error_panel(sample: Sample, width: int, height: int, ignore_index: int = 255
     return np.where(hatched, _STRIPE, panel).round().astype(np.uint8)
 
 
-def _font(size: int) -> ImageFont.ImageFont | ImageFont.FreeTypeFont:
+def _font(size: int) -> Font:
     try:
-        return ImageFont.load_default(size)  # needs Pillow 10.1 with FreeType
+        return ImageFont.load_default(size)  # Pillow 10.1 with FreeType
     except (TypeError, ImportError, OSError):
-        return ImageFont.load_default()
+        return ImageFont.load_default()  # the small bitmap font of older ones
+
+
+def _write(draw: ImageDraw.ImageDraw, place: tuple[int, int], text: str, font: Font, colour: Colour = INK) -> None:
+    draw.text(place, _readable(text, font), colour, font)
+
+
+def _readable(text: str, font: Font) -> str:
+    """What the font can draw: a bitmap font raises on anything outside Latin-1."""
+    return text if isinstance(font, ImageFont.FreeTypeFont) else text.encode("latin-1", "replace").decode("latin-1")
+
+
+def _length(draw: ImageDraw.ImageDraw, text: str, font: Font) -> float:
+    return float(draw.textlength(_readable(text, font), font=font))
 
 
 def _clip(
-    draw: ImageDraw.ImageDraw, text: str, font: ImageFont.ImageFont | ImageFont.FreeTypeFont, width: float
+    draw: ImageDraw.ImageDraw,
+    text: str,
+    font: Font,
+    width: float,
+    tail: bool = False,
 ) -> str:
-    """The text, its beginning replaced by dots where it is too long: file names differ at their ends."""
-    if draw.textlength(text, font=font) <= width:
+    """The text, dots where it is too long: at its end, or at its beginning (``tail``: file names differ at their ends)."""
+    if _length(draw, text, font) <= width:
         return text
-    while len(text) > 1 and draw.textlength("..." + text, font=font) > width:
-        text = text[1:]
-    return "..." + text
+    while len(text) > 1 and _length(draw, "..." + text, font) > width:
+        text = text[1:] if tail else text[:-1]
+    return "..." + text if tail else text + "..."
 
 
 def _check(samples: Sequence[Sample]) -> None:
@@ -117,7 +136,7 @@ def _check(samples: Sequence[Sample]) -> None:
 
 def _legend_rows(
     draw: ImageDraw.ImageDraw,
-    font: ImageFont.ImageFont | ImageFont.FreeTypeFont,
+    font: Font,
     items: Sequence[tuple[str, Colour | None]],
     width: int,
 ) -> list[list[tuple[int, str, Colour | None]]]:
@@ -125,7 +144,7 @@ def _legend_rows(
     rows: list[list[tuple[int, str, Colour | None]]] = [[]]
     x = 0
     for text, colour in items:
-        needs = 20 + math.ceil(draw.textlength(text, font=font)) + 18
+        needs = 20 + math.ceil(_length(draw, text, font)) + 18
         if rows[-1] and x + needs > width:
             rows.append([])
             x = 0
@@ -167,10 +186,10 @@ def contact_sheet(
     sheet = Image.new("RGB", (whole, top + _HEAD + sum(h + _CAPTION for h in heights) + _MARGIN), PAPER)
     draw = ImageDraw.Draw(sheet)
     if title:
-        draw.text((_MARGIN, _MARGIN - 2), _clip(draw, title, large, whole - 2 * _MARGIN), INK, large)
+        _write(draw, (_MARGIN, _MARGIN - 2), _clip(draw, title, large, whole - 2 * _MARGIN), large)
     _draw_legend(sheet, draw, legend, font, top - 8 - len(legend) * _KEY)
     for column, head in enumerate(heads):
-        draw.text((_MARGIN + column * (width + _GAP), top + 4), head, PALE, font)
+        _write(draw, (_MARGIN + column * (width + _GAP), top + 4), head, font, PALE)
     y = top + _HEAD
     for sample, height in zip(samples, heights):
         for column, panel in enumerate(_panels(sample, palette, ignore_index, width, height, judged)):
@@ -201,25 +220,25 @@ def _draw_caption(
     sample: Sample,
     num_classes: int,
     ignore_index: int,
-    font: ImageFont.ImageFont | ImageFont.FreeTypeFont,
+    font: Font,
     y: int,
     width: int,
 ) -> None:
-    draw.text((_MARGIN, y), _clip(draw, sample.name, font, 2 * width), INK, font)
+    _write(draw, (_MARGIN, y), _clip(draw, sample.name, font, 2 * width, tail=True), font)
     if sample.truth is None:
         return
     miou = image_miou(sample.truth, sample.prediction, num_classes, ignore_index)
     valid = sample.truth != ignore_index
     wrong = float((sample.truth != sample.prediction)[valid].mean()) if valid.any() else math.nan
     for column, text in ((2, f"mIoU {100 * miou:.1f} %"), (3, f"{100 * wrong:.1f} % of the pixels wrong")):
-        draw.text((_MARGIN + column * (width + _GAP), y), "all void" if math.isnan(miou) else text, INK, font)
+        _write(draw, (_MARGIN + column * (width + _GAP), y), "all void" if math.isnan(miou) else text, font)
 
 
 def _draw_legend(
     sheet: Image.Image,
     draw: ImageDraw.ImageDraw,
     rows: Sequence[Sequence[tuple[int, str, Colour | None]]],
-    font: ImageFont.ImageFont | ImageFont.FreeTypeFont,
+    font: Font,
     y: int,
 ) -> None:
     for row in rows:
@@ -231,7 +250,7 @@ def _draw_legend(
             else:
                 draw.rectangle((left, y + 2, left + 13, y + 15), fill=colour)
             draw.rectangle((left, y + 2, left + 13, y + 15), outline=PALE)
-            draw.text((left + 20, y), text, INK, font)
+            _write(draw, (left + 20, y), text, font)
         y += _KEY
 
 
@@ -241,9 +260,11 @@ def save_png(path: str | Path, picture: np.ndarray) -> Path:
     part = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(picture).save(part, format="PNG")
-        os.replace(part, path)
+        try:
+            Image.fromarray(picture).save(part, format="PNG")
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise DataError(f"cannot write the picture {path}: {error.strerror or error}") from None
     return path

@@ -85,15 +85,17 @@ def read_run(run: Path) -> dict[str, Any]:
     row = dict.fromkeys(COLUMNS)
     row.update(
         name=_first(config.get("name"), start.get("name"), run.name),
-        hash=_first(start.get("hash"), _hash(run)),
+        hash=_first(start.get("hash"), _hash(run) if config else None),
         status=_status(events, run / journal.FILE),
-        step=max((e["step"] for e in events[-2:] if isinstance(e.get("step"), int)), default=_first(best.get("step"))),
+        step=next(
+            (event["step"] for event in reversed(events) if isinstance(event.get("step"), int)), best.get("step")
+        ),
         steps=start.get("total_steps"),
         miou=_number(best.get("miou")),
         last_miou=_number(scores[-1]["scores"].get("miou")) if scores else None,
         best_step=best.get("step"),
         time=_seconds(events),
-        cpu_s=_number(next((e["cpu_s"] for e in reversed(events) if e.get("cpu_s") is not None), None)),
+        cpu_s=next((number for e in reversed(events) if (number := _number(e.get("cpu_s"))) is not None), None),
         started=_start(run) or None,
         out=str(run),
     )

@@ -45,7 +45,7 @@ class TensorBoard:
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._writer = SummaryWriter(str(self._folder), purge_step=self._purge_step)
+            self._writer = SummaryWriter(str(self._folder), purge_step=self._purge_step, flush_secs=15)
         return self._writer
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
@@ -105,7 +105,7 @@ class Trackers:
         for tracker in list(self._trackers):
             try:
                 do(tracker)
-            except Exception as error:  # noqa: BLE001 (third-party code at the side of a run must not end it)
+            except Exception as error:  # third-party code at the side of a run must not end it
                 self._trackers.remove(tracker)
                 reason = " ".join(str(error).split()) or type(error).__name__
                 self._say(f"{tracker.name} is off from here on: {reason}")

@@ -1,0 +1,180 @@
+"""Are the lines that people read aligned, live on a terminal, and plain in a log?"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+
+import pytest
+
+from segtrain.observe.console import Console, banner, bar, class_table, count, duration, step_line
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0s"),
+        (45.4, "45s"),
+        (59.6, "1m 00s"),
+        (200, "3m 20s"),
+        (3599.7, "1h 00m"),
+        (7500, "2h 05m"),
+        (3 * 86400 + 4 * 3600, "3d 04h"),
+        (-1, "0s"),
+        (math.nan, "?"),
+        (math.inf, "?"),
+    ],
+)
+def test_durations_are_for_people(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0"), (950, "950"), (999.9, "1.00k"), (12345, "12.3k"), (1.8e6, "1.80M"), (123e6, "123M"), (2.5e9, "2.50G")],
+)
+def test_counts_have_three_figures(number: float, text: str) -> None:
+    assert count(number) == text
+
+
+def test_step_lines_of_a_run_are_aligned() -> None:
+    lines = [
+        step_line(1, 12000, 0.01, 20, 2.4, 1e-3, 3.2, 0.9, math.nan),
+        step_line(12000, 12000, 20.0, 20, 0.0123, 9.9e-12, 1234.5, 0.0, 0.0),
+        step_line(700, 12000, 9.5, 20, 123.4, 0.5, 87.0, 1.0, 86400 * 3),
+        step_line(700, 12000, 9.5, 20, math.nan, 0.5, 87.0, 1.0, 86400 * 3),
+    ]
+    assert len({len(line) for line in lines}) == 1
+    for mark in ("/20", "step", "loss", "lr", "img/s", "wait", "ETA"):
+        assert len({line.index(mark) for line in lines}) == 1, mark
+    assert "wait  90%" in lines[0]
+    assert "1234.5 img/s" in lines[1]
+
+
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Hands:
+    time = 0.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+def drive(stream: io.StringIO) -> Console:
+    hands = Hands()
+    console = Console(100, 10, stream=stream, now=hands)
+    console.started(0)
+    for step in (10, 20):
+        hands.time += 20
+        console.step(step, step / 10, 1.0, 1e-3, 8.0, 0.25)
+    return console
+
+
+def test_a_log_gets_one_whole_line_a_step_without_control_characters() -> None:
+    log = io.StringIO()
+    console = drive(log)
+    console.say("mIoU 50.0 %")
+    console.close()
+    lines = log.getvalue().split("\n")
+    assert len(lines) == 4
+    assert lines[2:] == ["mIoU 50.0 %", ""]
+    assert "\r" not in log.getvalue()
+    assert "\x1b" not in log.getvalue()
+    # 20 steps took 40 s: 80 more take 160 s.
+    assert lines[1].endswith("ETA  2m 40s")
+
+
+def test_a_terminal_shows_one_live_line_that_other_text_wipes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    screen = Screen()
+    console = drive(screen)
+    console.say("saved")
+    text = screen.getvalue()
+    assert text.count("\n") == 1
+    assert text.count("\repoch") == 2
+    wiped = text.split("\r")[-2]
+    assert set(wiped) == {" "}
+    assert len(wiped) == len(text.split("\r")[2])
+    assert text.endswith("\rsaved\n")
+    console.close()
+    assert screen.getvalue() == text  # nothing is drawn: nothing to end
+
+
+def test_the_live_line_never_wraps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((40, 24)))
+    screen = Screen()
+    drive(screen).close()
+    assert max(len(part.rstrip("\n")) for part in screen.getvalue().split("\r")) == 39
+    assert screen.getvalue().endswith("\n")
+
+
+def test_the_remaining_time_follows_the_recent_pace() -> None:
+    log, hands = io.StringIO(), Hands()
+    console = Console(1000, 1, stream=log, now=hands)
+    console.started(0)
+    hands.time += 1000  # a slow first step: a compiler at work, say
+    for step in range(1, 101):
+        console.step(step, 0.1, 1.0, 1e-3, 1.0, 0.0)
+        hands.time += 1
+    assert log.getvalue().split("\n")[-2].endswith("ETA 15m 00s")
+
+
+def test_other_ranks_and_closed_pipes_are_quiet() -> None:
+    log = io.StringIO()
+    console = Console(10, 1, rank=1, stream=log)
+    console.step(1, 0.1, 1.0, 1.0, 1.0, 0.0)
+    console.say("hello")
+    assert log.getvalue() == ""
+
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    console = Console(10, 1, stream=Gone())
+    console.say("hello")
+    console.step(1, 0.1, 1.0, 1.0, 1.0, 0.0)
+
+
+def test_banner_is_aligned_and_rounds_floats() -> None:
+    text = banner("camvid-1a2b", {"steps": 1380, "lr": 0.00123456, "images a step": "16 = 2 ranks x 8"})
+    assert text.splitlines() == [
+        "camvid-1a2b",
+        "  steps          1380",
+        "  lr             0.001235",
+        "  images a step  16 = 2 ranks x 8",
+    ]
+
+
+def test_bars_are_as_long_as_they_say() -> None:
+    assert bar(1.0, 4) == "████"
+    assert bar(0.0, 4) == "    "
+    assert bar(0.5, 4) == "██  "
+    assert bar(0.53125, 4) == "██▏ "
+    assert bar(0.5, 4, ascii_only=True) == "##  "
+    assert bar(math.nan, 4) == "    "
+    assert bar(2.0, 4) == "████"
+
+
+def test_class_table_shows_iou_bar_share_and_mean() -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    table = class_table(["sky", "traffic sign", "bus"], [0.9, 0.3, math.nan], [0.7, 0.3, 0.0], stream).splitlines()
+    assert table[0].split() == ["class", "IoU", "pixels"]
+    assert table[1].startswith("sky           90.0%")
+    assert table[1].endswith("70.0%")
+    assert "absent" in table[3]
+    assert table[4].startswith("mean          60.0%")
+    assert len({line.index("%") for line in table[1:3] + table[4:]}) == 1
+    assert len({len(line) for line in table[:4]}) == 1
+
+
+def test_class_table_is_ascii_where_the_stream_is() -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    assert class_table(["a"], [0.5], None, stream).isascii()
+    console = Console(10, 1, stream=stream)
+    console.say("│ █")
+    stream.seek(0)
+    assert stream.read() == "? ?\n"

@@ -1,0 +1,200 @@
+"""Does the journal keep every whole event, whatever happens to the process, and does the clock lose no time?"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from segtrain.errors import ConfigError, DataError
+from segtrain.observe.clock import Clock, shares
+from segtrain.observe.journal import Journal, curve, read_journal
+
+
+def test_events_come_back_as_written(tmp_path: Path) -> None:
+    with Journal(tmp_path / "journal.jsonl") as journal:
+        journal.write("run_start", host="köln", pid=os.getpid(), out=Path("runs/a"))
+        journal.write("eval", step=5, scores={"miou": np.float64(0.5), "iou": np.array([0.25, math.nan, 0.75])})
+    start, score = read_journal(tmp_path)
+    assert (start["event"], start["host"], start["out"]) == ("run_start", "köln", str(Path("runs/a")))
+    assert score["scores"] == {"miou": 0.5, "iou": [0.25, None, 0.75]}
+    assert start["ts"] <= score["ts"]
+
+
+def test_every_line_is_strict_json_with_the_event_first(tmp_path: Path) -> None:
+    with Journal(tmp_path / "journal.jsonl") as journal:
+        journal.write("step", step=np.int64(1), loss=float("nan"), lr=math.inf, name="a\nb\u2028c")
+    lines = (tmp_path / "journal.jsonl").read_bytes().split(b"\n")
+    assert lines[1:] == [b""]
+    assert lines[0].startswith(b'{"event": "step", "ts": ')
+
+    def refuse(text: str) -> None:
+        raise AssertionError(text)
+
+    event = json.loads(lines[0], parse_constant=refuse)
+    assert (event["step"], event["loss"], event["lr"], event["name"]) == (1, None, None, "a\nb\u2028c")
+
+
+def test_other_ranks_write_nothing(tmp_path: Path) -> None:
+    with Journal(tmp_path / "journal.jsonl", rank=1) as journal:
+        journal.write("step", step=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("cut", [1, 2, 10, 30])
+def test_a_torn_last_line_costs_one_event_and_is_said(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "journal.jsonl"
+    with Journal(path) as journal:
+        journal.write("step", step=1, loss=0.5)
+        journal.write("step", step=2, loss=0.25)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-cut])
+    with Journal(path) as journal:
+        journal.write("resume", step=1)
+    said: list[str] = []
+    steps = [(event["event"], event["step"]) for event in read_journal(path, said.append)]
+    if cut == 1:  # only the newline was lost: the event is whole
+        assert steps == [("step", 1), ("step", 2), ("resume", 1)]
+        assert said == []
+    else:
+        assert steps == [("step", 1), ("resume", 1)]
+        assert len(said) == 1
+        assert str(path) in said[0]
+        assert "line 2" in said[0]
+
+
+def test_rubbish_lines_are_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(b'\xff\xfe\n[1, 2]\n{"step": 3}\n\n{"event": "run_end", "ts": 1}\n12\n')
+    said: list[str] = []
+    assert [event["event"] for event in read_journal(path, said.append)] == ["run_end"]
+    assert "skipped 4" in said[0]
+
+
+def test_a_killed_process_loses_nothing_it_wrote(tmp_path: Path) -> None:
+    code = (
+        "import os, signal\nfrom segtrain.observe.journal import Journal\n"
+        f"journal = Journal({str(tmp_path / 'journal.jsonl')!r})\n"
+        "for step in range(200): journal.write('step', step=step)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=False, cwd=Path(__file__).parents[1])
+    assert [event["step"] for event in read_journal(tmp_path)] == list(range(200))
+
+
+def test_a_full_disk_is_said_once_and_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    journal = Journal(tmp_path / "journal.jsonl", say=said.append)
+    real, room = os.write, [20, 0, 0]
+
+    def small_disk(file: int, data: bytes) -> int:
+        if not room:
+            return real(file, data)
+        space = room.pop(0)
+        if space == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(file, data[:space])
+
+    monkeypatch.setattr(os, "write", small_disk)
+    for step in range(5):
+        journal.write("step", step=step)
+    journal.close()
+    assert len(said) == 1
+    assert "disk" in said[0]
+    assert journal.lost == 3
+    assert [event["step"] for event in read_journal(tmp_path, said.append)] == [3, 4]
+
+
+def test_a_place_that_cannot_be_written_is_one_error_with_a_cure(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(ConfigError, match=r"file.*journal\.jsonl.*set out="):
+        Journal(tmp_path / "file" / "journal.jsonl")
+    with pytest.raises(DataError, match="name a run folder"):
+        read_journal(tmp_path)
+
+
+def test_the_curve_of_a_resumed_run_has_each_step_once() -> None:
+    def step(number: int, loss: float) -> dict[str, object]:
+        return {"event": "step", "step": number, "loss": loss}
+
+    events = [
+        step(1, 1.0),
+        step(2, 0.9),
+        step(3, 0.8),
+        {"event": "resume", "step": 1},
+        step(2, 0.7),
+        {"event": "eval", "step": 2},
+    ]
+    assert [(e["step"], e["loss"]) for e in curve(events)] == [(1, 1.0), (2, 0.7)]
+    # A resume that could not be written: repeated steps still replace the old ones.
+    assert [(e["step"], e["loss"]) for e in curve([step(1, 1.0), step(2, 0.9), step(3, 0.8), step(2, 0.5)])] == [
+        (1, 1.0),
+        (2, 0.5),
+    ]
+
+
+class Hands:
+    """A clock whose hands a test moves."""
+
+    def __init__(self) -> None:
+        self.time = 100.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+def test_phases_add_up_to_the_wall_time() -> None:
+    hands = Hands()
+    clock = Clock(hands)
+    hands.time += 1
+    with clock("wait"):
+        hands.time += 2
+    with clock("forward"):
+        hands.time += 4
+        with clock("wait"):  # inside: charged to the inner phase alone
+            hands.time += 8
+        hands.time += 16
+    assert clock.take() == {"other": 1, "wait": 10, "forward": 20}
+    hands.time += 32
+    assert clock.take() == {"other": 32}
+
+
+def test_an_open_span_is_split_where_it_is_taken_and_errors_close_it() -> None:
+    hands = Hands()
+    clock = Clock(hands)
+    taken = []
+
+    def work() -> None:
+        with clock("eval"):
+            hands.time += 1
+            taken.append(clock.take())
+            hands.time += 2
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        work()
+    assert taken == [{"other": 0, "eval": 1}]
+    hands.time += 4
+    assert clock.take() == {"eval": 2, "other": 4}
+
+
+def test_shares() -> None:
+    assert shares({"wait": 1.0, "other": 3.0}) == {"wait": 0.25, "other": 0.75}
+    assert shares({"other": 0.0}) == {}
+
+
+def test_nothing_here_imports_torch() -> None:
+    code = (
+        "import sys\n"
+        "from segtrain.observe import clock, console, journal, pictures, runs, trackers\n"
+        "bad = {'torch', 'tensorboard', 'mlflow', 'pandas'} & set(sys.modules)\n"
+        "assert not bad, bad"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1])

@@ -1,0 +1,139 @@
+"""Does the contact sheet show what is there: the right colours in the right places, errors red, void hatched?"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageFont
+
+from segtrain.errors import DataError
+from segtrain.observe.pictures import VOID, WRONG, Sample, contact_sheet, error_panel, image_miou, save_png
+
+NAMES = ("road", "car", "sky")
+PALETTE = ((128, 64, 128), (0, 0, 142), (70, 130, 180))
+
+
+def sample(height: int = 60, width: int = 80, truth: bool = True) -> Sample:
+    """Left half road, right half car; the lower half of the car is taken for road; the top rows are void."""
+    image = np.full((height, width, 3), 100, np.uint8)
+    mask = np.zeros((height, width), np.uint8)
+    mask[:, width // 2 :] = 1
+    prediction = mask.copy()
+    prediction[height // 2 :, width // 2 :] = 0
+    mask[: height // 10] = 255
+    return Sample("street/0001.png", image, prediction, mask if truth else None)
+
+
+def brute_miou(truth: np.ndarray, prediction: np.ndarray) -> float:
+    valid = truth != 255
+    scores = []
+    for index in range(3):
+        a, b = (truth == index) & valid, (prediction == index) & valid
+        if (a | b).any():
+            scores.append((a & b).sum() / (a | b).sum())
+    return float(np.mean(scores))
+
+
+def test_miou_of_an_image() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        truth = rng.choice(np.array([0, 1, 2, 255], np.uint8), (8, 9))
+        prediction = rng.choice(np.array([0, 1, 2, 255], np.uint8), (8, 9))  # 255: no class, always wrong
+        assert image_miou(truth, prediction, 3) == pytest.approx(brute_miou(truth, prediction), abs=1e-12)
+    assert image_miou(np.zeros((4, 4), np.uint8), np.zeros((4, 4), np.uint8), 3) == 1.0
+    assert math.isnan(image_miou(np.full((4, 4), 255, np.uint8), np.zeros((4, 4), np.uint8), 3))
+
+
+def has(picture: np.ndarray, colour: tuple[int, int, int]) -> np.ndarray:
+    return (picture == np.array(colour, np.uint8)).all(-1)
+
+
+def test_error_panel_is_red_exactly_where_the_prediction_is_wrong() -> None:
+    item = sample()
+    assert item.truth is not None
+    panel = error_panel(item, 80, 60)
+    assert np.array_equal(has(panel, WRONG), (item.truth != item.prediction) & (item.truth != 255))
+    void, valid_right = panel[:6], panel[6:30]
+    assert len(np.unique(void.reshape(-1, 3), axis=0)) == 2  # stripes
+    assert len(np.unique(valid_right.reshape(-1, 3), axis=0)) == 1  # the image, pale
+
+
+def test_a_thin_error_is_still_seen_when_the_panel_shrinks() -> None:
+    truth = np.zeros((400, 400), np.uint8)
+    prediction = truth.copy()
+    prediction[:, 201] = 1
+    panel = error_panel(Sample("a", np.full((400, 400, 3), 128, np.uint8), prediction, truth), 100, 100).astype(int)
+    redness = panel[..., 0] - panel[..., 1]
+    assert (redness[:, 50] > 20).all()
+    assert (np.delete(redness, 50, axis=1) == 0).all()
+
+
+def test_sheet_holds_four_panels_a_row_in_the_colours_of_the_palette() -> None:
+    item = sample()
+    sheet = contact_sheet([item, item], NAMES, PALETTE, title="a run")
+    assert sheet.dtype == np.uint8
+    assert sheet.ndim == 3
+    width, height, left, gap = 160, 120, 16, 6  # twice the image
+    assert sheet.shape[1] == 2 * left + 4 * width + 3 * gap
+    # The car colour: half of the truth panel less its void rows, a quarter of the prediction; two rows; plus a swatch.
+    car = has(sheet, PALETTE[1])
+    columns = [car[:, left + i * (width + gap) : left + i * (width + gap) + width] for i in range(4)]
+    body = [c[-(2 * (height + 28) + 16) :].sum() for c in columns]
+    assert body == [0, 2 * (width // 2) * height * 9 // 10, 2 * (width // 2) * (height // 2), 0]
+    assert has(sheet, WRONG)[:, left + 3 * (width + gap) :].sum() >= 2 * (width // 2) * (height // 2) * 0.95
+    assert not has(sheet, PALETTE[2]).any()  # sky is nowhere: not in the legend either
+    assert has(sheet, VOID).any()
+
+
+def test_sheet_without_truth_has_two_panels_and_names_every_class_it_shows() -> None:
+    sheet = contact_sheet([sample(truth=False)], NAMES, PALETTE)
+    assert sheet.shape[1] == 2 * 16 + 2 * 160 + 6
+    assert not has(sheet, WRONG).any()
+
+
+def test_sheet_mixes_sizes_and_long_texts() -> None:
+    wide = Sample("x" * 300, *[getattr(sample(40, 200), key) for key in ("image", "prediction", "truth")])
+    sheet = contact_sheet(
+        [sample(300, 100), wide], [f"class number {i}" for i in range(40)], PALETTE * 14, title="t" * 500
+    )
+    assert sheet.shape[1] == 2 * 16 + 4 * 320 + 3 * 6
+
+
+def test_the_bitmap_font_of_old_pillow_draws_any_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    bitmap = getattr(ImageFont, "load_default_imagefont", ImageFont.load_default)()
+
+    def old(*arguments: float) -> ImageFont.ImageFont:
+        if arguments:
+            raise TypeError("load_default() takes 0 positional arguments")
+        return bitmap
+
+    monkeypatch.setattr(ImageFont, "load_default", old)
+    street = Sample("道路/улица.png", *[getattr(sample(), key) for key in ("image", "prediction", "truth")])
+    assert contact_sheet([street], ["道", "车", "sky"], PALETTE, title="mIoU → 50 %").any()
+
+
+def test_large_images_stay_cheap_to_look_at() -> None:
+    assert contact_sheet([sample(1024, 2048)], NAMES, PALETTE).shape[1] < 1400
+
+
+@pytest.mark.parametrize("what", ["truth", "prediction"])
+def test_masks_of_another_size_are_refused_with_the_name(what: str) -> None:
+    good = sample()
+    bad = {"image": good.image, "truth": good.truth, "prediction": good.prediction}
+    bad[what] = np.zeros((60, 81), np.uint8)
+    with pytest.raises(DataError, match=r"street/7.*\(60, 81\).*\(60, 80\)"):
+        contact_sheet([Sample("street/7", **bad)], NAMES, PALETTE)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="at least one"):
+        contact_sheet([], NAMES, PALETTE)
+
+
+def test_png_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    picture = contact_sheet([sample()], NAMES, PALETTE)
+    path = save_png(tmp_path / "pictures" / "a.png", picture)
+    assert np.array_equal(np.asarray(Image.open(path)), picture)
+    assert [item.name for item in path.parent.iterdir()] == ["a.png"]
+    with pytest.raises(DataError, match=r"cannot write the picture .*a\.png"):
+        save_png(path / "a.png", picture)

@@ -1,0 +1,168 @@
+"""Does the table of runs tell what each run folder holds, also when the folder is half-written?"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from segtrain.config import make_config
+from segtrain.errors import DataError, MissingExtra
+from segtrain.observe.runs import COLUMNS, data_frame, list_runs, table
+
+CONFIG = make_config({"name": "street"})
+
+
+def line(event: str, ts: float, **fields: Any) -> str:
+    return json.dumps({"event": event, "ts": ts, **fields}) + "\n"
+
+
+def start(ts: float = 1000.0, host: str | None = None, pid: int = 1) -> str:
+    return line(
+        "run_start", ts, host=host or socket.gethostname(), pid=pid, hash="1a2b3c4d", total_steps=100, name="street"
+    )
+
+
+def make(
+    folder: Path, journal: str | None = None, best: str | None = None, config: str | None = CONFIG.to_yaml()
+) -> Path:
+    folder.mkdir(parents=True)
+    for name, text in (("journal.jsonl", journal), ("best.json", best), ("config.yaml", config)):
+        if text is not None:
+            (folder / name).write_text(text)
+    return folder
+
+
+def dead_pid() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def done_journal() -> str:
+    steps = "".join(line("step", 1000.0 + i, step=i, loss=1.0, cpu_s=2.0 * i) for i in range(10, 101, 10))
+    scores = line("eval", 1101.0, step=100, scores={"miou": 0.5}, protocol="p", seconds=1.0)
+    return start() + steps + scores + line("run_end", 1102.5, status="done", step=100, seconds=102.5, cpu_s=200.0)
+
+
+def test_a_finished_run_tells_everything(tmp_path: Path) -> None:
+    make(tmp_path / "a", done_journal(), '{"checkpoint": "step-00000050.pt", "miou": 0.625, "step": 50}')
+    (row,) = list_runs(tmp_path)
+    assert tuple(row) == COLUMNS
+    assert row == {
+        "name": "street", "hash": "1a2b3c4d", "status": "done", "step": 100, "steps": 100, "miou": 0.625, "last_miou": 0.5,
+        "best_step": 50, "time": 102.5, "cpu_s": 200.0, "started": 1000.0, "out": str(tmp_path / "a"),
+    }  # fmt: skip
+
+
+def test_time_leaves_out_the_pauses_of_a_resumed_run(tmp_path: Path) -> None:
+    first = start() + line("step", 1010.0, step=10) + line("run_end", 1020.0, status="stopped", step=12)
+    second = start(5000.0) + line("resume", 5001.0, step=12) + line("run_end", 5005.0, status="done", step=100)
+    make(tmp_path / "a", first + second)
+    (row,) = list_runs(tmp_path)
+    assert (row["time"], row["status"], row["started"]) == (25.0, "done", 1000.0)
+
+
+def test_status_of_runs_without_an_end(tmp_path: Path) -> None:
+    step = line("step", 1010.0, step=7)
+    make(tmp_path / "alive", start(pid=os.getpid()) + step)
+    make(tmp_path / "dead", start(pid=dead_pid()) + step)
+    make(tmp_path / "elsewhere", start(host="another-host") + step)
+    old = make(tmp_path / "elsewhere-old", start(host="another-host") + step)
+    os.utime(old / "journal.jsonl", (time.time() - 7200,) * 2)
+    ended = line("run_end", 1011.0, status="failed", step=7, error="loss is NaN")
+    make(tmp_path / "failed", start() + step + ended)
+    make(tmp_path / "again", start() + step + ended + start(2000.0, pid=os.getpid()))
+    make(tmp_path / "new", "")
+    rows = {Path(row["out"]).name: row for row in list_runs(tmp_path)}
+    assert {name: row["status"] for name, row in rows.items()} == {
+        "alive": "running", "dead": "killed", "elsewhere": "running", "elsewhere-old": "killed", "failed": "failed",
+        "again": "running", "new": "new",
+    }  # fmt: skip
+    assert {row["step"] for name, row in rows.items() if name != "new"} == {7}
+
+
+@pytest.mark.parametrize("cut", [0, 1, 5, 40, 137, 200, 301])
+def test_half_written_runs_are_rows_with_gaps(tmp_path: Path, cut: int) -> None:
+    """Every file is cut at the same place, as after a crash or a copy that was broken off."""
+    make(
+        tmp_path / "a",
+        done_journal()[:cut],
+        '{"checkpoint": "x", "miou": 0.5, "step": 5}'[:cut],
+        CONFIG.to_yaml()[:cut],
+    )
+    (row,) = list_runs(tmp_path)
+    assert tuple(row) == COLUMNS
+    assert row["out"] == str(tmp_path / "a")
+    assert str(row["name"]) in table([row])
+
+
+@pytest.mark.parametrize("text", ["null", "[]", '"x"', '{"miou": null}', '{"miou": "high", "step": null}'])
+def test_files_of_another_shape_are_gaps(tmp_path: Path, text: str) -> None:
+    make(
+        tmp_path / "a",
+        text + "\n" + '{"event": "step"}\n{"event": "eval", "ts": 3, "scores": 7, "step": 1}\n',
+        text,
+        text,
+    )
+    (row,) = list_runs(tmp_path)
+    assert (row["miou"], row["hash"]) == (None, None)
+    table([row])
+
+
+def test_only_run_folders_are_found_however_deep(tmp_path: Path) -> None:
+    make(tmp_path / "camvid" / "b", start(2000.0))
+    make(tmp_path / "camvid" / "a", start(3000.0))
+    nested = make(tmp_path / "c", start(1000.0))
+    make(nested / "copy", start(1.0))  # inside a run: part of it
+    make(tmp_path / "configs", config="data: {}\n")  # a lone config is no run
+    (tmp_path / "empty").mkdir()
+    assert [Path(row["out"]).name for row in list_runs(tmp_path)] == ["c", "b", "a"]
+    assert [row["out"] for row in list_runs(nested)] == [str(nested)]
+
+
+def test_without_a_journal_hash_the_config_is_hashed(tmp_path: Path) -> None:
+    make(tmp_path / "a", best='{"checkpoint": "x", "miou": 0.5, "step": 5}')
+    (row,) = list_runs(tmp_path)
+    assert (row["hash"], row["name"], row["step"], row["status"]) == (CONFIG.hash, "street", 5, "new")
+
+
+def test_table_is_aligned(tmp_path: Path) -> None:
+    make(tmp_path / "a", done_journal(), '{"checkpoint": "x", "miou": 0.625, "step": 50}')
+    make(tmp_path / "b", start(2000.0, pid=dead_pid()), config=None)
+    text = table(list_runs(tmp_path)).splitlines()
+    assert text[0].split()[:4] == ["name", "hash", "status", "step"]
+    assert "62.50 %" in text[1]
+    assert "1m 42s" in text[1]
+    assert "killed" in text[2]
+    assert len({row.index(str(tmp_path)) for row in text[1:]}) == 1
+    assert table([]) == "no runs"
+
+
+def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no folder .*nowhere"):
+        list_runs(tmp_path / "nowhere")
+
+
+def test_data_frame(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas", reason="pandas is an extra")
+    make(tmp_path / "a", done_journal(), '{"checkpoint": "x", "miou": 0.625, "step": 50}')
+    frame = data_frame(tmp_path)
+    assert list(frame.columns) == list(COLUMNS)
+    assert frame["miou"][0] == 0.625
+    assert frame["started"][0] == pandas.Timestamp(1000, unit="s", tz="UTC")
+    (tmp_path / "none").mkdir()
+    assert data_frame(tmp_path / "none").empty
+
+
+def test_data_frame_without_pandas_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingExtra, match=r"segtrain\[pandas\]"):
+        data_frame(tmp_path)
