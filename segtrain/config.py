@@ -30,7 +30,7 @@ class Section(BaseModel):
 
 
 def _duration(value: Any) -> Any:
-    if isinstance(value, str) and not _DURATION.fullmatch(value):
+    if not isinstance(value, str) or not _DURATION.fullmatch(value):
         raise ValueError("a duration is a number with a unit: '20ep' (epochs) or '500st' (optimizer steps)")
     return value
 
@@ -249,6 +249,7 @@ class Log(Section):
     tensorboard: bool = True
     mlflow: str = Field("", description="tracking URI; empty: off")
     pictures: int = Field(8, ge=0, description="validation images on the contact sheet")
+    digest: bool = Field(False, description="journal a checksum of each step's samples and pixels (costs a little CPU)")
 
 
 class Config(Section):
@@ -296,9 +297,22 @@ class Config(Section):
 
     @property
     def hash(self) -> str:
-        """Eight hex digits that name what is trained: every setting but where it runs and is written."""
-        content = self.model_dump(mode="json", exclude={"out": True, "name": True, "log": True, "parallel": True})
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
+        """Eight hex digits that name what is trained: every setting that changes the result."""
+        return hashlib.sha256(json.dumps(self.what(), sort_keys=True).encode()).hexdigest()[:8]
+
+    def what(self) -> dict[str, Any]:
+        """The settings that change what is trained; the others say where and how it runs, and may change on resume."""
+        elsewhere: Any = {
+            "out": True,
+            "name": True,
+            "log": True,
+            "parallel": True,
+            "checkpoint": True,
+            "eval": True,
+            "data": {"root", "split", "cache", "check", "workers", "prefetch"},
+            "train": {"device", "compile", "channels_last", "accumulate"},
+        }
+        return self.model_dump(mode="json", exclude=elsewhere)
 
     @property
     def run_dir(self) -> Path:
@@ -377,11 +391,20 @@ def make_config(settings: dict[str, Any], source: str = "the settings") -> Confi
     try:
         return Config.model_validate(settings)
     except ValidationError as error:
-        raise ConfigError("\n".join(_explain(item, source) for item in error.errors(include_url=False))) from None
+        # A union reports one error for each of its members: the first says enough.
+        lines = {_key(item): _explain(item, source) for item in reversed(error.errors(include_url=False))}
+        raise ConfigError("\n".join(reversed(lines.values()))) from None
+
+
+def _key(item: Any) -> str:
+    """``loss.terms.0.name``: where in the settings, without pydantic's names of union members."""
+    members = {"int", "float", "bool", "str", "none"}
+    parts = [str(part) for part in item["loc"] if part not in members]
+    return ".".join(part for part in parts if not re.match(r"(function-|tuple\[|literal\[|constrained-|dict\[)", part))
 
 
 def _explain(item: Any, source: str) -> str:
-    key = ".".join(str(part) for part in item["loc"] if not str(part).startswith(("function-", "tuple[", "literal[", "constrained-")))
+    key = _key(item)
     value = item.get("input")
     if item["type"] == "extra_forbidden":
         near = difflib.get_close_matches(key, _known_keys(), n=1, cutoff=0.5)

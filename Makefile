@@ -1,0 +1,38 @@
+# make train: a fresh machine trains on generated street scenes. make test: a fresh machine passes the tests.
+PYTHON ?= python3
+VENV ?= .venv
+OLD_PYTHON ?= $(shell command -v python3.10 || echo $(PYTHON))
+OLD_VENV ?= .venv-oldest
+# The lock names today's newest releases, which need Python 3.11; an older Python resolves by pyproject.toml alone.
+LOCK := $(shell $(PYTHON) -c 'import sys; print("-c requirements.lock" if sys.version_info >= (3, 11) else "")')
+
+.PHONY: install train test test-oldest lint lock
+
+install: $(VENV)/.installed
+$(VENV)/.installed: pyproject.toml requirements.lock
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet $(LOCK) -e '.[dev]'
+	touch $@
+
+train: install
+	$(VENV)/bin/segtrain train configs/scenes.yaml
+
+test: install
+	$(VENV)/bin/python -m pytest -n 2 --dist worksteal
+
+lint: install
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+# The quick suite on the oldest releases that are supported, in an environment of their own.
+test-oldest: $(OLD_VENV)/.installed
+	$(OLD_VENV)/bin/python -m pytest -n 2 --dist worksteal -m 'not slow'
+$(OLD_VENV)/.installed: pyproject.toml requirements-oldest.txt
+	test -x $(OLD_VENV)/bin/python || $(OLD_PYTHON) -m venv $(OLD_VENV)
+	$(OLD_VENV)/bin/pip install --quiet -r requirements-oldest.txt
+	$(OLD_VENV)/bin/pip install --quiet --no-deps -e .
+	touch $@
+
+lock: install
+	$(VENV)/bin/pip freeze --exclude-editable --exclude segtrain | sort -f > requirements.lock

@@ -1,0 +1,174 @@
+"""The verbs of the command line. No logic: each verb imports its room when it is called, so that --help is instant."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from segtrain import __version__
+from segtrain.errors import SegtrainError
+
+EXAMPLES = """examples:
+  segtrain train                                         generated street scenes, no data needed
+  segtrain train configs/camvid.yaml data.root=CamVid    section.key=value overrides the file
+  torchrun --nproc-per-node 8 -m segtrain train configs/camvid.yaml data.root=CamVid
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="segtrain",
+        description="Train, score and export semantic segmentation models.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"segtrain {__version__}")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+
+    train = verbs.add_parser("train", help="train a model as a config says")
+    train.add_argument("config", nargs="?", help="YAML file; without it the defaults: pico on generated scenes")
+    train.add_argument("--print-config", action="store_true", help="print the resolved config and stop")
+
+    score = verbs.add_parser("eval", help="score a run's best checkpoint")
+    score.add_argument("run", type=Path, help="run folder")
+    score.add_argument("--which", choices=("best", "last"), default="best", help="checkpoint (default: best)")
+    score.add_argument("--json", action="store_true", help="print one JSON object, miou as a fraction")
+
+    predict = verbs.add_parser("predict", help="write masks and overlays of images")
+    predict.add_argument("run", type=Path, help="run folder, or the folder of an export")
+    predict.add_argument("images", nargs="+", type=Path, help="image files or folders")
+    predict.add_argument("--out", type=Path, default=Path("predictions"), help="folder to write to (default: predictions)")
+    predict.add_argument("--which", choices=("best", "last"), default="best")
+    predict.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+
+    export = verbs.add_parser("export", help="write safetensors and a checked ONNX file of a run")
+    export.add_argument("run", type=Path, help="run folder")
+    export.add_argument("--out", type=Path, default=None, help="folder to write to (default: RUN/export)")
+    export.add_argument("--formats", default="safetensors,onnx", help="comma-separated (default: safetensors,onnx)")
+    export.add_argument("--which", choices=("best", "last"), default="best")
+
+    data = verbs.add_parser("data", help="look at a data set")
+    data_verbs = data.add_subparsers(dest="data_verb", required=True, metavar="VERB")
+    check = data_verbs.add_parser("check", help="find every fault of a data set at once; class statistics and weights")
+    check.add_argument("dir", help="folder of the data set")
+    check.add_argument("--split", action="append", help="split to look at (default: train and val)")
+    check.add_argument("--json", action="store_true", help="print one JSON object")
+
+    runs = verbs.add_parser("runs", help="a table of runs")
+    runs.add_argument("dir", nargs="?", type=Path, default=Path("runs"), help="folder with runs (default: runs)")
+    runs.add_argument("--json", action="store_true", help="print one JSON object a run")
+
+    prove = verbs.add_parser("prove", help="run the five promises on this machine with your config")
+    prove.add_argument("config", nargs="?", help="YAML file; without it the defaults")
+    prove.add_argument("--ranks", default="1,2,4", help="world sizes to compare (default: 1,2,4)")
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = build_parser()
+    known, overrides = parser.parse_known_args(arguments)
+    takes_settings = known.verb in ("train", "eval", "predict", "prove", "data")
+    if takes_settings and "=" in (getattr(known, "config", None) or ""):  # `segtrain train key=value`, no file
+        overrides, known.config = [known.config, *overrides], None
+    if overrides and not takes_settings:
+        parser.error(f"unrecognized arguments: {' '.join(overrides)}")
+    try:
+        return {
+            "train": _train,
+            "eval": _eval,
+            "predict": _predict,
+            "export": _export,
+            "data": _data_check,
+            "runs": _runs,
+            "prove": _prove,
+        }[known.verb](known, overrides, arguments)
+    except SegtrainError as error:
+        if os.environ.get("RANK", "0") == "0" or "SEGTRAIN_SPAWNED" not in os.environ:
+            print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `segtrain runs | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _train(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
+    from segtrain.config import load_config
+    from segtrain.parallel import spawn
+    from segtrain.parallel.cluster import discover
+
+    config = load_config(known.config, overrides)
+    if known.print_config:
+        print(config.to_yaml(), end="")
+        return 0
+    cluster = discover()
+    if cluster.source == "none":
+        ranks = spawn.cpu_ranks(config)
+        if ranks > 1:
+            with spawn.children(ranks, arguments) as place:
+                return _train_loop(config, place)
+    return _train_loop(config, cluster)
+
+
+def _train_loop(config, cluster) -> int:  # type: ignore[no-untyped-def]
+    from segtrain.train.loop import train
+
+    return train(config, cluster)
+
+
+def _eval(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
+    from segtrain.parallel.cluster import discover
+    from segtrain.train.score import score
+
+    result = score(known.run, overrides, known.which, discover(), quiet=known.json)
+    if result is not None and known.json:
+        print(json.dumps(result))
+    return 0
+
+
+def _predict(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
+    from segtrain.infer.predict import predict
+
+    for line in predict(known.run, known.images, known.out, which=known.which, device=known.device, overrides=overrides):
+        print(line)
+    return 0
+
+
+def _export(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
+    from segtrain.infer.export import export
+
+    for line in export(known.run, known.out or known.run / "export", known.formats.split(","), which=known.which):
+        print(line)
+    return 0
+
+
+def _data_check(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
+    from segtrain.data.audit import check_folder
+
+    reports = check_folder(known.dir, known.split, overrides)
+    if known.json:
+        print(json.dumps({split: report.to_dict() for split, report in reports.items()}))
+    else:
+        for report in reports.values():
+            print(report.table())
+    return 2 if any(report.faults for report in reports.values()) else 0
+
+
+def _runs(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
+    from segtrain.observe.runs import list_runs, table
+
+    rows = list_runs(known.dir)
+    print("\n".join(json.dumps(row) for row in rows) if known.json else table(rows))
+    return 0
+
+
+def _prove(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
+    from segtrain.prove import prove
+
+    return prove(known.config, overrides, [int(n) for n in known.ranks.split(",")])

@@ -1,0 +1,183 @@
+"""Who am I: rank, world size and rendezvous from torchrun, MPI, Slurm, SageMaker, or nothing. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from segtrain.errors import ConfigError
+
+RESOURCE_CONFIG = Path("/opt/ml/input/config/resourceconfig.json")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """This process's place among all processes of the job."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    local_world_size: int = 1
+    master_addr: str = "127.0.0.1"
+    master_port: int = 29500
+    source: str = "none"  # who said so: torchrun, mpi, slurm, sagemaker, segtrain, none
+
+    @property
+    def hosts(self) -> int:
+        return -(-self.world_size // self.local_world_size)
+
+    def environment(self) -> dict[str, str]:
+        """The variables that torch.distributed's ``env://`` rendezvous reads."""
+        return {
+            "RANK": str(self.rank),
+            "WORLD_SIZE": str(self.world_size),
+            "LOCAL_RANK": str(self.local_rank),
+            "LOCAL_WORLD_SIZE": str(self.local_world_size),
+            "MASTER_ADDR": self.master_addr,
+            "MASTER_PORT": str(self.master_port),
+        }
+
+
+def discover(environ: Mapping[str, str] = os.environ, resource_config: Path = RESOURCE_CONFIG) -> Cluster:
+    """Ask, in this order, torchrun's variables, an MPI launcher, Slurm's ``srun``, SageMaker's file.
+
+    Raises ConfigError when a launcher's variables are incomplete or contradict each other.
+    """
+    if "RANK" in environ and "WORLD_SIZE" in environ:
+        return _checked(_from_torchrun(environ))
+    if "OMPI_COMM_WORLD_RANK" in environ and environ.get("OMPI_COMM_WORLD_SIZE", "1") != "1":
+        return _checked(_from_mpi(environ, resource_config))
+    # SLURM_NTASKS is set in a batch script and in salloc's shell as well; SLURM_STEP_NUM_TASKS only under srun.
+    if int(environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1 and "SLURM_PROCID" in environ:
+        return _checked(_from_slurm(environ))
+    if resource_config.is_file():
+        return _checked(_from_sagemaker(environ, resource_config))
+    return Cluster()
+
+
+def _checked(cluster: Cluster) -> Cluster:
+    if not (0 <= cluster.rank < cluster.world_size and 0 <= cluster.local_rank < cluster.local_world_size):
+        raise ConfigError(
+            f"{cluster.source} says rank {cluster.rank} of {cluster.world_size}, local rank {cluster.local_rank} of "
+            f"{cluster.local_world_size}: the launcher's variables contradict each other"
+        )
+    return cluster
+
+
+def _integer(environ: Mapping[str, str], key: str, default: str | None = None) -> int:
+    text = environ.get(key, default)
+    try:
+        return int(text)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise ConfigError(f"the environment variable {key}={text!r} is no number: start with torchrun or srun") from None
+
+
+def _from_torchrun(environ: Mapping[str, str]) -> Cluster:
+    world_size = _integer(environ, "WORLD_SIZE")
+    return Cluster(
+        rank=_integer(environ, "RANK"),
+        world_size=world_size,
+        local_rank=_integer(environ, "LOCAL_RANK", environ["RANK"]),
+        local_world_size=_integer(environ, "LOCAL_WORLD_SIZE", str(world_size)),
+        master_addr=environ.get("MASTER_ADDR", "127.0.0.1"),
+        master_port=_integer(environ, "MASTER_PORT", "29500"),
+        source="torchrun",
+    )
+
+
+def _from_mpi(environ: Mapping[str, str], resource_config: Path) -> Cluster:
+    master = environ.get("MASTER_ADDR")
+    if master is None and resource_config.is_file():
+        master = sorted(json.loads(resource_config.read_text())["hosts"])[0]
+    if master is None:
+        raise ConfigError("mpirun gives no rendezvous: set MASTER_ADDR to the host of rank 0 (mpirun -x MASTER_ADDR=HOST)")
+    return Cluster(
+        rank=_integer(environ, "OMPI_COMM_WORLD_RANK"),
+        world_size=_integer(environ, "OMPI_COMM_WORLD_SIZE"),
+        local_rank=_integer(environ, "OMPI_COMM_WORLD_LOCAL_RANK", "0"),
+        local_world_size=_integer(environ, "OMPI_COMM_WORLD_LOCAL_SIZE", "1"),
+        master_addr=master,
+        master_port=_integer(environ, "MASTER_PORT", "29500"),
+        source="mpi",
+    )
+
+
+def _from_slurm(environ: Mapping[str, str]) -> Cluster:
+    hosts = expand_hosts(environ.get("SLURM_STEP_NODELIST", environ.get("SLURM_NODELIST", "127.0.0.1")))
+    # "2(x3),1" means 2 tasks on each of three hosts, then 1 on the next.
+    tasks = [
+        int(count)
+        for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
+        for _ in range(int(times or 1))
+    ]
+    node = int(environ.get("SLURM_NODEID", "0"))
+    world_size = _integer(environ, "SLURM_STEP_NUM_TASKS")
+    return Cluster(
+        rank=_integer(environ, "SLURM_PROCID"),
+        world_size=world_size,
+        local_rank=_integer(environ, "SLURM_LOCALID", "0"),
+        local_world_size=tasks[node] if node < len(tasks) else -(-world_size // len(hosts)),
+        master_addr=environ.get("MASTER_ADDR", hosts[0]),
+        # Two jobs on one host must not meet at one port.
+        master_port=int(environ.get("MASTER_PORT", 20000 + int(environ.get("SLURM_JOB_ID", "0")) % 20000)),
+        source="slurm",
+    )
+
+
+def expand_hosts(text: str) -> list[str]:
+    """Slurm's ``n[01-03,7],m2`` as ``["n01", "n02", "n03", "n7", "m2"]``."""
+    hosts: list[str] = []
+    for item in re.findall(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)?", text):
+        match = re.fullmatch(r"([^\[]*)\[([^\]]*)\](.*)", item)
+        if match is None:
+            hosts.append(item)
+            continue
+        prefix, ranges, suffix = match.groups()
+        for part in ranges.split(","):
+            first, _, last = part.partition("-")
+            hosts += [f"{prefix}{n:0{len(first)}d}{suffix}" for n in range(int(first), int(last or first) + 1)]
+    return hosts
+
+
+def _from_sagemaker(environ: Mapping[str, str], resource_config: Path) -> Cluster:
+    """One process a host, when the container's entry point started no launcher.
+
+    Hosts are sorted here because instance groups list them unsorted; the first need not be algo-1.
+    """
+    try:
+        described = json.loads(resource_config.read_text())
+        current, hosts = described["current_host"], sorted(described["hosts"])
+        rank = hosts.index(current)
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(f"{resource_config} does not name current_host and hosts: {error!r}") from None
+    if len(hosts) > 1 and "network_interface_name" in described and "GLOO_SOCKET_IFNAME" not in environ:
+        for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            os.environ.setdefault(variable, described["network_interface_name"])
+    return Cluster(rank, len(hosts), 0, 1, hosts[0], _integer(environ, "MASTER_PORT", "29500"), source="sagemaker")
+
+
+def cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """CPU cores this process may use: its affinity, cut by the cgroup's quota (v2 or v1)."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    try:
+        if (cgroup / "cpu.max").is_file():
+            quota, period = (cgroup / "cpu.max").read_text().split()
+        else:
+            quota = (cgroup / "cpu/cpu.cfs_quota_us").read_text().strip()
+            period = (cgroup / "cpu/cpu.cfs_period_us").read_text().strip()
+        if quota not in ("max", "-1"):
+            count = min(count, max(1, int(quota) // int(period)))
+    except (OSError, ValueError):
+        pass  # no cgroup to read: the affinity is all there is to know
+    return count
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,269 @@
+"""How the ranks share one model: single, dp, ddp, fsdp or smddp, by one setting. The only room that calls torch.distributed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from segtrain.config import Parallel
+from segtrain.errors import ConfigError
+from segtrain.parallel import syncbn
+from segtrain.parallel.cluster import Cluster, cores
+
+SMDDP_IMAGES = (
+    "AWS Deep Learning Containers for PyTorch training on SageMaker, 1.13.1 (SMDDP 1.7) to 2.5.1 (SMDDP 2.6), "
+    "carry it; 2.6 and later do not, and it is not on the package index"
+)
+
+
+@dataclass
+class Strategy:
+    """The way this job is distributed. ``world_size`` ranks, each with ``device``."""
+
+    name: str
+    cluster: Cluster
+    device: torch.device
+    settings: Parallel
+    backend: str = ""
+
+    @property
+    def rank(self) -> int:
+        return self.cluster.rank
+
+    @property
+    def world_size(self) -> int:
+        return self.cluster.world_size
+
+    @property
+    def gradient_scale(self) -> int:
+        """ddp, smddp and fsdp average gradients over ranks; our loss shares are to be summed: scale by this."""
+        return self.world_size
+
+    def reduce(self, value: Tensor) -> Tensor:
+        """Sum over ranks, in place; returns ``value``. SUM alone: SMDDP refuses every other operation."""
+        if self.world_size > 1:
+            dist.all_reduce(value)
+        return value
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """The model ready to train: on its device, batch norm converted where asked, gradients shared."""
+        settings = self.settings
+        if settings.sync_bn and self.world_size > 1:
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(model) if self.device.type == "cuda" else syncbn.convert(model)
+        model = model.to(self.device)
+        if self.name == "dp":
+            return nn.DataParallel(model)
+        if self.name == "fsdp":
+            return _fully_shard(model, self.device, self.world_size)
+        if self.name not in ("ddp", "smddp"):
+            return model
+        wrapped = nn.parallel.DistributedDataParallel(
+            model,
+            device_ids=[self.device.index] if self.device.type == "cuda" else None,
+            bucket_cap_mb=settings.bucket_mb,  # type: ignore[arg-type]
+            gradient_as_bucket_view=settings.bucket_view,
+            static_graph=settings.static_graph,
+            broadcast_buffers=settings.broadcast_buffers,
+        )
+        _compress(wrapped, settings.compress, self.backend)
+        return wrapped
+
+    @contextlib.contextmanager
+    def sharing(self, model: nn.Module, last: bool) -> Iterator[None]:
+        """Gradients cross the network in the last micro-batch alone."""
+        if self.name in ("ddp", "smddp") and not last:
+            with model.no_sync():  # type: ignore[operator]
+                yield
+        elif self.name == "fsdp":
+            model.set_requires_gradient_sync(last)  # type: ignore[operator]
+            yield
+        else:
+            yield
+
+    def barrier(self) -> None:
+        if self.world_size > 1:
+            self.reduce(torch.zeros(1, device=self.device))
+
+    def broadcast_object(self, value: Any) -> Any:
+        """Rank 0's value on every rank, through a tensor: object collectives need operations that SMDDP lacks."""
+        if self.world_size == 1:
+            return value
+        import json
+
+        text = json.dumps(value).encode() if self.rank == 0 else b""
+        length = self.reduce(torch.tensor([len(text)], device=self.device))
+        buffer = torch.zeros(int(length), dtype=torch.int32, device=self.device)
+        if self.rank == 0:
+            buffer.copy_(torch.tensor(list(text), dtype=torch.int32))
+        return json.loads(bytes(self.reduce(buffer).tolist()).decode())
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside DataParallel, DistributedDataParallel or torch.compile."""
+    while True:
+        inner = getattr(model, "module", None) if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)) else None
+        inner = inner if inner is not None else getattr(model, "_orig_mod", None)
+        if inner is None:
+            return model
+        model = inner
+
+
+@contextlib.contextmanager
+def start(settings: Parallel, cluster: Cluster, device: str = "auto") -> Iterator[Strategy]:
+    """Join the other ranks, choose device and threads, yield the strategy, and leave the group again.
+
+    Raises ConfigError where the setting does not fit what is there (no GPU, no library, one rank, ...).
+    """
+    name = settings.strategy
+    if name == "auto":
+        name = "ddp" if cluster.world_size > 1 else "single"
+    if name in ("single", "dp") and cluster.world_size > 1:
+        raise ConfigError(
+            f"parallel.strategy={name} is one process, but {cluster.source} started {cluster.world_size}: "
+            "use ddp, fsdp or smddp, or start one process"
+        )
+    place = _device(device, cluster)
+    if place.type == "cpu":
+        threads = settings.threads
+        torch.set_num_threads(max(1, cores() // cluster.local_world_size) if threads == "auto" else int(threads))
+    backend = ""
+    if name in ("ddp", "fsdp", "smddp"):
+        backend = _join(name, settings, cluster, place)
+    try:
+        yield Strategy(name, cluster, place, settings, backend)
+    finally:
+        if backend and dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _device(wanted: str, cluster: Cluster) -> torch.device:
+    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ConfigError("train.device=cuda, but torch sees no GPU: check the driver (nvidia-smi), or set train.device=cpu")
+    if cluster.local_rank >= torch.cuda.device_count():
+        raise ConfigError(
+            f"local rank {cluster.local_rank} has no GPU of its own: this host has {torch.cuda.device_count()}; "
+            f"start at most that many processes on it"
+        )
+    torch.cuda.set_device(cluster.local_rank)
+    return torch.device("cuda", cluster.local_rank)
+
+
+def _join(name: str, settings: Parallel, cluster: Cluster, device: torch.device) -> str:
+    if name == "smddp":
+        backend = "smddp"
+        try:
+            import smdistributed.dataparallel.torch.torch_smddp  # type: ignore[import-not-found]  # noqa: F401
+        except ImportError as error:
+            raise ConfigError(
+                f"parallel.strategy=smddp needs the package smdistributed.dataparallel ({error}): {SMDDP_IMAGES}; "
+                "elsewhere use parallel.strategy=ddp"
+            ) from None
+    else:
+        backend = settings.backend if settings.backend != "auto" else ("nccl" if device.type == "cuda" else "gloo")
+    if settings.sync_bn and name == "smddp":
+        raise ConfigError("parallel.sync_bn=true: the smddp backend has no SyncBatchNorm; set it to false")
+    if cluster.world_size == 1 and "MASTER_ADDR" not in os.environ:
+        from segtrain.parallel.cluster import free_port
+
+        cluster = Cluster(master_port=free_port())
+    os.environ.update(cluster.environment())
+    dist.init_process_group(backend, timeout=timedelta(seconds=settings.timeout_s))
+    return backend
+
+
+def _compress(model: nn.parallel.DistributedDataParallel, kind: str, backend: str) -> None:
+    if kind == "none":
+        return
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+    if kind == "fp16":
+        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    elif backend == "gloo":
+        # bf16 is refused by gloo, PowerSGD aborts or hangs there as soon as there are two buckets.
+        raise ConfigError(f"parallel.compress={kind} does not work with gloo: use fp16 or none, or the nccl backend")
+    elif kind == "bf16":
+        model.register_comm_hook(None, default_hooks.bf16_compress_hook)
+    else:
+        model.register_comm_hook(powerSGD_hook.PowerSGDState(None, 2, 100), powerSGD_hook.powerSGD_hook)  # type: ignore[arg-type]
+
+
+def _fully_shard(model: nn.Module, device: torch.device, world_size: int) -> nn.Module:
+    """FSDP2 on the encoder and on the rest: the two parts whose forward is called as a module."""
+    try:
+        from torch.distributed.fsdp import fully_shard  # torch 2.6
+    except ImportError:
+        try:
+            from torch.distributed._composable.fsdp import fully_shard  # type: ignore[no-redef]  # torch 2.4
+        except ImportError:
+            raise ConfigError(
+                f"parallel.strategy=fsdp needs torch 2.4 or later (FSDP2); this is {torch.__version__}: use ddp"
+            ) from None
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh(device.type, (world_size,))
+    encoder = next((child for name, child in model.named_modules() if name.rpartition(".")[2] == "encoder"), None)
+    if encoder is not None:
+        fully_shard(encoder, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def full_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Model and optimizer state under the plain model's names, whole and on the CPU, whatever the strategy.
+
+    A collective under fsdp: every rank calls it. The optimizer's state is keyed by parameter name, so that it fits
+    any world size.
+    """
+    plain = unwrapped(model)
+    weights = {k: _whole(v) for k, v in plain.state_dict().items()}
+    names = {parameter: name for name, parameter in plain.named_parameters()}
+    moments = {
+        names[p]: {k: _whole(v) for k, v in optimizer.state[p].items()}
+        for group in optimizer.param_groups
+        for p in group["params"]
+        if p in optimizer.state
+    }
+    return weights, moments
+
+
+def load_full_state(
+    model: nn.Module, optimizer: torch.optim.Optimizer | None, weights: dict[str, Tensor], moments: dict[str, Any]
+) -> None:
+    """The inverse of ``full_state``: each rank takes its own share."""
+    plain = unwrapped(model)
+    with torch.no_grad():
+        for name, value in plain.state_dict(keep_vars=True).items():
+            value.copy_(share(weights[name], value))
+    if optimizer is None:
+        return
+    for name, parameter in plain.named_parameters():
+        if name in moments:
+            optimizer.state[parameter] = {
+                k: share(v, parameter).clone() if isinstance(v, Tensor) and v.shape == weights[name].shape and v.dim() else v
+                for k, v in moments[name].items()
+            }
+
+
+def _whole(value: Any) -> Any:
+    if hasattr(value, "full_tensor"):
+        value = value.full_tensor()
+    return value.detach().cpu().clone() if isinstance(value, Tensor) else value
+
+
+def share(value: Tensor, like: Tensor) -> Tensor:
+    """``value`` on ``like``'s device, cut as ``like`` is when that is a DTensor."""
+    value = value.to(like.device)
+    if hasattr(like, "full_tensor"):
+        from torch.distributed.tensor import distribute_tensor
+
+        return distribute_tensor(value, like.device_mesh, like.placements)  # type: ignore[attr-defined]
+    return value

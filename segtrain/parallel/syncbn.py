@@ -1,0 +1,69 @@
+"""Batch norm whose statistics span all ranks, for the CPU, where torch's SyncBatchNorm has no kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+class _AllReduceSum(torch.autograd.Function):
+    """Sum over ranks, differentiable: the gradient of a sum over ranks is the sum of the ranks' gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:
+        value = value.clone()
+        dist.all_reduce(value)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        grad = grad.clone()
+        dist.all_reduce(grad)
+        return grad
+
+
+class SyncBatchNorm2d(nn.BatchNorm2d):
+    """BatchNorm2d over (N, H, W) of all ranks together; same parameters and buffers as nn.BatchNorm2d.
+
+    Input (N, C, H, W). Sums are taken in float64 when the input is float64, else float32.
+    """
+
+    def forward(self, images: Tensor) -> Tensor:
+        if not self.training or not dist.is_initialized() or dist.get_world_size() == 1:
+            return super().forward(images)
+        count = torch.full((1,), images.numel() / images.shape[1], dtype=images.dtype, device=images.device)
+        dims = (0, 2, 3)
+        total = _AllReduceSum.apply(torch.cat([images.sum(dims), count]))
+        mean = total[:-1] / total[-1]
+        centred = images - mean[:, None, None]
+        # Two passes: E[x^2] - E[x]^2 would lose digits where the mean is large.
+        variance = _AllReduceSum.apply(centred.square().sum(dims)) / total[-1]
+        if self.track_running_stats and self.running_mean is not None and self.running_var is not None:
+            self.num_batches_tracked.add_(1)  # type: ignore[union-attr]
+            momentum = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum  # type: ignore[arg-type]
+            with torch.no_grad():
+                n = total[-1]
+                self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum)
+                self.running_var.lerp_((variance * n / (n - 1).clamp(min=1)).to(self.running_var.dtype), momentum)
+        normal = centred * torch.rsqrt(variance + self.eps)[:, None, None]
+        return normal if self.weight is None else normal * self.weight[:, None, None] + self.bias[:, None, None]
+
+
+def convert(model: nn.Module) -> nn.Module:
+    """Replace every nn.BatchNorm2d in place (names, parameters and buffers stay); returns the model."""
+    for name, child in model.named_children():
+        if type(child) is nn.BatchNorm2d:
+            twin = SyncBatchNorm2d(child.num_features, child.eps, child.momentum, child.affine, child.track_running_stats)
+            if child.affine:
+                twin.weight, twin.bias = child.weight, child.bias
+            if child.track_running_stats:
+                twin.running_mean, twin.running_var = child.running_mean, child.running_var
+                twin.num_batches_tracked = child.num_batches_tracked
+            twin.train(child.training)
+            setattr(model, name, twin)
+        else:
+            convert(child)
+    return model

@@ -1,0 +1,169 @@
+"""How a run's state reaches the disk whole or not at all, and how the newest whole one is found again."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from segtrain.errors import CheckpointError
+
+FORMAT = 1
+SUFFIX = ".pt"
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write beside, flush to the disk, rename: a reader sees the old file or the new one, never a part."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(partial, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise CheckpointError(f"cannot write {path}: {error.strerror}: free space or choose another `out`") from None
+
+
+class Writer:
+    """Saves state into ``folder/step-00000123.pt``; with ``background`` the disk works while training goes on.
+
+    Rank 0 alone owns one. A failed write raises CheckpointError at the next call; the torn file is removed.
+    """
+
+    def __init__(self, folder: Path, keep: int, background: bool) -> None:
+        self.folder, self.keep, self.background = folder, keep, background
+        self._thread: threading.Thread | None = None
+        self._error: CheckpointError | None = None
+        self.best: str | None = best_name(folder.parent)
+        folder.mkdir(parents=True, exist_ok=True)
+        for torn in folder.glob(".*.part"):  # left by a run that was killed while it wrote
+            torn.unlink(missing_ok=True)
+
+    def save(self, step: int, state: dict[str, Any]) -> Path:
+        """``state`` must hold CPU tensors that nobody changes any more."""
+        self.wait()
+        path = self.folder / f"step-{step:08d}{SUFFIX}"
+        if self.background:
+            self._thread = threading.Thread(target=self._write, args=(path, state), name="checkpoint")
+            self._thread.start()
+        else:
+            self._write(path, state)
+            self.wait()
+        return path
+
+    def _write(self, path: Path, state: dict[str, Any]) -> None:
+        partial = path.with_name(f".{path.name}.part")
+        try:
+            with open(partial, "wb") as file:
+                torch.save({"format": FORMAT, **state}, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, path)
+            _sync_folder(self.folder)
+            self._prune()
+        except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
+            partial.unlink(missing_ok=True)
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
+            self._error = CheckpointError(
+                f"cannot write the checkpoint {path}: {reason}; earlier checkpoints are untouched: "
+                "free space or choose another `out`, and start the same command again"
+            )
+
+    def _prune(self) -> None:
+        for path in checkpoints(self.folder.parent)[: -self.keep]:
+            if path.name != self.best:
+                path.unlink(missing_ok=True)
+
+    def mark_best(self, step: int, miou: float) -> None:
+        """Point best.json at the checkpoint of ``step``, which must be saved (or being saved) already."""
+        self.wait()
+        self.best = f"step-{step:08d}{SUFFIX}"
+        content = {"checkpoint": self.best, "step": step, "miou": miou}
+        write_atomically(self.folder.parent / "best.json", json.dumps(content).encode())
+
+    def wait(self) -> None:
+        """Until the disk is done. Raises CheckpointError of a write that failed."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+
+def _sync_folder(folder: Path) -> None:
+    """The rename itself reaches the disk when the folder does."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        pass  # some network file systems know no fsync of a folder; the rename is still atomic
+    finally:
+        os.close(descriptor)
+
+
+def checkpoints(run_dir: Path) -> list[Path]:
+    """Whole checkpoints by step, oldest first (a file has its final name only when it is whole)."""
+    return sorted(Path(run_dir, "checkpoints").glob(f"step-*{SUFFIX}"))
+
+
+def best_name(run_dir: Path) -> str | None:
+    try:
+        return str(json.loads(Path(run_dir, "best.json").read_text())["checkpoint"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def read(path: Path) -> dict[str, Any]:
+    """One checkpoint on the CPU, by the safe loader (tensors and plain values; no code in it is run).
+
+    Raises CheckpointError when the file is torn, foreign, or of another format.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise CheckpointError(f"there is no checkpoint {path}") from None
+    except Exception as error:  # zip, pickle and zlib each have their own
+        raise CheckpointError(f"{path} is no whole checkpoint ({type(error).__name__}): delete it, or take another") from None
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise CheckpointError(f"{path} is no checkpoint of this format ({FORMAT}): it was not written by this version")
+    return state
+
+
+def newest(run_dir: Path) -> tuple[dict[str, Any] | None, list[str]]:
+    """The newest checkpoint that loads, and a line about each one that does not."""
+    remarks: list[str] = []
+    for path in reversed(checkpoints(run_dir)):
+        try:
+            return read(path), remarks
+        except CheckpointError as error:
+            remarks.append(f"skipped: {error}")
+    return None, remarks
+
+
+def load_weights(run_dir: Path, which: str = "best") -> dict[str, Tensor]:
+    """State dict of the model (its moving average where the run has one) of the best or the last checkpoint.
+
+    Raises CheckpointError when the run folder has none.
+    """
+    run_dir = Path(run_dir)
+    if which not in ("best", "last"):
+        raise CheckpointError(f"which={which!r}: choose best or last")
+    name = best_name(run_dir) if which == "best" else None
+    if name is not None:
+        state: dict[str, Any] | None = read(run_dir / "checkpoints" / name)
+    else:
+        state, _ = newest(run_dir)
+    if state is None:
+        raise CheckpointError(f"{run_dir} holds no checkpoint: train it first (segtrain train ... out={run_dir})")
+    return state["ema"] or state["model"]

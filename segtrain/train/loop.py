@@ -1,0 +1,194 @@
+"""The training loop, top to bottom."""
+
+from __future__ import annotations
+
+import math
+import signal
+
+import torch
+from torch import Tensor
+
+from segtrain.config import Config
+from segtrain.data.loader import Batch, TrainLoader, normalise
+from segtrain.errors import EXIT_RESUMABLE, SegtrainError
+from segtrain.observe.clock import Clock
+from segtrain.optim import clip_, multiplier, set_lr
+from segtrain.parallel.cluster import Cluster
+from segtrain.parallel.strategy import start
+from segtrain.train.session import Session, open_session
+from segtrain.train.state import not_finite, stop_signals
+from segtrain.train.step import Micro, gradients
+
+
+def train(config: Config, cluster: Cluster) -> int:
+    """Train as one rank of ``cluster``. Returns the exit code: 0, or EXIT_RESUMABLE after a signal that all ranks obeyed."""
+    with stop_signals() as signals, start(config.parallel, cluster, config.train.device) as strategy:
+        try:
+            session = open_session(config, strategy)
+            if session.state.step >= session.plan.steps:
+                session.screen.say(f"this run is finished: score it with `segtrain eval {config.run_dir}`")
+                return 0
+            try:
+                return run(session, signals)
+            except BaseException as error:
+                session.journal.write("run_end", status="failed", error=str(error), step=session.state.step)
+                session.trackers.close("failed")
+                raise
+            finally:
+                session.screen.close()
+                session.journal.close()
+        except RuntimeError as error:
+            if "out of memory" not in str(error).lower():
+                raise
+            images = config.train.batch_size // config.train.accumulate // cluster.world_size
+            raise SegtrainError(
+                f"out of memory on {strategy.device} with {images} images of {config.data.crop} at once: raise "
+                f"train.accumulate, or lower data.crop or train.batch_size ({str(error).splitlines()[0]})"
+            ) from error
+
+
+def run(session: Session, signals: list[int]) -> int:
+    """From the session's step to the end, or to a signal."""
+    config, plan, state, strategy = session.config, session.plan, session.state, session.strategy
+    model, optimizer, scaler, ema, screen = session.model, session.optimizer, session.scaler, session.ema, session.screen
+    parameters, device = session.parameters, strategy.device
+    loader = TrainLoader(
+        session.dataset,
+        config.data,
+        seed=config.train.seed,
+        batch_size=config.train.batch_size,
+        accumulate=config.train.accumulate,
+        rank=strategy.rank,
+        world=strategy.world_size,
+        first_step=state.step,
+        last_step=plan.steps,
+        size_at=plan.size_at,
+        pin_memory=device.type == "cuda",
+        workers=plan.workers,
+        prefetch=config.data.prefetch,
+    )
+    clock = Clock()
+    votes = torch.zeros(2, dtype=torch.float64)
+    logged = state.step
+    model.train()
+    screen.started(state.step)
+    with loader:
+        batches = iter(loader)
+        for step in range(state.step, plan.steps):
+            # The votes are those of the step before: every rank reads the same sum, so all stop at the same step.
+            if votes[0] > 0:
+                return _stop(session, signals)
+
+            with clock("wait"):
+                loaded = next(batches)
+            with clock("device"):
+                micros = [_on_device(batch, session) for batch in loaded]
+            lr = config.optim.lr * multiplier(config.optim, step, plan.steps, plan.warmup)
+            set_lr(optimizer, lr)
+            optimizer.zero_grad(set_to_none=True)
+            votes = torch.tensor([len(signals), _digest(loaded, config.log.digest)], dtype=torch.float64, device=device)
+            share, votes = gradients(
+                model,
+                micros,
+                session.criterion,
+                strategy,
+                session.precision,
+                seed=config.train.seed + step,
+                votes=votes,
+                aux_weight=config.loss.aux_weight,
+                loss_scale=scaler.scale,
+                clock=clock,
+            )
+            with clock("update"):
+                scaler.unscale_(parameters)
+                norm = clip_(parameters, config.optim.clip) if config.optim.clip or scaler.enabled else None
+                finite = not scaler.enabled or math.isfinite(float(norm))  # type: ignore[arg-type]  # fp16 alone waits here
+                if finite:
+                    optimizer.step()
+                    if ema is not None:
+                        ema.update(session.plain, step)
+                scaler.update(finite)
+            state.step = step + 1
+
+            last = state.step == plan.steps
+            if last or step == 0 or state.step % config.log.every == 0:
+                _log(session, clock, share, votes, lr, state.step - logged)
+                logged = state.step
+
+            miou = -1.0
+            if last or state.step % plan.eval_every == 0:
+                miou = session.score()
+                model.train()
+                clock.take()  # an evaluation is no phase of a step
+            better = miou > state.best_miou
+            state.best_miou = max(miou, state.best_miou)
+            if last or better or state.step % plan.save_every == 0:
+                with clock("checkpoint"):
+                    session.save("end" if last else "best" if better else "periodic")
+            if better and session.writer:
+                session.writer.mark_best(state.step, miou)
+    return _finish(session)
+
+
+def _on_device(batch: Batch, session: Session) -> Micro:
+    """uint8 crosses to the device; floats are made there."""
+    device = session.strategy.device
+    images = batch.images.to(device, non_blocking=True)
+    return Micro(normalise(images, channels_last=session.channels_last), batch.masks.to(device, non_blocking=True))
+
+
+def _digest(batches: list[Batch], wanted: bool) -> int:
+    return sum(batch.digest() for batch in batches) if wanted else 0
+
+
+def _log(session: Session, clock: Clock, share: Tensor, votes: Tensor, lr: float, steps: int) -> None:
+    """One line. The loss is read here, and here alone: reading it waits for the device."""
+    config, plan, state = session.config, session.plan, session.state
+    loss = float(session.strategy.reduce(share))
+    if not math.isfinite(loss):
+        raise not_finite(state.step, f"the loss ({loss})", config)
+    session.watch.lap(state)
+    spans = clock.take()
+    whole = sum(spans.values()) or 1e-9
+    rate, wait, epoch = steps * plan.batch_size / whole, spans.get("wait", 0.0) / whole, plan.epoch(state.step)
+    session.screen.step(state.step, epoch, loss, lr, rate, wait)
+    digest = {"digest": int(votes[1])} if config.log.digest else {}
+    session.journal.write(
+        "step", step=state.step, epoch=epoch, loss=loss, lr=lr, images_per_s=rate, spans=spans, cpu_s=state.cpu_s, **digest
+    )  # fmt: skip
+    session.trackers.scalars({"train/loss": loss, "train/lr": lr, "train/images_per_s": rate, "train/wait": wait}, state.step)
+
+
+def _stop(session: Session, signals: list[int]) -> int:
+    state = session.state
+    name = signal.Signals(signals[0]).name if signals else "a signal on another rank"
+    session.journal.write("signal", signal=name, step=state.step)
+    session.save("signal")
+    if session.writer:
+        session.writer.wait()
+    session.journal.write("run_end", status="stopped", step=state.step, seconds=state.wall_s, cpu_s=state.cpu_s)
+    session.trackers.close("stopped")
+    session.screen.say(
+        f"stopped by {name} after step {state.step} of {session.plan.steps}: the state is saved, and the same command goes on "
+        f"from there (exit code {EXIT_RESUMABLE})"
+    )
+    return EXIT_RESUMABLE
+
+
+def _finish(session: Session) -> int:
+    from segtrain.observe.console import class_table
+
+    state, run_dir, labels = session.state, session.config.run_dir, session.validation.labels
+    if session.writer:
+        session.writer.wait()
+    session.journal.write(
+        "run_end", status="done", step=state.step, seconds=state.wall_s, cpu_s=state.cpu_s, miou=state.best_miou
+    )
+    session.trackers.close("done")
+    session.screen.say(class_table(labels.names, state.scores["iou"]))
+    session.screen.say(
+        f"best mIoU {100 * state.best_miou:.2f}%   {state.wall_s:.0f} s of training, {state.cpu_s:.0f} CPU-s, evaluation left out\n"
+        f"pictures  {run_dir}/pictures/val.png\ncurves    tensorboard --logdir {run_dir}/tensorboard\n"
+        f"next      segtrain eval {run_dir}   segtrain predict {run_dir} IMAGES   segtrain export {run_dir}"
+    )
+    return 0

@@ -1,0 +1,80 @@
+"""What a run will do, in numbers: each derived quantity is computed here once and printed once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from segtrain.config import Config, Size, duration_in_steps
+from segtrain.errors import ConfigError
+from segtrain.parallel.cluster import Cluster, cores
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Steps are optimizer steps, counted from 0 over the whole run."""
+
+    steps: int
+    warmup: int
+    eval_every: int
+    save_every: int
+    samples: int
+    batch_size: int
+    workers: int
+    crops: tuple[tuple[int, Size, float], ...]  # (until this step, (height, width), size factor)
+
+    def size_at(self, step: int) -> tuple[Size, float]:
+        """Crop and size factor at a step: a pure function, so that a resumed run draws what it would have drawn."""
+        for until, crop, factor in self.crops:
+            if step < until:
+                return crop, factor
+        return self.crops[-1][1], self.crops[-1][2]
+
+    def epoch(self, step: int) -> float:
+        return step * self.batch_size / self.samples
+
+
+def make_plan(config: Config, samples: int, cluster: Cluster, has_gpu: bool) -> Plan:
+    """Raises ConfigError when the batch does not spread over the ranks, or the warm-up outlasts the run."""
+    train = config.train
+    steps = duration_in_steps(train.duration, samples, train.batch_size)
+    if steps < 1:
+        raise ConfigError(f"train.duration={train.duration} is no step at all: use at least '1st'")
+    images = train.batch_size // train.accumulate
+    if images < cluster.world_size:
+        raise ConfigError(
+            f"train.batch_size={train.batch_size} in {train.accumulate} micro-batches leaves {images} images for "
+            f"{cluster.world_size} ranks: use at least {cluster.world_size * train.accumulate}, or fewer ranks"
+        )
+    warmup = duration_in_steps(config.optim.warmup, samples, train.batch_size)
+    if warmup >= steps:
+        raise ConfigError(f"optim.warmup={config.optim.warmup} is {warmup} steps, but the run has {steps}: shorten it")
+    return Plan(
+        steps=steps,
+        warmup=warmup,
+        eval_every=max(1, duration_in_steps(config.eval.every, samples, train.batch_size)),
+        save_every=max(1, duration_in_steps(config.checkpoint.every, samples, train.batch_size)),
+        samples=samples,
+        batch_size=train.batch_size,
+        workers=loader_threads(config, cluster, has_gpu),
+        crops=_crops(config, steps),
+    )
+
+
+def loader_threads(config: Config, cluster: Cluster, has_gpu: bool) -> int:
+    if config.data.workers != "auto":
+        return int(config.data.workers)
+    # On a CPU the model needs every core: one thread is enough to read ahead. With a GPU, all cores decode.
+    return max(1, cores() // cluster.local_world_size) if has_gpu else 1
+
+
+def _crops(config: Config, steps: int) -> tuple[tuple[int, Size, float], ...]:
+    stages = list(config.train.progressive)
+    if not stages or stages[-1][0] < 1:
+        stages.append((1.0, 1.0))
+    crops = []
+    for until, factor in stages:
+        height, width = config.data.crop
+        if factor < 1:  # whole multiples of 32, so that no stride pads
+            height, width = (max(32, round(side * factor / 32) * 32) for side in (height, width))
+        crops.append((round(until * steps), (height, width), factor))
+    return tuple(crops)

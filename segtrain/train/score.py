@@ -1,0 +1,42 @@
+"""`segtrain eval`: a run's weights on a split, on one rank or many."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from segtrain.data.datasets import open_dataset
+from segtrain.infer.predict import load_run
+from segtrain.observe.console import class_table
+from segtrain.parallel.cluster import Cluster
+from segtrain.parallel.strategy import start
+from segtrain.train.evaluate import evaluate
+from segtrain.train.plan import loader_threads
+
+
+def score(run_dir: Path, overrides: list[str], which: str, cluster: Cluster, quiet: bool) -> dict[str, Any] | None:
+    """Scores, protocol and checkpoint as JSON values on rank 0, None elsewhere. Prints a table unless ``quiet``.
+
+    ``overrides`` change the run's config: data.root, data.split, eval.tile, ... Raises SegtrainError.
+    """
+    model, config, labels = load_run(run_dir, which, overrides=overrides)
+    dataset = open_dataset(config.data, config.data.split)
+    with start(config.parallel, cluster, config.train.device) as strategy:
+        result = evaluate(
+            model.to(strategy.device),
+            dataset,
+            config.eval,
+            device=strategy.device,
+            precision=config.train.precision,
+            rank=strategy.rank,
+            world=strategy.world_size,
+            all_reduce=strategy.reduce,
+            workers=loader_threads(config, cluster, strategy.device.type == "cuda"),
+            base_scale=config.data.base_scale,
+        )
+    if cluster.rank:
+        return None
+    if not quiet:
+        print(class_table(labels.names, result.scores.iou))
+        print(f"mIoU {100 * result.scores.miou:.2f}%  pixel accuracy {100 * result.scores.accuracy:.2f}%  {result.protocol.line()}")
+    return {**result.to_dict(), "run": str(run_dir), "which": which, "class_names": list(labels.names)}

@@ -1,0 +1,278 @@
+"""Everything a run is made of, built once in the order in which a mistake costs least; and how it is saved and scored."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from segtrain import __version__
+from segtrain.config import Config
+from segtrain.data.audit import check_before_training, class_weights
+from segtrain.data.datasets import Dataset, open_dataset
+from segtrain.losses import Criterion, build_criterion
+from segtrain.models import build_model
+from segtrain.observe import console, pictures
+from segtrain.observe.journal import Journal
+from segtrain.observe.trackers import Trackers, open_trackers
+from segtrain.optim import Ema, LossScaler, build_optimizer
+from segtrain.parallel.strategy import Strategy, full_state, load_full_state, unwrapped
+from segtrain.train import checkpoint
+from segtrain.train.evaluate import evaluate
+from segtrain.train.plan import Plan, make_plan
+from segtrain.train.rundir import prepare_run_dir
+from segtrain.train.state import (
+    State,
+    Stopwatch,
+    all_finite,
+    averaged_weights,
+    copy_into,
+    mean_buffers,
+    not_finite,
+    on_rank_0,
+)
+from segtrain.train.step import Precision
+
+DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass
+class Session:
+    """One rank's share of a run. ``model`` is wrapped for the strategy, ``plain`` is the network inside it."""
+
+    config: Config
+    strategy: Strategy
+    plan: Plan
+    dataset: Dataset
+    validation: Dataset
+    model: nn.Module
+    plain: nn.Module
+    criterion: Criterion
+    optimizer: torch.optim.Optimizer
+    ema: Ema | None
+    scaler: LossScaler
+    precision: Precision
+    channels_last: bool
+    state: State
+    watch: Stopwatch
+    writer: checkpoint.Writer | None  # rank 0 alone
+    journal: Journal
+    trackers: Trackers
+    screen: console.Console
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        return [p for p in self.plain.parameters() if p.requires_grad]
+
+    def save(self, reason: str) -> None:
+        """A checkpoint of the present step. Every rank takes part; nothing that is not finite reaches the disk."""
+        begin = time.perf_counter()
+        mean_buffers(self.plain, self.ema, self.strategy)
+        if not all_finite(self.parameters, self.strategy):
+            raise not_finite(self.state.step, "a weight", self.config)
+        weights, moments = full_state(self.model, self.optimizer)
+        shadow = {} if self.ema is None else {k: _whole_cpu(v) for k, v in self.ema.shadow.items()}
+        if self.writer is None:
+            return
+        content = {
+            "model": weights,
+            "optimizer": moments,
+            "ema": shadow,
+            "scaler": self.scaler.state_dict(),
+            "state": {**vars(self.state)},
+            "config_hash": self.config.hash,
+            "world_size": self.strategy.world_size,
+        }
+        path = self.writer.save(self.state.step, content)
+        seconds = time.perf_counter() - begin
+        self.journal.write("checkpoint", step=self.state.step, file=path.name, reason=reason, seconds=seconds)
+
+    def score(self) -> float:
+        """mIoU on the validation split, of the moving average where there is one. Every rank takes part."""
+        with self.watch.paused(self.state):
+            mean_buffers(self.plain, self.ema, self.strategy)
+            with averaged_weights(self.plain, self.ema):
+                result = evaluate(
+                    self.model if self.strategy.name == "fsdp" else self.plain,
+                    self.validation,
+                    self.config.eval,
+                    device=self.strategy.device,
+                    precision=self.config.train.precision,
+                    rank=self.strategy.rank,
+                    world=self.strategy.world_size,
+                    all_reduce=self.strategy.reduce,
+                    workers=self.plan.workers,
+                    channels_last=self.channels_last,
+                    base_scale=self.config.data.base_scale,
+                    pictures=self.config.log.pictures,
+                )
+            self.state.scores = result.scores.to_dict()
+            if self.strategy.rank == 0:
+                self._show(result)
+        return float(result.scores.miou)
+
+    def _show(self, result: Any) -> None:
+        state, labels, scores = self.state, self.validation.labels, result.scores
+        epoch = self.plan.epoch(state.step)
+        self.journal.write(
+            "eval", step=state.step, epoch=epoch, scores=state.scores, protocol=result.protocol.to_dict(),
+            seconds=result.seconds, cpu_s=state.cpu_s,
+        )  # fmt: skip
+        self.screen.say(
+            f"epoch {epoch:.2f}  step {state.step}  mIoU {100 * scores.miou:.2f}%  pixel accuracy {100 * scores.accuracy:.2f}%  "
+            f"({result.seconds:.1f} s, {result.protocol.line()})"
+        )
+        values = {"val/miou": scores.miou, "val/accuracy": scores.accuracy}
+        self.trackers.scalars({**values, **{f"val/iou/{n}": v for n, v in zip(labels.names, scores.iou)}}, state.step)
+        if result.pictures:
+            samples = [pictures.Sample(Path(p.name).name, p.image, p.prediction, p.truth) for p in result.pictures]
+            sheet = pictures.contact_sheet(
+                samples, labels.names, labels.palette, ignore_index=labels.ignore_index,
+                title=f"{self.config.name or 'run'}  step {state.step}  mIoU {100 * scores.miou:.1f}%",
+            )  # fmt: skip
+            pictures.save_png(self.config.run_dir / "pictures" / "val.png", sheet)
+            self.trackers.image("val", sheet, state.step)
+
+
+def _whole_cpu(value: Tensor) -> Tensor:
+    whole: Tensor = value.full_tensor() if hasattr(value, "full_tensor") else value  # type: ignore[operator]
+    return whole.detach().cpu().clone()
+
+
+def open_session(config: Config, strategy: Strategy) -> Session:
+    """Data first, labels next, then the network: what can be wrong is found before anything is paid for."""
+    on_gpu = strategy.device.type == "cuda"
+    if config.train.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = not config.train.deterministic  # crops have a fixed size
+
+    dataset = open_dataset(config.data, config.data.train_split)
+    validation = open_dataset(config.data, config.data.split)
+    labels = dataset.labels
+    plan = make_plan(config, len(dataset), strategy.cluster, on_gpu)
+    run_dir = config.run_dir
+    prepared = on_rank_0(strategy, lambda: _prepare(config, dataset, validation))
+
+    torch.manual_seed(config.train.seed)  # the same weights on every rank
+    network = build_model(config.model, labels.num_classes)
+    encoder = {id(p) for p in network.encoder_parameters()}
+    channels_last = on_gpu if config.train.channels_last == "auto" else bool(config.train.channels_last)
+    if channels_last:
+        network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model = strategy.wrap(network)
+    plain = unwrapped(model)
+    weights = torch.tensor(prepared["weights"]) if prepared["weights"] else None
+    criterion = build_criterion(config.loss, labels.num_classes, labels.ignore_index, weights).to(strategy.device)
+    optimizer = build_optimizer(plain, [p for p in plain.parameters() if id(p) in encoder], config.optim)
+    ema = Ema(plain, config.optim.ema) if config.optim.ema else None
+    scaler = LossScaler(config.train.precision == "fp16")
+
+    state = State()
+    saved, remarks = checkpoint.newest(run_dir) if config.checkpoint.resume else (None, [])
+    if saved is not None:
+        load_full_state(model, optimizer, saved["model"], saved["optimizer"])
+        if ema is not None:
+            load_shadow(ema, saved["ema"])
+        scaler.load_state_dict(saved["scaler"])
+        state = State(**saved["state"])
+    if config.train.compile:
+        model = torch.compile(model)  # type: ignore[assignment]
+
+    rank = strategy.rank
+    screen = console.Console(plan.steps, plan.epoch(plan.steps), rank=rank)
+    derived = _derived(config, strategy, plan, dataset, validation, plain)
+    screen.say(console.banner(f"segtrain {__version__}  {config.name or 'run'}  #{config.hash}", derived))
+    for remark in [*prepared["remarks"], *remarks]:
+        screen.say(remark)
+    journal = Journal(run_dir / "journal.jsonl", rank)
+    journal.write(
+        "run_start", version=__version__, versions=_versions(), name=config.name, hash=config.hash,
+        host=socket.gethostname(), pid=os.getpid(), device=str(strategy.device), world_size=strategy.world_size,
+        total_steps=plan.steps, derived=derived,
+    )  # fmt: skip
+    if saved is not None:
+        screen.say(f"going on from step {state.step} of {plan.steps}")
+        journal.write("resume", step=state.step, world_size=saved["world_size"])
+    trackers = open_trackers(
+        config.log, run_dir, name=config.name or run_dir.name, hash=config.hash, rank=rank,
+        resume_step=state.step if saved is not None else None, say=screen.say,
+    )  # fmt: skip
+    settings = config.checkpoint
+    return Session(
+        config=config,
+        strategy=strategy,
+        plan=plan,
+        dataset=dataset,
+        validation=validation,
+        model=model,
+        plain=plain,
+        criterion=criterion,
+        optimizer=optimizer,
+        ema=ema,
+        scaler=scaler,
+        precision=Precision(strategy.device.type, DTYPES[config.train.precision], config.loss.full_logits),
+        channels_last=channels_last,
+        state=state,
+        watch=Stopwatch(strategy),
+        writer=checkpoint.Writer(run_dir / "checkpoints", settings.keep, settings.background) if rank == 0 else None,
+        journal=journal,
+        trackers=trackers,
+        screen=screen,
+    )
+
+
+def load_shadow(ema: Ema, saved: dict[str, Tensor]) -> None:
+    from segtrain.parallel.strategy import share
+
+    copy_into(ema.shadow, {name: share(saved[name], value) for name, value in ema.shadow.items()})
+
+
+def _prepare(config: Config, dataset: Dataset, validation: Dataset) -> dict[str, Any]:
+    """On rank 0: the run folder, and every label of both splits looked at. JSON values."""
+    remarks = prepare_run_dir(config, dataset.labels)
+    weights: list[float] = []
+    if isinstance(config.loss.class_weights, tuple):
+        weights = list(config.loss.class_weights)
+    if config.data.check == "full" or config.loss.class_weights == "auto":
+        report = check_before_training(dataset)
+        remarks += report.warnings
+        if config.loss.class_weights == "auto":
+            weights = [float(w) for w in class_weights(report.pixels, config.loss.class_weight_power)]
+        if config.data.check == "full":
+            remarks += check_before_training(validation).warnings
+    return {"remarks": remarks, "weights": weights}
+
+
+def _derived(
+    config: Config, strategy: Strategy, plan: Plan, dataset: Dataset, validation: Dataset, network: nn.Module
+) -> dict[str, Any]:
+    size = sum(p.numel() for p in network.parameters())
+    images, ranks = config.train.batch_size, strategy.world_size
+    threads = f", {torch.get_num_threads()} threads each" if strategy.device.type == "cpu" else ""
+    crops = ", ".join(f"{h}x{w} until step {until}" for until, (h, w), _ in plan.crops)
+    return {
+        "run folder": str(config.run_dir),
+        "data": f"{dataset.name}: {len(dataset)} images to train, {len(validation)} to score, {dataset.labels.num_classes} classes",
+        "model": f"{config.model.arch} {config.model.encoder if config.model.arch != 'pico' else ''}".strip()
+        + f", {console.count(size)} parameters",
+        "ranks": f"{ranks} x {strategy.device.type}{threads}, strategy {strategy.name} {strategy.backend}".strip(),
+        "batch": f"{images} images = {ranks} ranks x {config.train.accumulate} micro-batches x "
+        f"{images / ranks / config.train.accumulate:g}",
+        "crops": crops,
+        "steps": f"{plan.steps} = {plan.epoch(plan.steps):g} epochs; eval every {plan.eval_every}, save every {plan.save_every}",
+        "numbers": f"{config.train.precision}, workers {plan.workers}"
+        + (", channels_last" if config.train.channels_last is True else "")
+        + (", compiled" if config.train.compile else ""),
+    }
+
+
+def _versions() -> dict[str, str]:
+    return {"python": platform.python_version(), "torch": torch.__version__}

@@ -1,0 +1,150 @@
+"""The small state of a run, its stopwatch, its signals, and what must be undone after an evaluation."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from segtrain.config import Config
+from segtrain.errors import ConfigError, SegtrainError
+from segtrain.optim import Ema
+from segtrain.parallel.strategy import Strategy
+
+
+@dataclass
+class State:
+    """What a checkpoint holds beside the weights. Order and randomness need none: they are functions of the step."""
+
+    step: int = 0
+    best_miou: float = -1.0
+    cpu_s: float = 0.0  # process time of all ranks while training, evaluation left out
+    wall_s: float = 0.0  # likewise
+    scores: dict[str, Any] = field(default_factory=dict)
+
+
+def process_cpu_s() -> float:
+    """User and system time of this process, all threads, from its start (imports included), in seconds."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+class Stopwatch:
+    """Wall and process time of the training alone: paused during evaluation. CPU seconds are summed over ranks."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self.strategy = strategy
+        self.wall, self.cpu = time.perf_counter(), 0.0  # all CPU since the process began counts
+
+    def lap(self, state: State) -> float:
+        """Add the time since the last lap to ``state``; returns the wall seconds. A collective."""
+        wall, cpu = time.perf_counter(), process_cpu_s()
+        seconds, own = wall - self.wall, cpu - self.cpu
+        self.wall, self.cpu = wall, cpu
+        everywhere = torch.tensor([own], dtype=torch.float64, device=self.strategy.device)
+        state.wall_s += seconds
+        state.cpu_s += float(self.strategy.reduce(everywhere))
+        return seconds
+
+    @contextlib.contextmanager
+    def paused(self, state: State) -> Iterator[None]:
+        self.lap(state)
+        yield
+        self.wall, self.cpu = time.perf_counter(), process_cpu_s()
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[list[int]]:
+    """SIGTERM, SIGINT and SIGUSR1 append to the yielded list; a second SIGINT interrupts at once."""
+    received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received  # only the main thread may install handlers: a caller that uses threads stops by itself
+        return
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT and signal.SIGINT in received:
+            raise KeyboardInterrupt
+        received.append(number)
+
+    before = {number: signal.signal(number, remember) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def on_rank_0(strategy: Strategy, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Run ``work`` on rank 0; every rank gets its result (JSON values), or raises its SegtrainError."""
+    outcome: dict[str, Any] = {}
+    if strategy.rank == 0:
+        try:
+            outcome = {"result": work()}
+        except SegtrainError as error:
+            outcome = {"error": str(error)}
+    outcome = strategy.broadcast_object(outcome)
+    if "error" in outcome:
+        raise SegtrainError(outcome["error"])
+    return dict(outcome["result"])
+
+
+def mean_buffers(model: nn.Module, ema: Ema | None, strategy: Strategy) -> None:
+    """Batch-norm statistics become their mean over ranks: the saved and the scored model is the same on each.
+
+    Running statistics are linear in the batches, so when this is done does not change what comes out in the end.
+    """
+    if strategy.world_size == 1:
+        return
+    buffers = [b for b in model.buffers() if b.is_floating_point()]
+    if ema is not None:
+        names = {name for name, _ in model.named_buffers()}
+        buffers += [value for name, value in ema.shadow.items() if name in names and value.is_floating_point()]
+    if buffers:
+        flat = strategy.reduce(torch.cat([b.detach().reshape(-1).double() for b in buffers])) / strategy.world_size
+        for buffer, mean in zip(buffers, flat.split([b.numel() for b in buffers])):
+            buffer.copy_(mean.view_as(buffer))
+
+
+@contextlib.contextmanager
+def averaged_weights(model: nn.Module, ema: Ema | None) -> Iterator[None]:
+    """The moving average in the place of the weights, for as long as the context lasts."""
+    if ema is None:
+        yield
+        return
+    current = model.state_dict()
+    kept = {name: value.detach().clone() for name, value in current.items()}
+    copy_into(current, ema.shadow)
+    try:
+        yield
+    finally:
+        copy_into(current, kept)
+
+
+@torch.no_grad()
+def copy_into(target: dict[str, Tensor], source: dict[str, Tensor]) -> None:
+    for name, value in target.items():
+        value.copy_(source[name])
+
+
+def all_finite(parameters: list[nn.Parameter], strategy: Strategy) -> bool:
+    """The same answer on every rank; one host sync. Sharded parameters answer for their own shard."""
+    local = [p.detach().to_local() if hasattr(p, "to_local") else p.detach() for p in parameters]
+    bad = (~torch.isfinite(torch.stack(list(torch._foreach_norm(local))))).any()
+    return not bool(strategy.reduce(bad.double().reshape(1)))
+
+
+def not_finite(step: int, what: str, config: Config) -> ConfigError:
+    return ConfigError(
+        f"{what} is not finite at step {step}: training has diverged, and this state was not saved. "
+        f"Lower optim.lr (now {config.optim.lr:g}), add optim.warmup or optim.clip=1"
+        + (", or train.precision=bf16 in the place of fp16" if config.train.precision == "fp16" else "")
+    )

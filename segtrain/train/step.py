@@ -1,0 +1,137 @@
+"""One optimizer step: forward, the loss over the global batch, backward. The same gradient on any number of ranks."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from segtrain.losses import Criterion, low_res_loss, low_res_totals
+from segtrain.observe.clock import Clock
+from segtrain.parallel.strategy import Strategy, unwrapped
+
+
+@dataclass
+class Micro:
+    """One micro-batch on the device: images float (n, 3, H, W), masks uint8 or int64 (n, H, W)."""
+
+    images: Tensor
+    masks: Tensor
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Autocast of the forward pass, and whether full-size logits are held."""
+
+    device: str
+    dtype: torch.dtype | None
+    full_logits: bool = False
+
+    def autocast(self) -> contextlib.AbstractContextManager[None]:
+        return torch.autocast(self.device, self.dtype) if self.dtype else contextlib.nullcontext()  # type: ignore[return-value]
+
+
+def gradients(
+    model: nn.Module,
+    micros: list[Micro],
+    criterion: Criterion,
+    strategy: Strategy,
+    precision: Precision,
+    *,
+    seed: int,
+    votes: Tensor,
+    aux_weight: float = 0.0,
+    loss_scale: float = 1.0,
+    clock: Clock,
+) -> tuple[Tensor, Tensor]:
+    """Add the gradient of the global batch's loss to ``.grad``; return (this rank's share of the loss, votes).
+
+    Shares add up over ranks and micro-batches to: sum over terms of weight * sum / count, both over the *global* batch.
+    ``votes`` (float64, any length) rides along in the one collective that sums the totals; it comes back summed.
+    Every rank makes that collective, whatever its batch holds, and then DDP's own.
+    """
+    totals: list[Tensor] | None = None
+    if not criterion.needs_logits:
+        totals, votes = _reduced(strategy, [_label_totals(criterion, micros)], votes)
+    elif len(micros) > 1:
+        with clock("forward"):
+            totals, votes = _totals_by_extra_forward(model, micros, criterion, strategy, precision, seed, votes)
+
+    share = torch.zeros((), dtype=torch.float64, device=strategy.device)
+    for index, micro in enumerate(micros):
+        torch.manual_seed(_seed(seed, strategy.rank, index))  # dropout: a function of step, rank and micro-batch
+        with strategy.sharing(model, last=index == len(micros) - 1):
+            with clock("forward"):
+                with precision.autocast():
+                    heads = model(micro.images, low=True)
+                if totals is None:  # one micro-batch, totals from its own logits
+                    totals, votes = _reduced(strategy, [_head_totals(criterion, h, micro, model, precision) for h in heads], votes)
+                loss = sum(
+                    (1.0 if k == 0 else aux_weight) * _head_loss(criterion, head, micro, totals[min(k, len(totals) - 1)], model, precision)
+                    for k, head in enumerate(heads)
+                    if k == 0 or aux_weight
+                )
+            with clock("backward"):
+                (loss * (strategy.gradient_scale * loss_scale)).backward()  # type: ignore[union-attr]
+        share += loss.detach()  # type: ignore[union-attr]
+    return share, votes
+
+
+def _seed(seed: int, rank: int, micro: int) -> int:
+    return (seed * 1_000_003 + rank * 1009 + micro) % (2**63)
+
+
+def _label_totals(criterion: Criterion, micros: list[Micro]) -> Tensor:
+    return torch.stack([criterion.totals(None, micro.masks) for micro in micros]).sum(0)
+
+
+def _head_totals(criterion: Criterion, head: Tensor, micro: Micro, model: nn.Module, precision: Precision) -> Tensor:
+    return low_res_totals(criterion, head.detach(), micro.masks, unwrapped(model).upsample)  # type: ignore[operator]
+
+
+def _head_loss(
+    criterion: Criterion, head: Tensor, micro: Micro, totals: Tensor, model: nn.Module, precision: Precision
+) -> Tensor:
+    upsample = unwrapped(model).upsample
+    if precision.full_logits:
+        return criterion.loss(upsample(head, micro.masks.shape[-2:]), micro.masks, totals)  # type: ignore[operator]
+    return low_res_loss(criterion, head, micro.masks, totals, upsample)  # type: ignore[arg-type]
+
+
+def _reduced(strategy: Strategy, per_head: list[Tensor], votes: Tensor) -> tuple[list[Tensor], Tensor]:
+    *totals, votes = strategy.reduce(torch.cat([*per_head, votes])).split([*map(len, per_head), len(votes)])
+    return totals, votes
+
+
+def _totals_by_extra_forward(
+    model: nn.Module, micros: list[Micro], criterion: Criterion, strategy: Strategy, precision: Precision, seed: int, votes: Tensor
+) -> tuple[list[Tensor], Tensor]:
+    """Totals of Dice, OHEM, ... over all micro-batches: one forward pass more, without gradient, same dropout."""
+    sums: list[Tensor] = []
+    with torch.no_grad(), _running_statistics_kept(model):
+        for index, micro in enumerate(micros):
+            torch.manual_seed(_seed(seed, strategy.rank, index))
+            with precision.autocast():
+                heads = unwrapped(model)(micro.images, low=True)
+            each = [_head_totals(criterion, head, micro, model, precision) for head in heads]
+            sums = [a + b for a, b in zip(sums, each)] if sums else each
+    return _reduced(strategy, sums, votes)
+
+
+@contextlib.contextmanager
+def _running_statistics_kept(model: nn.Module) -> Iterator[None]:
+    """The extra forward pass must not move batch norm's running mean and variance a second time."""
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
+    momenta = [norm.momentum for norm in norms]
+    counts = [norm.num_batches_tracked.clone() for norm in norms]  # type: ignore[union-attr]
+    try:
+        for norm in norms:
+            norm.momentum = 0.0
+        yield
+    finally:
+        for norm, momentum, count in zip(norms, momenta, counts):
+            norm.momentum = momentum
+            norm.num_batches_tracked.copy_(count)  # type: ignore[union-attr]

@@ -1,0 +1,88 @@
+"""Does a process find its place under each launcher?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from segtrain.errors import ConfigError
+from segtrain.parallel.cluster import Cluster, cores, discover, expand_hosts
+
+NOWHERE = Path("/nonexistent/resourceconfig.json")
+
+
+def test_nothing_is_one_process() -> None:
+    assert discover({}, NOWHERE) == Cluster()
+
+
+def test_torchrun() -> None:
+    environ = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "h", "MASTER_PORT": "1"}
+    assert discover(environ, NOWHERE) == Cluster(5, 8, 1, 4, "h", 1, "torchrun")
+    assert discover(environ, NOWHERE).hosts == 2
+
+
+def test_srun_counts_tasks_of_each_host() -> None:
+    environ = {
+        "SLURM_STEP_NUM_TASKS": "5",
+        "SLURM_PROCID": "4",
+        "SLURM_LOCALID": "0",
+        "SLURM_NODEID": "2",
+        "SLURM_STEP_NODELIST": "gpu[01-02],big7",
+        "SLURM_STEP_TASKS_PER_NODE": "2(x2),1",
+        "SLURM_JOB_ID": "41",
+    }
+    assert discover(environ, NOWHERE) == Cluster(4, 5, 0, 1, "gpu01", 20041, "slurm")
+
+
+def test_a_batch_script_without_srun_is_one_process() -> None:
+    assert discover({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}, NOWHERE) == Cluster()
+
+
+def test_hosts_of_sagemaker_are_sorted(tmp_path: Path) -> None:
+    path = tmp_path / "resourceconfig.json"
+    path.write_text(json.dumps({"current_host": "algo-2", "hosts": ["algo-3", "algo-2"]}))
+    assert discover({}, path) == Cluster(0, 2, 0, 1, "algo-2", 29500, "sagemaker")
+
+
+def test_mpi_takes_the_master_from_sagemaker(tmp_path: Path) -> None:
+    path = tmp_path / "resourceconfig.json"
+    path.write_text(json.dumps({"current_host": "algo-2", "hosts": ["algo-2", "algo-1"]}))
+    ours = {"RANK": "9", "SIZE": "16", "LOCAL_RANK": "1", "LOCAL_SIZE": "8"}
+    environ = {f"OMPI_COMM_WORLD_{key}": value for key, value in ours.items()}
+    assert discover(environ, path) == Cluster(9, 16, 1, 8, "algo-1", 29500, "mpi")
+    with pytest.raises(ConfigError, match="MASTER_ADDR"):
+        discover(environ, NOWHERE)
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK='x'"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "contradict"),
+        ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "2"}, "contradict"),
+    ],
+)
+def test_variables_that_cannot_be(environ: dict[str, str], expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        discover(environ, NOWHERE)
+
+
+def test_a_broken_resource_config_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "resourceconfig.json"
+    path.write_text("{}")
+    with pytest.raises(ConfigError, match=r"resourceconfig\.json"):
+        discover({}, path)
+
+
+def test_host_lists() -> None:
+    assert expand_hosts("n[01-03,7],m2,k[9-10]-x") == ["n01", "n02", "n03", "n7", "m2", "k9-x", "k10-x"]
+
+
+def test_cores_respect_the_quota(tmp_path: Path) -> None:
+    free = cores(tmp_path)
+    (tmp_path / "cpu.max").write_text("100000 100000")
+    assert cores(tmp_path) == 1
+    (tmp_path / "cpu.max").write_text("max 100000")
+    assert cores(tmp_path) == free
