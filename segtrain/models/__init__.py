@@ -1,0 +1,8 @@
+"""Which network is trained? ``build_model`` makes it from the config; it knows no data and no ranks."""
+
+from __future__ import annotations
+
+from .base import SegModel
+from .factory import architectures, build_model
+
+__all__ = ["SegModel", "architectures", "build_model"]

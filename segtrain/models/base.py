@@ -1,0 +1,61 @@
+"""What does every network here look like from outside? Any input size, and logits before or after upsampling."""
+
+from __future__ import annotations
+
+from typing import Union
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class SegModel(nn.Module):
+    """A segmentation network that takes images of any size.
+
+    A subclass gives ``_low`` and ``_upsample``. Parameters carry the names that the original network gives them, so
+    that state dicts go from one to the other.
+
+    Attributes:
+        num_classes: channels of the logits.
+        stride: pixels by which the coarsest features are apart; multiples of it waste nothing on padding.
+        pads: whether images are padded (right and bottom, with 0, the mean colour) to a multiple of ``stride``.
+        least: smallest height and width that the network takes; smaller images are padded too.
+    """
+
+    num_classes: int
+    stride: int
+    pads: bool = True
+    least: int = 1
+
+    def forward(self, images: Tensor, low: bool = False) -> Union[Tensor, tuple[Tensor, ...]]:
+        """Logits of normalised images.
+
+        Args:
+            images: float (N, 3, H, W).
+            low: stop before upsampling.
+
+        Returns:
+            low=False: logits (N, C, H, W). low=True: ``(main, *auxiliary)``, each (N, C, h, w) of its own size, as
+            ``upsample`` takes them; auxiliary ones only in training mode and where the network has such heads.
+        """
+        size = (images.shape[-2], images.shape[-1])
+        if self.pads:
+            below, right = (max(self.least, -(-side // self.stride) * self.stride) - side for side in size)
+            if below or right:
+                images = F.pad(images, (0, right, 0, below))
+        outputs = self._low(images)
+        return outputs if low else self.upsample(outputs[0], size)
+
+    def upsample(self, low: Tensor, size: tuple[int, int]) -> Tensor:
+        """Logits (N, C, h, w) from ``forward(low=True)`` to ``size`` = (H, W) of the images. Images are independent."""
+        logits = self._upsample(low, size)
+        return logits[..., : size[0], : size[1]]
+
+    def encoder_parameters(self) -> list[nn.Parameter]:
+        """Parameters of the (possibly pretrained) encoder; empty where the network has no such part."""
+        return []
+
+    def _low(self, images: Tensor) -> tuple[Tensor, ...]:
+        raise NotImplementedError
+
+    def _upsample(self, low: Tensor, size: tuple[int, int]) -> Tensor:
+        raise NotImplementedError

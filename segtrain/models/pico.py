@@ -1,0 +1,142 @@
+"""What can be trained from scratch on a CPU in minutes? A small residual net whose work sits in dense 3x3 kernels."""
+
+from __future__ import annotations
+
+import inspect
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..config import Model
+from ..errors import ConfigError
+from .base import SegModel
+
+
+def conv_bn(inputs: int, outputs: int, kernel: int = 3, stride: int = 1, relu: bool = True) -> nn.Sequential:
+    """Convolution without bias, batch norm and, unless ``relu`` is false, ReLU."""
+    layers: list[nn.Module] = [
+        nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False),
+        nn.BatchNorm2d(outputs),
+    ]
+    return nn.Sequential(*layers, *([nn.ReLU(inplace=True)] if relu else []))
+
+
+class Residual(nn.Module):
+    """``relu(x + body(x))`` with two 3x3 convolutions; starts as the identity (its last norm's scale is 0)."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(conv_bn(channels, channels), conv_bn(channels, channels, relu=False))
+        nn.init.zeros_(self.body[1][1].weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(x + self.body(x), inplace=True)
+
+
+class PyramidPool(nn.Module):
+    """Context: averages over a few grids, each projected, brought back and fused (Zhao et al. 2017, PSPNet)."""
+
+    def __init__(self, inputs: int, outputs: int, bins: tuple[int, ...]) -> None:
+        super().__init__()
+        self.bins = bins
+        branch = max(inputs // 4, 8)
+        self.project = nn.ModuleList(nn.Conv2d(inputs, branch, 1) for _ in bins)
+        self.fuse = conv_bn(inputs + branch * len(bins), outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = [x]
+        for bins, project in zip(self.bins, self.project):
+            pooled = F.relu(project(F.adaptive_avg_pool2d(x, bins)))
+            parts.append(F.interpolate(pooled, size=x.shape[2:], mode="bilinear", align_corners=False))
+        return self.fuse(torch.cat(parts, 1))
+
+
+class Pico(SegModel):
+    """Encoder to stride 32, pyramid pooling, summed lateral connections back to stride 4, where the logits are made.
+
+    Strides 2 and 4 are crossed by one 3x3 convolution each: dense 3x3 kernels at strides 8 to 32 run two to three
+    times nearer to a CPU's peak than depthwise or shallow full-size ones. In training mode a second head at stride 8
+    gives auxiliary logits (deep supervision).
+
+    Args:
+        num_classes: classes C.
+        stem: channels at stride 2.
+        widths, depths: channels and residual blocks at strides 4, 8, 16 and 32.
+        decoder: channels of the way back.
+        bins: grids of the pyramid pooling.
+        dropout: share of channels dropped before the head.
+        aux: whether there is the second head.
+
+    ``forward(low=True)``: logits (N, C, ceil(H/4), ceil(W/4)); auxiliary (N, C, ceil(H/8), ceil(W/8)).
+    """
+
+    stride = 32
+    pads = False  # every resize goes to the size of what it is added to
+
+    def __init__(
+        self,
+        num_classes: int,
+        stem: int = 16,
+        widths: tuple[int, ...] = (32, 64, 96, 128),
+        depths: tuple[int, ...] = (0, 1, 2, 2),
+        decoder: int = 48,
+        bins: tuple[int, ...] = (1, 2, 4),
+        dropout: float = 0.0,
+        aux: bool = True,
+    ) -> None:
+        super().__init__()
+        self.num_classes = num_classes
+        self.stem = conv_bn(3, stem, stride=2)
+        inputs = (stem, *widths[:-1])
+        self.stages = nn.ModuleList(
+            nn.Sequential(conv_bn(before, width, stride=2), *(Residual(width) for _ in range(depth)))
+            for before, width, depth in zip(inputs, widths, depths)
+        )
+        self.context = PyramidPool(widths[-1], decoder, tuple(bins))
+        self.lateral = nn.ModuleList(conv_bn(width, decoder, 1, relu=False) for width in reversed(widths[:-1]))
+        self.smooth = nn.ModuleList(conv_bn(decoder, decoder) for _ in widths[:-1])
+        self.dropout = nn.Dropout2d(dropout)
+        self.head = nn.Conv2d(decoder, num_classes, 1)
+        self.aux = nn.Conv2d(decoder, num_classes, 1) if aux else None
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+        nn.init.normal_(self.head.weight, std=0.01)
+
+    def _low(self, images: Tensor) -> tuple[Tensor, ...]:
+        x = self.stem(images)
+        skips = []
+        for stage in self.stages:
+            x = stage(x)
+            skips.append(x)
+        x = self.context(skips.pop())
+        extra: tuple[Tensor, ...] = ()
+        for lateral, smooth in zip(self.lateral, self.smooth):
+            skip = lateral(skips.pop())
+            x = F.interpolate(x, size=skip.shape[2:], mode="bilinear", align_corners=False)
+            x = smooth(F.relu(x + skip))
+            if len(skips) == 1 and self.training and self.aux is not None:
+                extra = (self.aux(x),)
+        return (self.head(self.dropout(x)), *extra)
+
+    def _upsample(self, low: Tensor, size: tuple[int, int]) -> Tensor:
+        return F.interpolate(low, size=size, mode="bilinear", align_corners=False)
+
+
+def build(model: Model, num_classes: int) -> SegModel:
+    """Build the net; ``model.options`` are ``Pico``'s arguments, ``model.encoder`` plays no part."""
+    known = set(inspect.signature(Pico).parameters) - {"num_classes"}
+    unknown = sorted(set(model.options) - known)
+    if unknown:
+        raise ConfigError(f"unknown model.options.{unknown[0]} for pico: it has {', '.join(sorted(known))}")
+    if model.encoder_weights is not None:
+        raise ConfigError(
+            f"model.encoder_weights={model.encoder_weights!r}: pico has no pretrained weights; set it to null"
+        )
+    try:
+        return Pico(num_classes, **model.options)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"model.options={model.options} do not fit pico: {error}") from error

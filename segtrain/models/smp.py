@@ -1,0 +1,165 @@
+"""How do segmentation-models-pytorch's networks (any architecture, any encoder) fit in? SMP 0.5 and newer."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..config import Model
+from ..errors import ConfigError, MissingExtra
+from .base import SegModel
+
+_RESERVED = {
+    "classes": "it follows from data.classes",
+    "in_channels": "images have 3 channels",
+    "activation": "losses and metrics need plain logits",
+    "aux_params": "it adds an image classifier, which nothing here trains",
+    "encoder_name": "use model.encoder",
+    "encoder_weights": "use model.encoder_weights",
+}
+
+
+class SmpModel(SegModel):
+    """An SMP network whose head is split before its upsampling. Same parameter names as SMP's own."""
+
+    def __init__(self, network: nn.Module, num_classes: int) -> None:
+        super().__init__()
+        self.encoder = network.encoder
+        self.decoder = network.decoder
+        self.segmentation_head = network.segmentation_head
+        self.num_classes = num_classes
+        self.stride = int(network.encoder.output_stride)
+        if not isinstance(self.segmentation_head, nn.Sequential):  # DPT: patches, then three more levels
+            self.stride = max(self.stride, 32)
+
+    def encoder_parameters(self) -> list[nn.Parameter]:
+        return list(self.encoder.parameters())
+
+    def _low(self, images: Tensor) -> tuple[Tensor, ...]:
+        features = self.encoder(images)
+        if isinstance(self.segmentation_head, nn.Sequential):
+            return (self.segmentation_head[0](self.decoder(features)),)
+        return (self.segmentation_head.head(self.decoder(*features)),)
+
+    def _upsample(self, low: Tensor, size: tuple[int, int]) -> Tensor:
+        if isinstance(self.segmentation_head, nn.Sequential):
+            return self.segmentation_head[1](low)
+        factor = self.segmentation_head.upsampling_factor
+        return F.interpolate(low, scale_factor=factor, mode="bilinear", align_corners=True)
+
+
+def build(model: Model, num_classes: int) -> SegModel:
+    """Build an SMP network. Raises as ``factory.build_model`` does."""
+    from .factory import reject_options
+
+    reject_options(model, _RESERVED)
+    network = SmpModel(_network(model, num_classes), num_classes)
+    if model.arch.lower() == "pan":
+        network.least = 8 * network.stride  # three poolings follow the encoder
+    freeze_unused(network)
+    return network
+
+
+def freeze_unused(network: SegModel) -> None:
+    """Take parameters that no output depends on out of training (PSPNet leaves two encoder stages idle, DPT a head).
+
+    DDP would wait for their gradients. Found by a backward pass without numbers, on the meta device.
+    """
+    parameters = {name: p for name, p in network.named_parameters() if p.requires_grad}
+    ghosts = {name: torch.empty_like(p, device="meta", requires_grad=True) for name, p in parameters.items()}
+    buffers = {name: torch.empty_like(b, device="meta") for name, b in network.named_buffers()}
+    side = max(network.least, 2 * network.stride)
+    images = torch.empty(2, 3, side, side, device="meta")
+    outputs = torch.func.functional_call(network, {**ghosts, **buffers}, (images,), {"low": True})
+    grads = torch.autograd.grad(sum(output.sum() for output in outputs), list(ghosts.values()), allow_unused=True)
+    for parameter, grad in zip(parameters.values(), grads):
+        parameter.requires_grad_(grad is not None)
+
+
+def _network(model: Model, num_classes: int) -> nn.Module:
+    """SMP's own module."""
+    try:
+        import segmentation_models_pytorch as smp
+    except ImportError as error:
+        if error.name != "segmentation_models_pytorch":
+            raise
+        raise MissingExtra("segmentation-models-pytorch", "smp", f"model.arch={model.arch}") from None
+    arch = model.arch.lower()
+    known = {name.lower(): getattr(smp, name) for name in smp.__all__ if isinstance(getattr(smp, name), type)}
+    if arch not in known:
+        raise ConfigError(
+            f"model.arch={model.arch!r} is not in segmentation-models-pytorch {smp.__version__}: update it"
+        )
+    _check_encoder(model, arch, smp.encoders)
+    options = dict(model.options)
+    _check_options(model, known[arch])
+    if arch == "dpt":
+        options.setdefault("dynamic_img_size", True)  # else the ViT takes one size only
+    try:
+        return known[arch](
+            encoder_name=model.encoder, encoder_weights=model.encoder_weights, classes=num_classes, **options
+        )
+    except (TypeError, ValueError, KeyError, RuntimeError, AttributeError, AssertionError) as error:
+        reason = " ".join(str(error).strip("\"'").split())
+        raise ConfigError(f"model.arch={model.arch}, encoder={model.encoder}, options={options}: {reason}") from error
+    except Exception as error:  # whatever the download raises: OSError, httpx, huggingface_hub, requests
+        if model.encoder_weights is None:
+            raise
+        raise weights_unreachable(model, error) from error
+
+
+def _check_options(model: Model, architecture: type) -> None:
+    """SMP drops an unknown argument without a word; timm's encoders take many, and refuse unknown ones themselves."""
+    if model.encoder.startswith("tu-"):
+        return
+    known = [name for name in inspect.signature(architecture.__init__).parameters if name not in {"self", "kwargs"}]
+    for key in model.options:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            usable = ", ".join(name for name in known if name not in _RESERVED)
+            raise ConfigError(f"unknown model.options.{key} for {model.arch}: {hint}it has {usable}")
+
+
+def weights_unreachable(model: Model, error: Exception) -> ConfigError:
+    reason = " ".join(str(error).split())[:200]
+    return ConfigError(
+        f"model.encoder_weights={model.encoder_weights!r} of {model.encoder} cannot be fetched ({reason}): set "
+        "model.encoder_weights=null to train from scratch, or put the files into the cache that HF_HOME "
+        "(TORCH_HOME for torchvision) names, on a machine with network"
+    )
+
+
+def _check_encoder(model: Model, arch: str, encoders: Any) -> None:
+    """Refuse an unknown encoder or weights with the nearest known name."""
+    name = model.encoder
+    if arch == "dpt" and not name.startswith("tu-"):
+        raise ConfigError(
+            f"model.encoder={name!r}: dpt needs a vision transformer of timm, for example tu-vit_tiny_patch16_224"
+        )
+    if name.startswith(("tu-", "timm-")):
+        import timm
+
+        bare = name.partition("-")[2].partition(".")[0]
+        if name.startswith("tu-") and not timm.is_model(bare):
+            near = difflib.get_close_matches(bare, timm.list_models(), n=1, cutoff=0.4)
+            hint = f"did you mean 'tu-{near[0]}'?" if near else "timm.list_models() names all"
+            raise ConfigError(f"unknown model.encoder={name!r}: {hint}")
+        return
+    names = encoders.get_encoder_names()
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(
+            f"unknown model.encoder={name!r}: {hint} Known: {', '.join(names)}; and tu-NAME for every NAME in timm"
+        )
+    weights = list(encoders.encoders[name]["pretrained_settings"])
+    if model.encoder_weights is not None and model.encoder_weights not in weights:
+        raise ConfigError(
+            f"unknown model.encoder_weights={model.encoder_weights!r} for {name}: it has {', '.join(weights)} or null"
+        )

@@ -1,0 +1,94 @@
+"""How do torchvision's segmentation networks fit in? Taken as they are, with logits before their last resize."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..config import Model
+from ..errors import ConfigError, MissingExtra
+from .base import SegModel
+
+_RESERVED = {
+    "num_classes": "it follows from data.classes",
+    "weights": "those heads fit other classes; use model.encoder_weights",
+    "weights_backbone": "use model.encoder_weights",
+    "progress": "it concerns downloads only",
+}
+
+
+class TorchvisionModel(SegModel):
+    """FCN, DeepLabV3 and LR-ASPP of torchvision, with its parameter names. Any size goes in without padding."""
+
+    pads = False
+    stride = 8
+
+    def __init__(self, network: nn.Module, num_classes: int) -> None:
+        super().__init__()
+        self.backbone = network.backbone
+        self.classifier = network.classifier
+        aux = getattr(network, "aux_classifier", None)
+        if aux is not None:
+            self.aux_classifier = aux
+        self.num_classes = num_classes
+        if "mobilenet" in type(network.backbone).__name__.lower() or not hasattr(network, "aux_classifier"):
+            self.stride = 16
+
+    def encoder_parameters(self) -> list[nn.Parameter]:
+        return list(self.backbone.parameters())
+
+    def _low(self, images: Tensor) -> tuple[Tensor, ...]:
+        features: dict[str, Any] = self.backbone(images)
+        main = self.classifier(features["out"] if "out" in features else features)
+        if self.training and hasattr(self, "aux_classifier"):
+            return main, self.aux_classifier(features["aux"])
+        return (main,)
+
+    def _upsample(self, low: Tensor, size: tuple[int, int]) -> Tensor:
+        return F.interpolate(low, size=size, mode="bilinear", align_corners=False)
+
+
+def build(model: Model, num_classes: int) -> SegModel:
+    """Build a torchvision network. Raises as ``factory.build_model`` does."""
+    from .factory import reject_options
+    from .smp import weights_unreachable
+
+    try:
+        from torchvision.models import segmentation
+    except ImportError as error:
+        if error.name is None or not error.name.startswith("torchvision"):
+            raise
+        raise MissingExtra("torchvision", "torchvision", f"model.arch={model.arch}") from None
+    reject_options(model, _RESERVED)
+    name = model.arch.lower().partition("/")[2]
+    options: dict[str, Any] = {} if name.startswith("lraspp") else {"aux_loss": True}
+    options.update(model.options)
+    weights = _backbone_weights(model)
+    try:
+        network = getattr(segmentation, name)(
+            weights=None, weights_backbone=weights, num_classes=num_classes, **options
+        )
+    except (TypeError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).strip("\"'").split())
+        raise ConfigError(f"model.arch={model.arch}, options={options}: {reason}") from error
+    except Exception as error:  # whatever the download raises
+        if weights is None:
+            raise
+        raise weights_unreachable(model, error) from error
+    return TorchvisionModel(network, num_classes)
+
+
+def _backbone_weights(model: Model) -> str | None:
+    """``imagenet`` and torchvision's own names; torchvision checks the latter."""
+    if model.encoder_weights is None:
+        return None
+    names = {"imagenet": "IMAGENET1K_V1", "imagenet1k_v1": "IMAGENET1K_V1", "imagenet1k_v2": "IMAGENET1K_V2"}
+    try:
+        return names[model.encoder_weights.lower()]
+    except KeyError:
+        raise ConfigError(
+            f"unknown model.encoder_weights={model.encoder_weights!r} for {model.arch}: "
+            "it has imagenet, IMAGENET1K_V1, IMAGENET1K_V2 or null"
+        ) from None

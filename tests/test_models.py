@@ -1,0 +1,144 @@
+"""Do all networks take any size, split their upsampling off exactly, pass gradients, and explain mistakes?"""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from segtrain.config import Model
+from segtrain.errors import ConfigError
+from segtrain.models import architectures, build_model
+
+SIZE = (70, 93)
+SMP = [arch for arch in architectures() if arch != "pico" and not arch.startswith("torchvision/")]
+SMALL = {
+    "dpt": {"encoder": "tu-vit_tiny_patch16_224", "options": {"decoder_intermediate_channels": [16, 16, 32, 32], "decoder_fusion_channels": 16}},
+    "segformer": {"encoder": "mit_b0"},
+    "pan": {"encoder": "mobilenet_v2"},
+}  # fmt: skip
+
+
+def make(arch: str, classes: int = 5, **settings: object) -> torch.nn.Module:
+    if arch in SMP and importlib.util.find_spec("segmentation_models_pytorch") is None:
+        pytest.skip("segmentation-models-pytorch is not installed")
+    if arch.startswith("torchvision/") and importlib.util.find_spec("torchvision") is None:
+        pytest.skip("torchvision is not installed")
+    torch.manual_seed(0)
+    default = {"encoder": "resnet18", **SMALL.get(arch, {})} if arch in SMP else {}
+    return build_model(Model(arch=arch, **{**default, **settings}), classes)
+
+
+@pytest.mark.parametrize("arch", [arch for arch in architectures() if "resnet101" not in arch])
+def test_any_size_low_and_gradient(arch: str) -> None:
+    model = make(arch)
+    images = torch.randn(2, 3, *SIZE)
+    model.train()
+    main, *auxiliary = model(images, low=True)
+    loss = sum((output.square().mean() for output in auxiliary), main.square().mean())
+    loss.backward()
+    without = [
+        name for name, parameter in model.named_parameters() if parameter.requires_grad and parameter.grad is None
+    ]
+    frozen = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
+    assert not frozen or arch in ("pspnet", "dpt"), frozen
+    assert not without, f"no gradient for {without}"
+    encoder = {id(parameter) for parameter in model.encoder_parameters()}
+    assert encoder < {id(parameter) for parameter in model.parameters()}
+    model.eval()
+    with torch.no_grad():
+        full = model(images)
+        low = model(images, low=True)
+        assert full.shape == (2, 5, *SIZE) and full.isfinite().all()
+        assert len(low) == 1 and low[0].shape[1] == 5
+        torch.testing.assert_close(model.upsample(low[0], SIZE), full, rtol=0, atol=0)
+        torch.testing.assert_close(model.upsample(low[0][1:], SIZE), full[1:], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("arch", ["unet", "fpn", "deeplabv3plus"])
+@pytest.mark.parametrize("encoder", ["mobilenet_v2", "tu-resnet10t", "efficientnet-b0"])
+def test_encoders(arch: str, encoder: str) -> None:
+    if encoder.startswith("tu-") and importlib.util.find_spec("timm") is None:
+        pytest.skip("timm is not installed")
+    model = make(arch, encoder=encoder).eval()
+    assert model.encoder_parameters()
+    with torch.no_grad():
+        assert model(torch.randn(1, 3, 40, 50)).shape == (1, 5, 40, 50)
+
+
+def test_auxiliary_heads_only_in_training() -> None:
+    for arch in ("pico", "torchvision/fcn_resnet50"):
+        model = make(arch)
+        images = torch.randn(2, 3, 64, 64)
+        with torch.no_grad():
+            assert len(model(images, low=True)) == 2
+            assert len(model.eval()(images, low=True)) == 1
+
+
+def test_same_names_as_smp() -> None:
+    smp = pytest.importorskip("segmentation_models_pytorch")
+    stock = smp.FPN("resnet18", encoder_weights=None, classes=5).eval()
+    model = make("fpn").eval()
+    model.load_state_dict(stock.state_dict())
+    images = torch.randn(1, 3, 64, 96)
+    with torch.no_grad():
+        torch.testing.assert_close(model(images), stock(images), rtol=0, atol=0)
+
+
+def test_same_as_torchvision() -> None:
+    segmentation = pytest.importorskip("torchvision.models.segmentation")
+    stock = segmentation.lraspp_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=5).eval()
+    model = make("torchvision/lraspp_mobilenet_v3_large").eval()
+    model.load_state_dict(stock.state_dict())
+    images = torch.randn(1, 3, *SIZE)
+    with torch.no_grad():
+        torch.testing.assert_close(model(images), stock(images)["out"], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"arch": "unett"}, ["unett", "'unet'"]),
+        ({"arch": "torchvision/fcn_resnet5"}, ["torchvision/fcn_resnet50"]),
+        ({"arch": "fpn", "encoder": "resnet_18"}, ["resnet_18", "'resnet18'"]),
+        ({"arch": "fpn", "encoder": "tu-resnet10x"}, ["tu-resnet10"]),
+        ({"arch": "dpt", "encoder": "resnet18"}, ["dpt", "tu-vit"]),
+        ({"arch": "fpn", "encoder_weights": "imagenot"}, ["imagenot", "imagenet", "null"]),
+        ({"arch": "fpn", "options": {"classes": 3}}, ["classes", "data.classes"]),
+        ({"arch": "fpn", "options": {"decoder_chanels": 3}}, ["decoder_chanels"]),
+        ({"arch": "unet", "options": {"decoder_chanels": 3}}, ["decoder_chanels"]),
+        ({"arch": "unet", "options": {"decoder_channels": [16, 16]}}, ["decoder_channels"]),
+        ({"arch": "pico", "options": {"width": 3}}, ["width", "widths"]),
+        ({"arch": "pico", "encoder_weights": "imagenet"}, ["pico", "null"]),
+        ({"arch": "torchvision/fcn_resnet50", "encoder_weights": "x"}, ["'x'", "imagenet"]),
+    ],
+)
+def test_mistakes_are_explained(settings: dict, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make(**settings)
+    assert all(word in str(caught.value) for word in words), caught.value
+
+
+def test_unreachable_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoders = pytest.importorskip("segmentation_models_pytorch.encoders")
+
+    def offline(*_: object, **__: object) -> None:
+        raise OSError("no network")
+
+    monkeypatch.setattr(encoders, "hf_hub_download", offline)
+    for arch in ("fpn", "unet"):
+        with pytest.raises(ConfigError, match="no network.*encoder_weights=null.*HF_HOME"):
+            make(arch, encoder_weights="imagenet")
+
+
+def test_pico_imports_neither_smp_nor_torchvision() -> None:
+    code = (
+        "import sys; from segtrain.config import Model; from segtrain.models import build_model; "
+        "build_model(Model(arch='pico'), 3); "
+        "print([m for m in ('segmentation_models_pytorch', 'timm', 'torchvision', 'torch._dynamo') if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert found.strip() == "[]"
