@@ -32,24 +32,38 @@ def confusion(pred: Tensor, target: Tensor, num_classes: int, ignore_index: int 
     """int64 (C, C): pixels by true class (row) and predicted class (column); adds up exactly over any split.
 
     pred, target: integers of one shape, any type. Pixels whose target is ``ignore_index`` are left out.
-    Raises DataError if the target holds another id outside 0..C-1.
+    Raises DataError if either holds another id outside 0..C-1.
     """
     if pred.shape != target.shape:
         raise DataError(
             f"prediction {tuple(pred.shape)} and target {tuple(target.shape)} differ in shape: resize one first"
         )
+    _check_prediction(pred, num_classes)
     cells = num_classes * num_classes
-    # Bin 0 is for void, so that an id that is too large makes the table longer, and is seen. int32 is the fastest.
-    index = torch.where(target != ignore_index, target.int() * num_classes + pred.int() + 1, 0)
+    valid = target != ignore_index
+    # Bin 0 is for void; an id outside 0..C-1 makes the table longer, and is seen. int32 is the fastest type.
+    index = torch.where(valid, target.int() * num_classes + pred.int() + 1, 0)
+    if target.dtype != torch.uint8:
+        index = torch.where(valid & (target < 0), cells + 1, index)
     counts = torch.bincount(index.flatten(), minlength=cells + 1)
     if len(counts) > cells + 1:
-        wrong = (target != ignore_index) & ((target < 0) | (target >= num_classes))
+        wrong = valid & ((target < 0) | (target >= num_classes))
         ids = sorted(set(target[wrong].tolist()))[:5]
         raise DataError(
             f"{int(wrong.sum())} pixels of the target have ids {ids}, but there are classes 0..{num_classes - 1} "
             f"and {ignore_index} for void: map them in data.label_map"
         )
     return counts[1:].view(num_classes, num_classes)
+
+
+def _check_prediction(pred: Tensor, num_classes: int) -> None:
+    """A class that does not exist would be counted in the next row."""
+    least, most = (int(value) for value in pred.aminmax()) if pred.numel() else (0, 0)
+    if least < 0 or most >= num_classes:
+        raise DataError(
+            f"the prediction holds classes {least}..{most}, but there are 0..{num_classes - 1}: "
+            "it comes from a model with other classes"
+        )
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,74 @@
+"""How is the loss of full-size logits had without holding them? Image by image, gradient at once.
+
+A net's head ends in an upsampling (by 4 or 8, mostly), and the loss needs logits at full size: for a batch, with the
+log-probabilities and the gradient, that is three tensors of N * C * H * W floats, more than all else in many a training.
+But the loss is a sum over images (see ``losses.term``): each image's gradient with respect to its *small* logits can be
+computed in the forward pass, after which its full-size tensors are let go. Nothing is approximated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from segtrain.losses.criterion import Criterion, _float, _plain_precision
+
+Upsample = Callable[[Tensor, "tuple[int, int]"], Tensor]
+
+
+def low_res_loss(criterion: Criterion, low: Tensor, target: Tensor, totals: Tensor, upsample: Upsample) -> Tensor:
+    """criterion.loss(upsample(low, (H, W)), target, totals), with full-size tensors for one image at a time.
+
+    low: (N, C, h, w), upsampled in float32 if it comes in half precision. target: integers (N, H, W). upsample: a pure
+    function of (1, C, h, w) and (H, W), the same for each image. The result is a float64 scalar with gradient for
+    ``low``; it cannot be differentiated twice. Without gradient (torch.no_grad) only the value is computed.
+    """
+    if low.requires_grad and torch.is_grad_enabled():
+        return _ImageByImage.apply(low, criterion, target, totals, upsample)
+    shares = [criterion.loss(*_full(low, target, i, upsample), totals) for i in range(len(low))]
+    return torch.stack(shares).sum() if shares else totals.new_zeros(())
+
+
+@torch.no_grad()
+def low_res_totals(criterion: Criterion, low: Tensor, target: Tensor, upsample: Upsample) -> Tensor:
+    """criterion.totals(upsample(low, (H, W)), target), with full-size tensors for one image at a time: float64 (size,)."""
+    if not criterion.needs_logits:
+        return criterion.totals(None, target)
+    totals = torch.zeros(criterion.size, dtype=torch.float64, device=low.device)
+    for i in range(len(low)):
+        totals += criterion.totals(*_full(low, target, i, upsample))
+    return totals
+
+
+def _full(low: Tensor, target: Tensor, i: int, upsample: Upsample) -> tuple[Tensor, Tensor]:
+    with _plain_precision(low):
+        return upsample(_float(low[i : i + 1]), (target.shape[-2], target.shape[-1])), target[i : i + 1]
+
+
+class _ImageByImage(torch.autograd.Function):
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, low: Tensor, criterion: Criterion, target: Tensor, totals: Tensor, upsample: Upsample
+    ) -> Tensor:
+        # In float32 even where low is half: a loss scale multiplies only later, and half would flush small ones to 0.
+        slopes = torch.empty_like(low, dtype=torch.promote_types(low.dtype, torch.float32))
+        value = torch.zeros((), dtype=torch.float64, device=low.device)
+        for i in range(len(low)):
+            with torch.enable_grad():
+                small = _float(low[i : i + 1].detach()).requires_grad_()
+                share = criterion.loss(*_full(small, target[i : i + 1], 0, upsample), totals)
+            slopes[i : i + 1] = torch.autograd.grad(share, small)[0]
+            value += share.detach()
+        ctx.save_for_backward(slopes)
+        ctx.dtype = low.dtype
+        return value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        (slopes,) = ctx.saved_tensors
+        return (slopes * slope.to(slopes.dtype)).to(ctx.dtype), None, None, None, None

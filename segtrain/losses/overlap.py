@@ -1,0 +1,110 @@
+"""Which losses follow the overlap of regions? Dice, Jaccard, Tversky over the whole batch; Lovász for each image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from segtrain.losses.term import Term, add_up
+
+
+@dataclass(frozen=True)
+class Overlap(Term):
+    """Mean over the classes present of 1 - I / (I + alpha * (P - I) + beta * (T - I)) (Salehi et al. 2017).
+
+    I, P, T: soft intersection, sum of probabilities, number of pixels of a class, over the valid pixels of the whole
+    batch. alpha = beta = 1/2 is Dice (Milletari et al. 2016), alpha = beta = 1 Jaccard. A class is present if the batch
+    has a pixel of it. Class weights are not used: every present class counts alike.
+
+    The fraction of sums is no sum of fractions, so that a part gets the tangent: its gradient is that of the loss
+    of the whole batch, and as value it gets the share of each class's loss that it has of the class's pixels.
+    """
+
+    alpha: float = 0.5
+    beta: float = 0.5
+
+    needs_logits: ClassVar[bool] = True
+
+    @property
+    def size(self) -> int:
+        return 3 * self.num_classes
+
+    def totals(self, logits: Tensor | None, target: Tensor) -> Tensor:
+        """I, P, T of each class."""
+        assert logits is not None
+        valid, index = self.labels(target)
+        probs = logits.detach().softmax(1)
+        true = probs.gather(1, index[:, None])[:, 0] * valid
+        mass = (probs * valid[:, None]).sum((0, 2, 3), dtype=torch.float64)
+        return torch.cat([add_up(self.num_classes, index, true), mass, add_up(self.num_classes, index, valid)])
+
+    def sum(self, logits: Tensor, target: Tensor, totals: Tensor) -> Tensor:
+        inner, mass, pixels = totals.view(3, self.num_classes)
+        present = pixels > 0
+        whole = inner + self.alpha * (mass - inner) + self.beta * (pixels - inner)
+        whole = whole.clamp_min(torch.finfo(torch.float64).tiny)
+        slope_inner = torch.where(present, -(whole - inner * (1 - self.alpha - self.beta)) / whole**2, 0.0)
+        slope_mass = torch.where(present, self.alpha * inner / whole**2, 0.0)
+        loss_per_pixel = torch.where(present, (1 - inner / whole) / pixels.clamp_min(1), 0.0)
+
+        valid, index = self.labels(target)
+        probs = logits.softmax(1)
+        true = probs.gather(1, index[:, None])[:, 0]
+        tangent = (probs * slope_mass.to(probs.dtype)[:, None, None]).sum(1) + true * slope_inner.to(probs.dtype)[index]
+        tangent = torch.where(valid, tangent, 0.0).sum().double()
+        share = (add_up(self.num_classes, index, valid) * loss_per_pixel).sum()
+        return share + (tangent - tangent.detach())
+
+    def count(self, totals: Tensor) -> Tensor:
+        return (totals[2 * self.num_classes :] > 0).sum(dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class Lovasz(Term):
+    """Lovász-softmax (Berman et al. 2018): for each image the mean over its classes, then the mean over images.
+
+    The Lovász extension of the Jaccard loss: errors |truth - p| of a class, sorted from large to small, each times the
+    growth of the Jaccard loss when its pixel joins the wrong ones. Images that are all void do not count, classes
+    absent from an image neither. Class weights are not used.
+    """
+
+    @property
+    def size(self) -> int:
+        return 1
+
+    def totals(self, logits: Tensor | None, target: Tensor) -> Tensor:
+        """Images with a valid pixel."""
+        return (target != self.ignore_index).flatten(1).any(1).sum(dtype=torch.float64)[None]
+
+    def sum(self, logits: Tensor, target: Tensor, totals: Tensor) -> Tensor:
+        valid, index = self.labels(target)
+        share = logits.sum() * 0.0 if not len(logits) else logits.new_zeros(())
+        for image in range(len(logits)):
+            share = share + self._image(logits[image].flatten(1), index[image].flatten(), valid[image].flatten())
+        return share
+
+    def _image(self, logits: Tensor, index: Tensor, valid: Tensor) -> Tensor:
+        """logits (C, P), index int64 (P,), valid bool (P,) -> scalar."""
+        # The one wait for a GPU in the losses: sorting only the classes present is worth far more.
+        classes = add_up(self.num_classes, index, valid).nonzero().flatten().tolist()
+        probs = logits.softmax(0)
+        losses = [self._class(probs[c], (index == c) & valid, valid) for c in classes]
+        return torch.stack(losses).mean() if losses else probs.new_zeros(()) * probs.sum()
+
+    @staticmethod
+    def _class(probs: Tensor, truth: Tensor, valid: Tensor) -> Tensor:
+        """probs, truth bool, valid bool (P,) -> scalar. Void pixels sort behind all others and have no slope."""
+        errors = torch.where(truth, 1 - probs, probs)
+        order = torch.where(valid, errors.detach(), -1.0).sort(descending=True, stable=True).indices
+        sorted_truth = truth[order]
+        rank = torch.arange(1, len(order) + 1, device=order.device)
+        hits = sorted_truth.cumsum(0)
+        inner = (hits[-1] - hits).double()
+        union = (hits[-1] + rank - hits).double()
+        # Growth of 1 - inner / union in closed form: the difference of neighbours would cancel in float32.
+        growth = torch.where(sorted_truth, 1 / union, inner / (union * (union - 1).clamp_min(1)))
+        slopes = torch.empty_like(probs).scatter_(0, order, growth.to(probs.dtype))
+        return (torch.where(valid, errors, 0.0) * slopes).sum()
