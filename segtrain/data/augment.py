@@ -83,7 +83,7 @@ def class_centre(mask: np.ndarray, u: np.ndarray, num_classes: int) -> tuple[int
 
     ``u``: two numbers in [0, 1). Returns None where all is void.
     """
-    counts = cv2.calcHist([mask], [0], None, [256], [0, 256])[:num_classes, 0]
+    counts = cv2.calcHist([mask], [0], None, [256], [0, 256]).ravel()[:num_classes]
     present = np.flatnonzero(counts)
     if not present.size:
         return None

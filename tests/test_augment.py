@@ -1,0 +1,211 @@
+"""Is a sample what the plain way makes of it: resize the whole image, pad, crop, flip, jitter?"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import cv2
+import numpy as np
+import pytest
+
+from segtrain.config import Data
+from segtrain.data.augment import FILL, Geometry, apply, class_centre, draw
+from segtrain.data.order import rng_for
+
+VOID = 255
+# OpenCV before 5 rounds source coordinates to 1/32 pixel: 2 axes x 1/64 pixel x 255 levels; after it, rounding alone.
+BOUND = 1 if int(cv2.__version__.split(".")[0]) >= 5 else 8
+
+
+def picture(height: int, width: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Noise: the worst case for a resampler."""
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 256, (height, width, 3), np.uint8), rng.integers(0, 12, (height, width), np.uint8)
+
+
+def plain_resize(image: np.ndarray, scaled: tuple[int, int]) -> np.ndarray:
+    """The whole image in float64: block means until no source pixel is skipped, then bilinear at pixel centres."""
+    height, width = image.shape[:2]
+    block = 1
+    while min(height / scaled[0], width / scaled[1]) / block > 2:
+        block *= 2
+    padded = np.pad(image.astype(float), ((0, -height % block), (0, -width % block), (0, 0)), mode="edge")
+    level = padded.reshape(padded.shape[0] // block, block, padded.shape[1] // block, block, 3).mean((1, 3))
+    out = level
+    for axis, length in ((0, height), (1, width)):
+        centres = (np.arange(scaled[axis]) + 0.5) * (length / scaled[axis]) / block - 0.5
+        first = np.floor(centres).astype(int)
+        share = (centres - first).reshape((-1, 1, 1) if axis == 0 else (1, -1, 1))
+        last = level.shape[axis] - 1
+        low, high = (np.take(out, np.clip(first + k, 0, last), axis) for k in (0, 1))
+        out = low * (1 - share) + high * share
+    return out
+
+
+def plain_nearest(mask: np.ndarray, scaled: tuple[int, int]) -> np.ndarray:
+    rows, columns = (
+        [int((Fraction(2 * i + 1, 2)) * Fraction(length, new)) for i in range(new)]
+        for length, new in zip(mask.shape, scaled)
+    )
+    return mask[np.ix_(rows, columns)]
+
+
+def plain(image: np.ndarray, mask: np.ndarray, g: Geometry, crop: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """Resize the whole picture, lay it on a large canvas, cut the crop out, flip. Image in float64."""
+    margin = max(crop)
+    big = np.empty((g.scaled[0] + 2 * margin, g.scaled[1] + 2 * margin, 3))
+    big[...] = FILL
+    ids = np.full(big.shape[:2], VOID, np.uint8)
+    inside = (slice(margin, margin + g.scaled[0]), slice(margin, margin + g.scaled[1]))
+    big[inside], ids[inside] = plain_resize(image, g.scaled), plain_nearest(mask, g.scaled)
+    cut = (slice(margin + g.top, margin + g.top + crop[0]), slice(margin + g.left, margin + g.left + crop[1]))
+    out = big[cut], ids[cut]
+    return (out[0][:, ::-1], out[1][:, ::-1]) if g.flip else out
+
+
+@pytest.mark.parametrize("scale", [0.13, 0.24, 0.3, 0.5, 0.61, 0.99, 1.0, 1.3, 2.0, 3.7])
+@pytest.mark.parametrize("size", [(90, 121), (57, 40)])
+def test_a_crop_is_that_of_the_resized_image(size: tuple[int, int], scale: float) -> None:
+    image, mask = picture(*size)
+    crop = (32, 48)
+    data = Data(scale=(scale, scale), jitter=(0, 0, 0))
+    for seed in range(6):
+        geometry = draw(rng_for(seed, 0, 0), size, crop, data)
+        pixels, ids = apply(image, mask, geometry, crop, VOID)
+        expected, expected_ids = plain(image, mask, geometry, crop)
+        assert pixels.shape == (*crop, 3)
+        assert pixels.dtype == ids.dtype == np.uint8
+        assert np.abs(pixels - expected).max() <= BOUND + 0.5
+        assert np.abs(pixels - expected).mean() <= 0.3 * BOUND
+        assert (ids == expected_ids).all()
+
+
+@pytest.mark.parametrize("scale", [0.55, 0.8, 1.0, 1.7])
+def test_a_crop_is_that_of_opencv_resize(scale: float) -> None:
+    image, mask = picture(120, 160)
+    geometry = draw(rng_for(1, 0, 0), (120, 160), (48, 64), Data(scale=(scale, scale), jitter=(0, 0, 0), flip=0))
+    whole = cv2.resize(image, geometry.scaled[::-1], interpolation=cv2.INTER_LINEAR)
+    pixels, _ = apply(image, mask, geometry, (48, 64), VOID)
+    expected = whole[geometry.top : geometry.top + 48, geometry.left : geometry.left + 64]
+    assert np.abs(pixels.astype(int) - expected).max() <= BOUND
+
+
+def test_image_and_mask_stay_aligned() -> None:
+    # The image shows the mask itself in large cells: away from the cells' borders they must agree.
+    mask = np.kron(np.arange(70, dtype=np.uint8).reshape(7, 10), np.ones((17, 17), np.uint8))
+    image = np.repeat(mask[..., None] * 3, 3, 2)
+    for seed in range(20):
+        geometry = draw(rng_for(seed, 0, 0), mask.shape, (64, 64), Data(jitter=(0, 0, 0)))
+        pixels, ids = apply(image, mask, geometry, (64, 64), VOID)
+        steady = (ids != VOID) & (cv2.erode(ids, np.ones((5, 5))) == cv2.dilate(ids, np.ones((5, 5))))
+        steady[[0, 1, -2, -1]] = steady[:, [0, 1, -2, -1]] = False  # what lies beyond the crop shows in its border
+        assert steady.any()
+        assert (pixels[steady] == 3 * ids[steady][:, None]).all()
+
+
+def test_outside_the_image_is_mean_colour_and_ignored() -> None:
+    image, mask = np.zeros((20, 30, 3), np.uint8), np.zeros((20, 30), np.uint8)
+    for seed in range(10):
+        geometry = draw(rng_for(seed, 0, 0), (20, 30), (40, 40), Data(scale=(1, 1)))
+        pixels, ids = apply(image, mask, geometry, (40, 40), VOID)
+        assert (ids == 0).sum() == 20 * 30
+        assert (ids == VOID).sum() == 40 * 40 - 20 * 30
+        assert (pixels[ids == VOID] == FILL).all()
+        assert (pixels[ids == 0] == 0).all()
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 50), (50, 1), (2, 3)])
+def test_tiny_and_void_pictures_survive(size: tuple[int, int]) -> None:
+    image, mask = np.full((*size, 3), 9, np.uint8), np.full(size, VOID, np.uint8)
+    for seed in range(5):
+        geometry = draw(rng_for(seed, 0, 0), size, (16, 16), Data(scale=(0.1, 3)), class_centre(mask, np.zeros(2), 12))
+        _, ids = apply(image, mask, geometry, (16, 16), VOID)
+        assert (ids == VOID).all()
+
+
+def test_the_inputs_stay_untouched() -> None:
+    image, mask = picture(40, 40)
+    before = image.copy(), mask.copy()
+    for scale in (0.5, 1.0, 2.0):
+        out = np.zeros((32, 32, 3), np.uint8), np.zeros((32, 32), np.uint8)
+        geometry = draw(rng_for(0, 0, 0), (40, 40), (32, 32), Data(scale=(scale, scale), flip=1))
+        assert apply(image, mask, geometry, (32, 32), VOID, out)[0] is out[0]
+        out[0][...], out[1][...] = 1, 1
+    assert (image == before[0]).all()
+    assert (mask == before[1]).all()
+
+
+def test_colours_follow_brightness_contrast_saturation() -> None:
+    image, mask = picture(32, 32)
+    image = (image // 3 + 60).astype(np.uint8)  # far from the ends, where the order of clamping would show
+    grey = np.array([0.299, 0.587, 0.114])
+    geometry = Geometry((32, 32), (32, 32), 0, 0, False, 1.2, 0.8, 0.6)
+    pixels, _ = apply(image, mask, geometry, (32, 32), VOID)
+    expected = image * 1.2
+    expected = 0.8 * expected + 0.2 * (expected @ grey).mean()
+    expected = 0.6 * expected + 0.4 * (expected @ grey)[..., None]
+    assert np.abs(pixels - expected).max() <= 1  # OpenCV computes this in fixed point
+    bright = Geometry((32, 32), (32, 32), 0, 0, False, 50.0)
+    assert (apply(image, mask, bright, (32, 32), VOID)[0] == 255).all()
+
+
+def test_draws_cover_their_ranges_evenly() -> None:
+    data = Data(scale=(0.5, 2.0), jitter=(0.3, 0.2, 0.0), flip=0.25)
+    drawn = [draw(rng_for(0, 0, index), (1000, 1000), (200, 300), data) for index in range(4000)]
+    logs = np.log2([g.scaled[0] / 1000 for g in drawn])
+    tops = np.array([g.top / (g.scaled[0] - 200) for g in drawn])
+    lefts = np.array([g.left / (g.scaled[1] - 300) for g in drawn])
+    brightness = np.array([g.brightness for g in drawn])
+    for values, low, high in ((logs, -1, 1), (tops, 0, 1), (lefts, 0, 1), (brightness, 0.7, 1.3)):
+        counts, _ = np.histogram(values, 8, (low, high))
+        assert counts.sum() == 4000
+        assert abs(counts - 500).max() < 5 * np.sqrt(500)
+    assert abs(np.mean([g.flip for g in drawn]) - 0.25) < 0.03
+    assert all(g.saturation == 1.0 for g in drawn)
+    assert len({g.contrast for g in drawn}) > 3900
+    for one, other in ((logs, tops), (tops, lefts), (lefts, brightness)):
+        assert abs(np.corrcoef(one, other)[0, 1]) < 0.08
+
+
+def test_progressive_size_keeps_the_field_of_view() -> None:
+    for index in range(50):
+        full = draw(rng_for(0, 0, index), (720, 960), (384, 512), Data())
+        half = draw(rng_for(0, 0, index), (720, 960), (192, 256), Data(), factor=0.5)
+        assert (full.flip, full.brightness) == (half.flip, half.brightness)
+        # Whole pixels of the smaller picture are up to 4 source pixels.
+        assert np.allclose(full.source((384, 512)), half.source((192, 256)), atol=8)
+
+
+def test_base_scale_multiplies() -> None:
+    one = draw(rng_for(0, 0, 5), (500, 700), (64, 64), Data(base_scale=0.5))
+    two = draw(rng_for(0, 0, 5), (500, 700), (64, 64), Data(base_scale=1.0))
+    assert abs(2 * one.scaled[0] - two.scaled[0]) <= 1
+
+
+def test_balanced_crops_centre_on_the_class() -> None:
+    mask = np.zeros((300, 400), np.uint8)
+    mask[150:153, 200:202] = 7  # six pixels of 120,000
+    mask[:20] = VOID
+    image = np.zeros((300, 400, 3), np.uint8)
+    classes = []
+    for index in range(200):
+        rng = rng_for(0, 0, index)
+        y, x = class_centre(mask, rng.random(2), 12)
+        classes.append(int(mask[y, x]))
+        geometry = draw(rng, mask.shape, (64, 96), Data(jitter=(0, 0, 0)), (y, x))
+        _, ids = apply(image, mask, geometry, (64, 96), VOID)
+        if classes[-1] == 7:
+            assert (ids[30:34, 46:50] == 7).any()  # far from the border: in the very middle
+        else:
+            top, left, height, width = geometry.source((64, 96))
+            assert top <= y + 1
+            assert y <= top + height
+            assert left <= x + 1
+            assert x <= left + width
+    assert 70 < classes.count(7) < 130
+    assert classes.count(7) + classes.count(0) == 200
+
+
+def test_a_void_mask_has_no_centre() -> None:
+    assert class_centre(np.full((4, 4), VOID, np.uint8), np.zeros(2), 12) is None
+    assert class_centre(np.full((4, 4), 11, np.uint8), np.full(2, 1 - 2.0**-53), 12) == (3, 3)
