@@ -1,0 +1,241 @@
+"""How good is a model on a split? Every image counts once, in int64, on any number of ranks: the same score to the bit.
+
+Images are put into groups of one size by the data set alone (``eval_groups``), whatever the number of ranks; rank r takes
+groups r, r + world, ... So each forward pass sees the same tensor on any number of ranks, integers are added, and
+the order of the sum cannot matter. The loop holds no collective, so that ranks with more or fewer images cannot wait for
+each other; one sum over the ranks ends it, and carries along how often each image was seen and whether a rank failed.
+
+Bit-equality across world sizes asks for the same kernels on every rank: the same number of threads and the same kind of
+device. What still differs in the last bit of a logit moves a pixel only on an exact tie.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from segtrain import config
+from segtrain.errors import DataError
+from segtrain.infer.tiles import Forward, nearest, predict_ids, resize
+from segtrain.metrics import Scores, confusion
+
+Size = tuple[int, int]  # height, width in pixels
+Predict = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What ``evaluate`` found; scores, confusion and protocol are the same on every rank."""
+
+    scores: Scores
+    confusion: np.ndarray  # int64 (C, C), rows: truth, columns: prediction
+    protocol: dict[str, Any]  # see ``protocol``; protocol["line"] is for people
+    pictures: tuple[Any, ...] = ()  # observe.pictures.Sample, on rank 0
+    seconds: float = field(default=0.0, compare=False)  # this rank's own time in the loop
+
+
+def evaluate(
+    model: nn.Module,
+    dataset: Any,
+    settings: config.Eval,
+    *,
+    device: torch.device | str = "cpu",
+    precision: str = "fp32",
+    rank: int = 0,
+    world_size: int = 1,
+    all_reduce: Callable[[Tensor], Tensor] | None = None,
+    workers: int = 0,
+    prefetch: int = 4,
+    channels_last: bool = False,
+    base_scale: float = 1.0,
+    pictures: int = 0,
+) -> Evaluation:
+    """Score ``model`` on ``dataset`` (see ``data.datasets``). Every rank calls it, and every rank gets the scores.
+
+    model: the bare module: the forward of DDP and FSDP holds collectives, so a sharded model must be gathered before.
+    all_reduce: sums an int64 tensor over the ranks and returns it; called once, whatever happens before.
+    base_scale: ``data.base_scale`` of the training, multiplied into every scale, so that objects have the trained size.
+    pictures: how many images, evenly spread over the split, rank 0 returns with their predictions.
+    Raises on every rank what goes wrong on one, so that none waits for it for ever.
+    """
+    from segtrain.data.loader import EvalLoader
+    from segtrain.data.order import eval_groups
+
+    start, device = time.perf_counter(), torch.device(device)
+    scales = tuple(scale * base_scale for scale in settings.scales)
+    wanted = _spread(len(dataset), pictures) if rank == 0 else []
+    tally = _Tally(dataset.labels.num_classes, len(dataset), device)
+    failure: Exception | None = None
+    with _evaluating(model), torch.inference_mode():
+        predict = _predictor(_forward(model, device, precision), settings, scales, device, channels_last)
+        try:
+            sizes = [dataset.size(index) for index in range(len(dataset))]
+            groups = eval_groups(sizes, settings.batch_size)[rank::world_size]
+            with EvalLoader(dataset, groups, workers=workers, prefetch=prefetch) as batches:
+                shown = _loop(predict, batches, tally, dataset, wanted)
+        except Exception as error:
+            failure = error
+        seconds = time.perf_counter() - start
+        counts = tally.sum_over_ranks(failure, all_reduce if world_size > 1 else None)
+        for index in wanted:
+            if index not in shown:  # another rank had it
+                image, mask = (torch.as_tensor(array)[None] for array in dataset.read(index))
+                shown[index] = _picture(dataset, index, image, *predict(image, mask))
+    facts = protocol(dataset, settings, sizes, scales, precision)
+    return Evaluation(Scores.from_confusion(counts), counts, facts, tuple(shown[index] for index in wanted), seconds)
+
+
+def _loop(predict: Predict, batches: Any, tally: _Tally, dataset: Any, wanted: list[int]) -> dict[int, Any]:
+    """This rank's images into ``tally``; returns pictures of the wanted ones among them. Holds no collective."""
+    shown: dict[int, Any] = {}
+    for indices, images, masks in batches:
+        truth, guess = predict(images, masks)
+        tally.add(indices, truth, guess, dataset.labels.ignore_index)
+        for place, index in enumerate(int(index) for index in indices):
+            if index in wanted:
+                part = slice(place, place + 1)
+                shown[index] = _picture(dataset, index, images[part], truth[part], guess[part])
+    return shown
+
+
+class _Tally:
+    """Confusion int64 (C, C) on the device, and how often each image went into it."""
+
+    def __init__(self, classes: int, images: int, device: torch.device) -> None:
+        self.confusion = torch.zeros(classes, classes, dtype=torch.int64, device=device)
+        self.seen = torch.zeros(images, dtype=torch.int64)
+
+    def add(self, indices: Any, truth: Tensor, guess: Tensor, ignore_index: int) -> None:
+        self.confusion += confusion(guess, truth, len(self.confusion), ignore_index)
+        for index in indices:
+            self.seen[int(index)] += 1
+
+    def sum_over_ranks(self, failure: Exception | None, all_reduce: Callable[[Tensor], Tensor] | None) -> np.ndarray:
+        """The one collective. Returns the confusion of all ranks, which holds every image once; raises otherwise."""
+        failed = torch.tensor([failure is not None], dtype=torch.int64)
+        message = torch.cat(
+            [self.confusion.flatten(), self.seen.to(self.confusion.device), failed.to(self.confusion.device)]
+        )
+        message = (all_reduce(message) if all_reduce else message).cpu()
+        if failure is not None:
+            raise failure
+        if message[-1]:
+            raise DataError(f"the evaluation failed on {int(message[-1])} other rank(s): see the message there")
+        times = message[self.confusion.numel() : -1]
+        wrong = torch.nonzero(times != 1).flatten().tolist()
+        if wrong:
+            raise DataError(
+                f"{len(wrong)} of {len(times)} images were not counted exactly once (image {wrong[0]}: "
+                f"{int(times[wrong[0]])} times): the ranks must see the same files in the same order"
+            )
+        return message[: self.confusion.numel()].view_as(self.confusion).numpy().copy()
+
+
+def _predictor(
+    forward: Forward, settings: config.Eval, scales: tuple[float, ...], device: torch.device, channels_last: bool
+) -> Predict:
+    """A function from a batch (images uint8 (n, H, W, 3), masks (n, H, W)) to truth and predicted ids on the device.
+
+    Both are (n, h, w): at ``settings.size``, to which labels go by nearest, else at the masks' own size.
+    """
+    from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD, normalise
+
+    view: dict[str, Any] = {"tile": settings.tile, "overlap": settings.overlap, "scales": scales, "flip": settings.flip}
+
+    def predict(images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
+        truth = masks.to(device, non_blocking=True)
+        truth = nearest(truth, settings.size) if settings.size else truth
+        inputs = normalise(images.to(device, non_blocking=True), IMAGENET_MEAN, IMAGENET_STD, channels_last)
+        return truth, predict_ids(forward, inputs, size=(truth.shape[-2], truth.shape[-1]), **view)
+
+    return predict
+
+
+def _forward(model: nn.Module, device: torch.device, precision: str) -> Forward:
+    dtype = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+
+    def forward(images: Tensor) -> Tensor:
+        with torch.autocast(device.type, dtype) if dtype else contextlib.nullcontext():
+            return model(images)
+
+    return forward
+
+
+@contextlib.contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside; afterwards each layer as it was (a frozen batch norm stays frozen)."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def _spread(count: int, wanted: int) -> list[int]:
+    """``wanted`` of ``count`` indices, evenly: of a video not only its first second is seen."""
+    wanted = min(count, wanted)
+    return [(2 * place + 1) * count // (2 * wanted) for place in range(wanted)]
+
+
+def _picture(dataset: Any, index: int, image: Tensor, truth: Tensor, guess: Tensor) -> Any:
+    """One image (1, H, W, 3) with truth and prediction (1, h, w), all at (h, w)."""
+    from segtrain.observe.pictures import Sample
+
+    size = (truth.shape[-2], truth.shape[-1])
+    pixels = resize(image.permute(0, 3, 1, 2).float(), size).permute(0, 2, 3, 1)[0].round().clamp(0, 255)
+    arrays = [part.to(torch.uint8).cpu().numpy() for part in (pixels, guess[0], truth[0])]
+    return Sample(str(dataset.entries[index].image), *arrays)
+
+
+def protocol(
+    dataset: Any, settings: config.Eval, sizes: list[Size], scales: tuple[float, ...], precision: str
+) -> dict[str, Any]:
+    """All that a score depends on besides the weights, as plain values, and one ``line`` of it for people.
+
+    Two scores can be compared only where their protocols are equal. ``size`` is where logits meet labels, None where
+    each mask has its own; ``labels_resized`` says whether that size was imposed.
+    """
+    own = {tuple(size) for size in sizes}
+    size = settings.size or (next(iter(own)) if len(own) == 1 else None)
+    facts = {
+        "data": dataset.name,
+        "split": dataset.split,
+        "images": len(dataset),
+        "split_hash": dataset.fingerprint(),
+        "classes": dataset.labels.num_classes,
+        "void": dataset.labels.ignore_index,
+        "size": list(size) if size else None,
+        "labels_resized": settings.size is not None and own != {tuple(settings.size)},
+        "tile": list(settings.tile) if settings.tile else None,
+        "overlap": settings.overlap if settings.tile else None,
+        "scales": list(scales),
+        "flip": settings.flip,
+        "precision": precision,
+    }
+    return {**facts, "line": _line(facts)}
+
+
+def _line(facts: dict[str, Any]) -> str:
+    """``11 classes, void 255 ignored, 360x480, whole image, scale 1, no flip, fp32, camvid val: 101 images #3fa92c``."""
+    size = "{}x{}".format(*facts["size"]) if facts["size"] else "each mask's own size"
+    tile = "windows {}x{} overlap {:g}".format(*facts["tile"], facts["overlap"]) if facts["tile"] else "whole image"
+    parts = [
+        f"{facts['classes']} classes",
+        f"void {facts['void']} ignored",
+        f"labels resized to {size}" if facts["labels_resized"] else size,
+        tile,
+        f"scale{'s' * (len(facts['scales']) > 1)} {' '.join(f'{scale:g}' for scale in facts['scales'])}",
+        "flip" if facts["flip"] else "no flip",
+        facts["precision"],
+        f"{facts['data']} {facts['split']}: {facts['images']} images #{facts['split_hash']}",
+    ]
+    return ", ".join(parts)

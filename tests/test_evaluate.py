@@ -1,0 +1,254 @@
+"""Every image counts once, in int64, on any number of ranks: the same confusion to the bit, and no rank waits for ever."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from segtrain.config import Eval
+from segtrain.data.datasets import Dataset
+from segtrain.data.labels import plain_space
+from segtrain.data.layouts import Entry
+from segtrain.errors import DataError
+from segtrain.infer.tiles import nearest
+from segtrain.train.evaluate import evaluate
+
+CLASSES = 5
+SIZES = ((24, 32), (17, 40), (33, 21), (24, 31))
+
+
+def draw(index: int) -> tuple[np.ndarray, np.ndarray]:
+    """A noisy image of mixed size whose blobs carry the labels; some void."""
+    rng = np.random.default_rng(index)
+    height, width = SIZES[index * 7 % len(SIZES)]
+    mask = np.kron(rng.integers(0, CLASSES, (9, 11)), np.ones((4, 4), np.int64))[:height, :width].astype(np.uint8)
+    image = (mask[..., None] * [40, 20, 50] + rng.normal(0, 30, (height, width, 3))).clip(0, 255).astype(np.uint8)
+    mask[rng.random(mask.shape) < 0.1] = 255
+    return image, mask
+
+
+class Mixed(Dataset):
+    """101 images of four sizes."""
+
+    def size(self, index: int) -> tuple[int, int]:
+        return SIZES[index * 7 % len(SIZES)]
+
+
+def mixed(count: int = 101) -> Mixed:
+    entries = tuple(Entry(f"image {index}", None, {}) for index in range(count))
+    names = tuple(f"class {index}" for index in range(CLASSES))
+    return Mixed("mixed", "val", plain_space(names), entries, draw=draw)
+
+
+def network(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    layers = [nn.Conv2d(3, 8, 5, padding=2), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, CLASSES, 3, padding=1)]
+    return nn.Sequential(*layers)
+
+
+VIEWS = {
+    "whole": Eval(batch_size=4),
+    "windows": Eval(batch_size=3, tile=(16, 18), overlap=0.4, flip=True),
+    "scales": Eval(batch_size=2, scales=(0.75, 1.5), size=(20, 28)),
+}
+
+
+def slow_truth(model: nn.Module, dataset: Dataset, settings: Eval) -> np.ndarray:
+    """The confusion by plain loops over single images and pixels, for whole images at their own size."""
+    table = np.zeros((CLASSES, CLASSES), np.int64)
+    model.eval()
+    for index in range(len(dataset)):
+        image, mask = dataset.read(index)
+        pixels = (image / 255.0 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
+        with torch.no_grad():
+            guess = model(torch.tensor(pixels, dtype=torch.float32).permute(2, 0, 1)[None])[0].argmax(0).numpy()
+        for truth, prediction in zip(mask.ravel(), guess.ravel()):
+            if truth != 255:
+                table[truth, prediction] += 1
+    return table
+
+
+def test_confusion_is_that_of_plain_loops() -> None:
+    model, dataset = network(), mixed(9)
+    result = evaluate(model, dataset, VIEWS["whole"])
+    expected = slow_truth(model, dataset, VIEWS["whole"])
+    # A float32 sum in another order may move a pixel that lies on the fence: nearly all must agree.
+    assert np.abs(result.confusion - expected).sum() <= 4
+    assert result.confusion.dtype == np.int64
+    assert result.confusion.sum() == sum(int((dataset.read(i)[1] != 255).sum()) for i in range(9))
+
+
+def test_batches_and_workers_change_nothing() -> None:
+    model, dataset = network(), mixed(23)
+    torch.set_num_threads(1)
+    one = evaluate(model, dataset, Eval(batch_size=1))
+    threads = evaluate(model, dataset, Eval(batch_size=1), workers=3, prefetch=2)
+    batches = evaluate(model, dataset, Eval(batch_size=5))
+    assert np.array_equal(one.confusion, threads.confusion)
+    assert np.abs(one.confusion - batches.confusion).sum() <= 4
+
+
+def test_labels_go_to_the_given_size_by_nearest() -> None:
+    class Truth(nn.Module):
+        """Logits from the red channel: 40 x class id, so that a noise-free image gives its own label."""
+
+        def forward(self, images: Tensor) -> Tensor:
+            red = (images[:, :1] * 0.229 + 0.485) * 255 / 40
+            return -(red - torch.arange(CLASSES).view(1, -1, 1, 1)).abs()
+
+    def flat(index: int) -> tuple[np.ndarray, np.ndarray]:
+        mask = draw(index)[1]
+        return np.repeat((np.where(mask == 255, 0, mask) * 40)[..., None], 3, 2).astype(np.uint8), mask
+
+    base = mixed(6)
+    dataset = Mixed("flat", "val", base.labels, base.entries, draw=flat)
+    own = evaluate(Truth(), dataset, Eval())
+    assert own.scores.miou == 1.0
+    assert own.confusion.sum() == np.trace(own.confusion)
+    half = evaluate(Truth(), dataset, Eval(size=(12, 10)))
+    truth = torch.cat([nearest(torch.from_numpy(flat(index)[1])[None], (12, 10)) for index in range(6)])
+    counts = torch.bincount(truth[truth != 255].long(), minlength=CLASSES).numpy()
+    assert np.array_equal(half.confusion.sum(1), counts)
+    assert half.protocol["size"] == [12, 10]
+    assert half.protocol["labels_resized"]
+
+
+def test_protocol_says_all_a_score_depends_on() -> None:
+    dataset = mixed(8)
+    result = evaluate(network(), dataset, VIEWS["windows"], pictures=3)
+    facts = result.protocol
+    assert (facts["classes"], facts["void"], facts["images"], facts["split"]) == (CLASSES, 255, 8, "val")
+    assert facts["tile"] == [16, 18]
+    assert facts["flip"]
+    assert facts["size"] is None
+    assert facts["split_hash"] == dataset.fingerprint()
+    for part in ("5 classes", "void 255", "windows 16x18", "flip", "val: 8 images", f"#{dataset.fingerprint()}"):
+        assert part in facts["line"]
+    other = evaluate(network(), dataset, VIEWS["scales"]).protocol
+    assert "scales 0.75 1.5" in other["line"]
+    assert "labels resized to 20x28" in other["line"]
+    assert [picture.name for picture in result.pictures] == ["image 1", "image 4", "image 6"]
+    assert all(p.image.shape == (*p.truth.shape, 3) and p.truth.shape == p.prediction.shape for p in result.pictures)
+
+
+def test_base_scale_multiplies_the_scales() -> None:
+    sizes: list[tuple[int, ...]] = []
+
+    class Watched(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            sizes.append(tuple(images.shape[-2:]))
+            return images.new_zeros(len(images), CLASSES, *images.shape[-2:])
+
+    result = evaluate(Watched(), mixed(1), Eval(scales=(1.0, 2.0)), base_scale=0.5)
+    assert sizes == [(12, 16), (24, 32)]
+    assert result.protocol["scales"] == [0.5, 1.0]
+
+
+def test_layers_keep_their_modes_and_statistics() -> None:
+    model = network().train()
+    model[1].eval()  # a frozen batch norm
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    evaluate(model, mixed(3), Eval())
+    assert model.training
+    assert model[0].training
+    assert not model[1].training
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_one_collective_and_none_in_the_loop() -> None:
+    calls: list[Tensor] = []
+    dataset = mixed(5)
+
+    def summed(value: Tensor) -> Tensor:
+        calls.append(value)
+        return value
+
+    with pytest.raises(DataError, match="2 of 5 images were not counted exactly once"):
+        evaluate(
+            network(), dataset, Eval(), rank=0, world_size=2, all_reduce=summed
+        )  # the other rank never adds its share
+    assert len(calls) == 1
+    assert calls[0].dtype == torch.int64
+
+
+def test_a_file_that_fails_is_told_to_all_ranks_first() -> None:
+    def broken(index: int) -> tuple[np.ndarray, np.ndarray]:
+        if index == 1:
+            raise DataError("image 1: cannot be decoded")
+        return draw(index)
+
+    base = mixed(5)
+    dataset = Mixed("broken", "val", base.labels, base.entries, draw=broken)
+    told: list[int] = []
+
+    def summed(value: Tensor) -> Tensor:
+        told.append(int(value[-1]))
+        return value
+
+    model = network().train()
+    with pytest.raises(DataError, match="cannot be decoded"):
+        evaluate(model, dataset, Eval(), rank=0, world_size=2, all_reduce=summed)
+    assert told == [1]
+    assert model.training
+    with pytest.raises(DataError, match=r"failed on 1 other rank"):
+        evaluate(
+            model,
+            mixed(5),
+            Eval(),
+            rank=1,
+            world_size=2,
+            all_reduce=lambda v: v.index_fill(0, torch.tensor(len(v) - 1), 1),
+        )
+
+
+def _rank(rank: int, folder: str) -> None:
+    """Rank ``rank`` of a gloo group of 1, of 2, of 3 and of 4: all views, the confusions into a file for each group."""
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+
+    def all_reduce(value: Tensor) -> Tensor:
+        dist.all_reduce(value)
+        return value
+
+    model, dataset = network(), mixed()
+    for world in range(rank + 1, 5):
+        dist.init_process_group("gloo", f"file://{folder}/meet-{world}", world_size=world, rank=rank)
+        place = {"rank": rank, "world_size": world, "all_reduce": all_reduce}
+        found = {name: evaluate(model, dataset, settings, pictures=4, **place) for name, settings in VIEWS.items()}
+        assert all(len(result.pictures) == (4 if rank == 0 else 0) for result in found.values())
+        torch.save({name: torch.from_numpy(r.confusion) for name, r in found.items()}, f"{folder}/{world}-{rank}.pt")
+        dist.destroy_process_group()
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without distributed")
+def test_bit_equal_on_1_2_3_4_ranks_with_101_images(tmp_path: Path) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    started = [
+        subprocess.Popen([sys.executable, __file__, str(rank), str(tmp_path)], env=environment) for rank in range(4)
+    ]
+    try:
+        assert [process.wait(timeout=300) for process in started] == [0, 0, 0, 0]
+    finally:
+        for process in started:
+            process.kill()
+    alone = torch.load(tmp_path / "1-0.pt")
+    pixels = sum(int((draw(index)[1] != 255).sum()) for index in range(101))
+    assert int(alone["whole"].sum()) == int(alone["windows"].sum()) == pixels
+    assert int(alone["scales"].sum()) > 0
+    for world in (2, 3, 4):
+        for rank in range(world):
+            found = torch.load(tmp_path / f"{world}-{rank}.pt")
+            assert all(torch.equal(found[name], alone[name]) for name in VIEWS), (world, rank)
+
+
+if __name__ == "__main__":
+    _rank(int(sys.argv[1]), sys.argv[2])
