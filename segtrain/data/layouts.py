@@ -9,6 +9,7 @@ import csv
 import difflib
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -213,8 +214,7 @@ def _listed(rows: Iterable[tuple[str, str, dict[str, str]]], source: str) -> tup
     entries = tuple(Entry(*row) for row in rows)
     if not entries:
         raise DataError(f"{source}: the split holds no row: check the list and data.split")
-    seen: set[str] = set()
-    double = sorted({entry.image for entry in entries if entry.image in seen or seen.add(entry.image)})
+    double = [image for image, count in Counter(entry.image for entry in entries).items() if count > 1]
     absent = [path for entry in entries for path in (entry.image, entry.mask) if path and not os.path.isfile(path)]
     for odd, what in ((double, "are listed twice"), (absent, "do not exist")):
         if odd:
