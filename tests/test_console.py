@@ -104,6 +104,18 @@ def test_a_terminal_shows_one_live_line_that_other_text_wipes(monkeypatch: pytes
     assert screen.getvalue() == text  # nothing is drawn: nothing to end
 
 
+def test_a_narrow_terminal_keeps_what_matters_most() -> None:
+    numbers = (700, 12000, 9.5, 20, 0.5, 1e-3, 87.0, 0.25, 200.0)
+    whole = step_line(*numbers)
+    for width in range(len(whole) + 5, 54, -1):
+        line = step_line(*numbers, width=width)
+        assert len(line) <= width
+        for part in ("step", "loss", "wait  25%", "ETA  3m 20s"):
+            assert part in line, width
+    assert step_line(*numbers, width=len(whole)) == whole
+    assert "img/s" in step_line(*numbers, width=79)
+
+
 def test_the_live_line_never_wraps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((40, 24)))
     screen = Screen()

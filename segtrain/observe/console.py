@@ -46,14 +46,26 @@ def step_line(
     images_per_s: float,
     wait: float,
     left: float,
+    width: int | None = None,
 ) -> str:
-    """One line of constant width for a run. ``wait``: share of time waiting for data (0 to 1); ``left``: seconds to the end."""
-    steps, whole = len(str(total_steps)), f"{epochs:.4g}"
-    place = max(len(f"{int(epochs)}.00"), 4)
-    return (
-        f"epoch {epoch:{place}.2f}/{whole}  step {step:{steps}d}/{total_steps}  loss {loss:8.4f}  lr {lr:.2e}  "
-        f"{images_per_s:7.1f} img/s  wait {100 * wait:3.0f}%  ETA {duration(left):>7}"
-    )
+    """One line of constant length for a run. ``wait``: share of time waiting for data (0 to 1); ``left``: seconds to the end.
+
+    Where ``width`` columns are too few, learning rate, epoch and images a second make room, in that order.
+    """
+    steps, place = len(str(total_steps)), len(f"{int(epochs)}.00")
+    parts = {
+        "epoch": f"epoch {epoch:{place}.2f}/{epochs:.4g}",
+        "step": f"step {step:{steps}d}/{total_steps}",
+        "loss": f"loss {loss:8.4f}",
+        "lr": f"lr {lr:.2e}",
+        "speed": f"{images_per_s:7.1f} img/s",
+        "wait": f"wait {100 * wait:3.0f}%",
+        "left": f"ETA {duration(left):>7}",
+    }
+    for least in ("lr", "epoch", "speed"):
+        if width is not None and len("  ".join(parts.values())) > width:
+            del parts[least]
+    return "  ".join(parts.values())[:width]
 
 
 class Console:
@@ -90,16 +102,14 @@ class Console:
         (then, first), left = self._seen[0], math.nan
         if step > first:
             left = (now - then) / (step - first) * (self.total_steps - step)
-        self._draw(step_line(step, self.total_steps, epoch, self.epochs, loss, lr, images_per_s, wait, left))
-
-    def _draw(self, line: str) -> None:
-        if not self._live:
-            self._print(line + "\n")
-            return
         # A line longer than the terminal would wrap, and a carriage return could not go back to its start.
-        line = line[: max(20, shutil.get_terminal_size().columns - 1)]
-        self._print("\r" + line.ljust(self._drawn))
-        self._drawn = len(line)
+        width = max(20, shutil.get_terminal_size().columns - 1) if self._live else None
+        line = step_line(step, self.total_steps, epoch, self.epochs, loss, lr, images_per_s, wait, left, width)
+        if self._live:
+            self._print("\r" + line.ljust(self._drawn))
+            self._drawn = len(line)
+        else:
+            self._print(line + "\n")
 
     def say(self, text: str) -> None:
         """Lines that stay; the live line is wiped first and comes back with the next step."""

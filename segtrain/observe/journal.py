@@ -6,20 +6,21 @@ The other fields, by event:
 
 ``run_start``   a process begins, also after a resume: ``version`` (of segtrain), ``versions`` {package: version}, ``name``,
                 ``hash`` (of the config), ``host``, ``pid``, ``device``, ``world_size``, ``total_steps``, ``derived`` {quantity: value}
-``resume``      ``step`` it goes on from, ``file`` (checkpoint), ``world_size`` that wrote it
+``resume``      ``step`` it goes on from, ``world_size`` that wrote it
 ``step``        every ``log.every`` steps: ``step`` (1-based), ``epoch`` (float: samples seen / samples), ``loss`` (mean over the
                 valid pixels of the global batch), ``lr``, ``images_per_s`` (all ranks), ``spans`` {phase: seconds} since the
                 last ``step`` event, on this rank (``wait``, ``forward``, ``backward``, ``update``, ..., ``other``: they add up to the
                 wall time, see clock.py), ``cpu_s``
-``eval``        ``step``, ``epoch``, ``scores`` {"miou": ..., "iou": [...], ...} as fractions, ``protocol``, ``seconds``
-``checkpoint``  ``step``, ``file``, ``seconds`` that the loop stood still for it
+``eval``        ``step``, ``epoch``, ``scores`` {"miou": ..., "iou": [...], ...} as fractions, ``protocol``, ``seconds``, ``cpu_s``
+``checkpoint``  ``step``, ``file``, ``reason``, ``seconds`` that the loop stood still for it
 ``signal``      ``signal`` ("SIGTERM"), ``step`` at which all ranks stop
-``run_end``     ``status`` (``done``; ``stopped``: by a signal, resumable; ``failed``, with ``error``), ``step``, ``seconds`` (wall, this
-                process), ``cpu_s``
+``run_end``     ``status`` (``done``; ``stopped``: by a signal, resumable; ``failed``, with ``error``), ``step``, ``seconds`` (wall),
+                ``cpu_s``
 
-``cpu_s`` is the process time of all ranks with their workers, evaluation left out, over the whole run: a resumed run goes on
-counting. A number that is not finite is written as null, for JSON has none. A process killed while writing leaves a torn
-last line: the next one starts on a line of its own, and readers skip it and say so.
+``run_end.seconds`` and ``cpu_s`` (process time of all ranks with their workers) leave evaluation out and count over the whole
+run: a resumed run goes on counting. An event may have more fields; readers take what they know. A number that is not finite
+is written as null, for JSON has none. A process killed while writing leaves a torn last line: the next one starts on a line
+of its own, and readers skip it and say so.
 """
 
 from __future__ import annotations
