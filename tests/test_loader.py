@@ -237,12 +237,33 @@ def test_eval_gives_each_image_whole_and_once(workers: int) -> None:
 
 
 def test_eval_names_the_file_of_another_size() -> None:
-    dataset = Pictures()
     with (
-        EvalLoader(dataset, [[0, 1]], workers=2) as loader,
-        pytest.raises(DataError, match=r"images/1\.png.*40x40.*30x40"),
+        EvalLoader(Pictures(), [[0, 1]], workers=2) as loader,
+        pytest.raises(DataError, match=r"images/1\.png.* 40x40 .*masks/1\.png 40x40: both must be 30x40"),
     ):
         list(loader)
+
+
+def test_a_mask_of_another_size_is_named() -> None:
+    dataset = Pictures()
+    dataset.read = lambda index: (np.zeros((20, 30, 3), np.uint8), np.zeros((30, 20), np.uint8))  # type: ignore[method-assign]
+    with pytest.raises(DataError, match=r"images/\d+\.png.* 20x30 .*masks/\d+\.png 30x20: both must be of one size"):
+        load(dataset=dataset)
+
+
+def test_eval_names_a_file_without_header() -> None:
+    dataset = Pictures()
+    dataset.size = lambda index: 1 // 0  # type: ignore[method-assign, assignment, return-value]
+    with pytest.raises(DataError, match=r"images/3\.png.*ZeroDivisionError"):
+        list(EvalLoader(dataset, [[3]]))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="pinned memory needs a GPU")
+def test_pinned_memory() -> None:
+    parts = load(pin_memory=True, workers=2)
+    assert parts[0][0].images.is_pinned()
+    assert parts[0][0].masks.is_pinned()
+    assert content(parts) == content(load())
 
 
 @pytest.mark.parametrize("channels_last", [False, True])

@@ -100,7 +100,8 @@ def apply(
     ignore_index: int,
     out: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The crop's pixels: image uint8 (h, w, 3) and mask uint8 (h, w), written into ``out`` where given.
+    """The crop's pixels: image uint8 (h, w, 3) and mask uint8 (h, w), written into ``out``
+    (two contiguous arrays) where given.
 
     ``image`` uint8 (H, W, 3) and ``mask`` uint8 (H, W) are the whole picture and stay untouched. Outside it the image is ``FILL`` and
     the mask ``ignore_index``.
@@ -118,7 +119,8 @@ def apply(
         seen, ids = cv2.flip(seen, 1), cv2.flip(ids, 1)
         x0, x1 = width - x1, width - x0
     if (y1 - y0, x1 - x0) != (height, width):
-        pixels[...] = FILL
+        # Whole rows at once: NumPy would be slow over a last axis of 3.
+        pixels.reshape(height, -1)[...] = np.tile(np.array(FILL, np.uint8), width)
         labels[...] = ignore_index
     pixels[y0:y1, x0:x1] = seen
     labels[y0:y1, x0:x1] = ids

@@ -21,14 +21,14 @@ import torch
 from segtrain.config import Data
 from segtrain.data.augment import apply, class_centre, draw
 from segtrain.data.cache import RamCache, Source
+from segtrain.data.normalise import IMAGENET_MEAN as IMAGENET_MEAN
+from segtrain.data.normalise import IMAGENET_STD as IMAGENET_STD
+from segtrain.data.normalise import normalise as normalise
 from segtrain.data.order import CLASS, rank_slice, rng_for, samples
 from segtrain.errors import DataError, SegtrainError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 @dataclass
@@ -39,29 +39,6 @@ class Batch:
     masks: torch.Tensor  # uint8 (n, H, W), train ids
     ids: np.ndarray  # int64 [n], places in the data set
     epochs: np.ndarray  # int64 [n]
-
-
-def normalise(
-    images: torch.Tensor,
-    mean: Sequence[float] = IMAGENET_MEAN,
-    std: Sequence[float] = IMAGENET_STD,
-    channels_last: bool = False,
-) -> torch.Tensor:
-    """uint8 (n, H, W, 3) to float32 (n, 3, H, W), ``(x / 255 - mean) / std``, on the device of ``images``.
-
-    ``channels_last`` is the memory format of the result; the values are equal to the bit.
-    """
-    shift = torch.tensor([255.0 * m for m in mean], device=images.device)
-    scale = torch.tensor([1.0 / (255.0 * s) for s in std], device=images.device)
-    n, height, width, channels = images.shape
-    if channels_last:
-        # One long inner axis: broadcasting over an axis of 3 would be slower by half.
-        flat = images.reshape(n, height, width * channels).to(torch.float32)
-        flat = flat.sub_(shift.repeat(width)).mul_(scale.repeat(width))
-        return flat.view(n, height, width, channels).permute(0, 3, 1, 2)
-    planes = torch.empty((n, channels, height, width), dtype=torch.float32, device=images.device)
-    planes.copy_(images.permute(0, 3, 1, 2))
-    return planes.sub_(shift[:, None, None]).mul_(scale[:, None, None])
 
 
 def worker_count(setting: int | str, ranks: int = 1, cpu_training: bool = False) -> int:
@@ -125,6 +102,14 @@ def _named(source: Source, index: int, error: Exception) -> SegtrainError:
     entry = source.entries[index]
     files = f"{entry.image} with {entry.mask}" if entry.mask else str(entry.image)
     return DataError(f"{files}: {type(error).__name__}: {' '.join(str(error).split())}: repair or remove the files")
+
+
+def _sizes(source: Source, index: int, image: np.ndarray, mask: np.ndarray, rule: str) -> str:
+    entry = source.entries[index]
+    return (
+        f"{entry.image}: the image has {image.shape[0]}x{image.shape[1]} pixels, its mask {entry.mask} "
+        f"{mask.shape[0]}x{mask.shape[1]}: both must be {rule}"
+    )
 
 
 class _Loader:
@@ -235,6 +220,8 @@ class _Sample:
         key = (loader.seed, self.epoch, self.index)
         try:
             image, mask = loader.dataset.read(self.index)
+            if image.shape[:2] != mask.shape:
+                raise DataError(_sizes(loader.dataset, self.index, image, mask, "of one size"))
             centre = None
             if data.balance > 0:
                 u = rng_for(*key, CLASS).random(3)
@@ -269,7 +256,11 @@ class EvalLoader(_Loader):
     def _jobs(self) -> Iterator[_Job]:
         for group in self.groups:
             ids = np.asarray(group, np.int64)
-            batch = _empty_batch(ids, ids, self.dataset.size(group[0]), self.pin_memory)
+            try:
+                size = self.dataset.size(group[0])
+            except Exception as error:
+                raise _named(self.dataset, group[0], error) from error
+            batch = _empty_batch(ids, ids, size, self.pin_memory)
             images, masks = batch.images.numpy(), batch.masks.numpy()
             calls: list[Callable[[], None]] = [
                 _Whole(self.dataset, index, (images[k], masks[k])) for k, index in enumerate(ids.tolist())
@@ -290,9 +281,13 @@ class _Whole:
             image, mask = self.dataset.read(self.index)
             if image.shape != self.out[0].shape or mask.shape != self.out[1].shape:
                 raise DataError(
-                    f"{self.dataset.entries[self.index].image}: the image is {image.shape[0]}x{image.shape[1]} and its mask "
-                    f"{mask.shape[0]}x{mask.shape[1]}, its group {self.out[1].shape[0]}x{self.out[1].shape[1]}: "
-                    "image and mask must be of the size that the file header says"
+                    _sizes(
+                        self.dataset,
+                        self.index,
+                        image,
+                        mask,
+                        f"{self.out[1].shape[0]}x{self.out[1].shape[1]}, as their group",
+                    )
                 )
             self.out[0][...] = image
             self.out[1][...] = mask
