@@ -13,12 +13,13 @@ from torch import Tensor
 from segtrain.errors import DataError
 
 
+@torch.no_grad()
 def predict_classes(logits: Tensor) -> Tensor:
     """Class of the largest logit; the lowest class on a tie. (N, C, H, W) -> uint8 (N, H, W), int64 above 256 classes."""
     dtype = torch.uint8 if logits.shape[1] <= 256 else torch.int64
     if logits.device.type != "cpu" or not logits.is_contiguous():
         return logits.max(1)[1].to(dtype)  # the first of equal maxima, as torch documents
-    # On a CPU, planes one after another are 1.3 to 3 times as fast as max(1), and 7 to 12 times as fast as argmax(1).
+    # On a CPU, planes one after another take less time than max(1), and far less than argmax(1).
     best = logits[:, 0].clone()
     classes = torch.zeros(best.shape, dtype=dtype, device=logits.device)
     for c in range(1, logits.shape[1]):

@@ -1,0 +1,491 @@
+"""Are the losses what the papers say, and the same however the batch is split?"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from segtrain.config import Loss
+from segtrain.errors import ConfigError, DataError
+from segtrain.losses import Criterion, build_criterion, low_res_loss, low_res_totals
+
+C, VOID = 5, 255
+WEIGHTS = (0.5, 1.0, 2.0, 3.5, 0.25)
+
+SPECS = {
+    "ce": {"terms": ["ce"]},
+    "ce-weighted": {"terms": ["ce"], "class_weights": WEIGHTS},
+    "ce-smoothed": {"terms": [{"name": "ce", "label_smoothing": 0.1}]},
+    "ce-weighted-smoothed": {"terms": [{"name": "ce", "label_smoothing": 0.2}], "class_weights": WEIGHTS},
+    "ohem": {"terms": [{"name": "ohem", "keep": 0.3, "threshold": 0.05}]},
+    "ohem-threshold": {"terms": [{"name": "ohem", "keep": 0.01, "threshold": 0.3}]},
+    "ohem-weighted": {"terms": [{"name": "ohem", "keep": 0.5, "threshold": 0.1}], "class_weights": WEIGHTS},
+    "focal": {"terms": ["focal"]},
+    "focal-weighted": {"terms": [{"name": "focal", "gamma": 0.5}], "class_weights": WEIGHTS},
+    "dice": {"terms": ["dice"]},
+    "jaccard": {"terms": ["jaccard"]},
+    "tversky": {"terms": [{"name": "tversky", "alpha": 0.3, "beta": 0.7}]},
+    "lovasz": {"terms": ["lovasz"]},
+    "ce+dice": {"terms": ["ce", {"name": "dice", "weight": 0.5}]},
+    "all": {"terms": ["ce", "ohem", "focal", "dice", "jaccard", "tversky", "lovasz"], "class_weights": WEIGHTS},
+}
+every_loss = pytest.mark.parametrize("spec", SPECS)
+
+
+def criterion(spec: str, ignore_index: int = VOID) -> Criterion:
+    return build_criterion(Loss(**SPECS[spec]), C, ignore_index)
+
+
+def batch(n: int = 8, h: int = 7, w: int = 9, spread: float = 2.0, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Logits float64 and labels uint8; image 0 is all void, image 1 has one valid pixel, 2 has a third, ...
+
+    Class 4 is in one image only.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(n, C, h, w, generator=generator, dtype=torch.float64) * spread
+    target = torch.randint(0, C - 1, (n, h, w), generator=generator).to(torch.uint8)
+    if n > 3:
+        target[0] = VOID
+        target[1] = VOID
+        target[1, 2, 2] = 1
+        target[2, : 2 * h // 3] = VOID
+        target[3, 1:3] = 4
+    return logits, target
+
+
+def with_gradient(function, leaf: Tensor) -> tuple[float, Tensor]:
+    leaf = leaf.detach().clone().requires_grad_()
+    value = function(leaf)
+    (gradient,) = torch.autograd.grad(value, leaf)
+    return float(value.detach()), gradient
+
+
+def assert_close(got, wanted, rtol=1e-12) -> None:
+    got, wanted = torch.as_tensor(got, dtype=torch.float64), torch.as_tensor(wanted, dtype=torch.float64)
+    assert torch.isfinite(got).all()
+    scale = max(float(wanted.abs().max()), 1e-300)
+    assert float((got - wanted).abs().max()) <= rtol * scale, (got, wanted)
+
+
+# References: valid pixels picked out one by one, classes in a loop, the whole batch at hand.
+
+
+def naive(loss: Loss, logits: Tensor, target: Tensor, ignore: int = VOID) -> Tensor:
+    names = {"ce": naive_ce, "focal": naive_focal, "ohem": naive_ohem, "lovasz": naive_lovasz}
+    weights = loss.class_weights if isinstance(loss.class_weights, tuple) else (1.0,) * C
+    total = torch.zeros((), dtype=torch.float64)
+    for term in loss.terms:
+        total = total + term.weight * names.get(term.name, naive_tversky)(term, logits, target, weights, ignore)
+    return total
+
+
+def pixels(logits: Tensor, target: Tensor, ignore: int) -> list[tuple[Tensor, int]]:
+    """(probabilities (C,), class) of each valid pixel."""
+    places = [tuple(place) for place in np.argwhere(target.numpy() != ignore)]
+    exp = [torch.exp(logits[n, :, y, x] - logits[n, :, y, x].max().detach()) for n, y, x in places]
+    return [(e / e.sum(), int(target[place])) for e, place in zip(exp, places)]
+
+
+def naive_ce(term, logits, target, weights, ignore):
+    smoothing, top, bottom = term.label_smoothing, 0.0, 0.0
+    for p, y in pixels(logits, target, ignore):
+        wanted = [(1 - smoothing) * (c == y) + smoothing / C for c in range(C)]
+        top = top - sum(weights[c] * wanted[c] * torch.log(p[c]) for c in range(C))
+        bottom += weights[y]
+    return top / bottom
+
+
+def naive_focal(term, logits, target, weights, ignore):
+    each = pixels(logits, target, ignore)
+    top = sum(weights[y] * (1 - p[y]) ** term.gamma * -torch.log(p[y]) for p, y in each)
+    return top / sum(weights[y] for _, y in each)
+
+
+def naive_ohem(term, logits, target, weights, ignore):
+    each = [(-torch.log(p[y]), p[y], y) for p, y in pixels(logits, target, ignore)]
+    upper = [int(np.float32(nll.item()).view(np.uint32)) >> 16 for nll, _, _ in each]
+    border = sorted(upper, reverse=True)[math.ceil(term.keep * len(each)) - 1]
+    kept = [(nll, y) for (nll, p, y), bits in zip(each, upper) if p.item() < term.threshold or bits >= border]
+    return sum(weights[y] * nll for nll, y in kept) / sum(weights[y] for _, y in kept)
+
+
+def naive_tversky(term, logits, target, weights, ignore):
+    alpha, beta = {"dice": (0.5, 0.5), "jaccard": (1, 1), "tversky": (term.alpha, term.beta)}[term.name]
+    each, losses = pixels(logits, target, ignore), []
+    for c in sorted({y for _, y in each}):
+        true = sum(p[c] for p, y in each if y == c)
+        false = sum(p[c] for p, y in each if y != c)
+        missed = sum(1 - p[c] for p, y in each if y == c)
+        losses.append(1 - true / (true + alpha * false + beta * missed))
+    return sum(losses) / len(losses)
+
+
+def naive_lovasz(term, logits, target, weights, ignore):
+    """The Lovász extension by its definition: Jaccard losses of the sets of the k most wrong pixels."""
+    images = []
+    for n in range(len(logits)):
+        each, losses = pixels(logits[n : n + 1], target[n : n + 1], ignore), []
+        for c in sorted({y for _, y in each}):
+            truth = {i for i, (_, y) in enumerate(each) if y == c}
+            errors = [1 - p[c] if y == c else p[c] for p, y in each]
+            order = sorted(range(len(each)), key=lambda i: -errors[i].item())
+            value, before = 0.0, 0.0
+            for k, i in enumerate(order):
+                wrong = set(order[: k + 1])
+                after = len(wrong) / len(truth | wrong)  # 1 - |truth minus wrong| / |truth or wrong|
+                value, before = value + errors[i] * (after - before), after
+            losses.append(value)
+        images += [sum(losses) / len(losses)] if losses else []
+    return sum(images) / len(images)
+
+
+@every_loss
+@pytest.mark.parametrize("ignore", [VOID, 1])
+def test_value_and_gradient_are_those_of_the_definition(spec, ignore):
+    logits, target = batch(n=5, h=4, w=5)
+    if ignore != VOID:
+        target = torch.where(target == VOID, ignore, target)
+    subject, loss = criterion(spec, ignore), Loss(**SPECS[spec])
+    value, gradient = with_gradient(lambda x: subject.loss(x, target, subject.totals(x, target)), logits)
+    wanted, slope = with_gradient(lambda x: naive(loss, x, target, ignore), logits)
+    assert_close(value, wanted)
+    assert_close(gradient, slope)
+
+
+@every_loss
+def test_gradcheck(spec):
+    logits, target = batch(n=4, h=3, w=3)
+    subject = criterion(spec)
+    logits.requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda x: subject.loss(x, target, subject.totals(x, target)), logits, fast_mode=True
+    )
+
+
+@every_loss
+@pytest.mark.parametrize("sizes", [[4, 4], [2, 2, 2, 2], [1] * 8, [1, 2, 5], [8, 0]], ids=str)
+def test_any_split_gives_the_same_totals_value_and_gradient(spec, sizes):
+    logits, target = batch()
+    subject = criterion(spec)
+    totals = subject.totals(logits, target)
+    value, gradient = with_gradient(lambda x: subject.loss(x, target, totals), logits)
+    assert value > 0
+    assert float(gradient.abs().max()) > 0
+
+    parts = list(zip(logits.split(sizes), target.split(sizes)))
+    summed = torch.stack([subject.totals(x, y) for x, y in parts]).sum(0)
+    assert_close(summed, totals)
+    shares = [with_gradient(lambda x, y=y: subject.loss(x, y, summed), x) for x, y in parts]
+    assert_close(math.fsum(share for share, _ in shares), value)
+    assert_close(torch.cat([slope for _, slope in shares]), gradient)
+
+
+@every_loss
+def test_mean_of_parts_would_be_wrong(spec):
+    """The batch of the test above tells the two apart: otherwise it would prove nothing."""
+    logits, target = batch()
+    subject = criterion(spec)
+    whole, count = subject(logits, target)
+    halves = [subject(x, y) for x, y in zip(logits.split(4), target.split(4))]
+    assert abs(float(sum(s / c for s, c in halves) / 2 - whole / count)) > 1e-4
+
+
+@every_loss
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_all_void_is_zero_with_zero_gradient(spec, dtype):
+    logits, target = batch()
+    target = torch.full_like(target, VOID)
+    subject = criterion(spec)
+    value, gradient = with_gradient(lambda x: subject.loss(x, target, subject.totals(x, target)), logits.to(dtype))
+    assert value == 0
+    assert not gradient.any()
+    total, count = subject(logits, target)
+    assert float(total) == 0
+    assert float(count) == 0
+
+
+@every_loss
+def test_void_pixels_have_exactly_no_gradient_and_no_say(spec):
+    logits, target = batch()
+    subject = criterion(spec)
+
+    def loss(x):
+        return subject.loss(x, target, subject.totals(x, target))
+
+    value, gradient = with_gradient(loss, logits)
+    void = (target == VOID)[:, None].expand_as(logits)
+    assert not gradient[void].any()
+    assert (gradient[~void] != 0).double().mean() > 0.1
+    other = torch.where(void, logits.flip(1) * 3 + 1, logits)
+    changed, slope = with_gradient(loss, other)
+    assert changed == value
+    assert torch.equal(slope, gradient)
+
+
+@every_loss
+def test_one_class_only(spec):
+    logits, _ = batch()
+    target = torch.full((8, 7, 9), 2, dtype=torch.uint8)
+    subject = criterion(spec)
+    value, gradient = with_gradient(lambda x: subject.loss(x, target, subject.totals(x, target)), logits)
+    assert value > 0
+    assert torch.isfinite(gradient).all()
+    assert gradient[:, 2].sum() < 0
+    if "smoothed" not in spec:
+        assert (gradient[:, 2] <= 0).all()
+
+
+@every_loss
+def test_integer_type_of_the_labels_does_not_matter(spec):
+    logits, target = batch()
+    subject = criterion(spec)
+    results = []
+    for dtype in (torch.uint8, torch.int32, torch.int64):
+        labels = target.to(dtype)
+        results.append(
+            with_gradient(lambda x, labels=labels: subject.loss(x, labels, subject.totals(x, labels)), logits)
+        )
+    assert results[0][0] == results[1][0] == results[2][0]
+    assert torch.equal(results[0][1], results[2][1])
+
+
+@every_loss
+def test_extreme_logits_stay_finite(spec):
+    """Sure and right, sure and wrong: probabilities of exactly 0 and 1 in float32."""
+    logits, target = batch(spread=200.0)
+    subject, labels = criterion(spec), target
+    right = F.one_hot(target.long() * (target != VOID), C).permute(0, 3, 1, 2) * 300.0
+    for extreme in (logits.float(), right, -right):
+        value, gradient = with_gradient(lambda x: subject.loss(x, labels, subject.totals(x, labels)), extreme)
+        assert math.isfinite(value)
+        assert torch.isfinite(gradient).all()
+
+
+@every_loss
+def test_nan_is_not_hidden(spec):
+    logits, target = batch()
+    logits[3, :, 0, 0] = math.nan
+    subject = criterion(spec)
+    assert target[3, 0, 0] != VOID
+    assert math.isnan(subject.loss(logits, target, subject.totals(logits, target)))
+
+
+@every_loss
+def test_half_precision_is_computed_in_float32(spec):
+    logits, target = batch()
+    subject, half = criterion(spec), logits.bfloat16()
+    wanted, slope = with_gradient(lambda x: subject.loss(x, target, subject.totals(x, target)), half.float())
+    with torch.autocast("cpu", torch.bfloat16):
+        value, gradient = with_gradient(lambda x: subject.loss(x, target, subject.totals(x, target)), half)
+    assert value == wanted
+    assert gradient.dtype == torch.bfloat16
+    assert torch.equal(gradient, slope.bfloat16())
+
+
+def test_cross_entropy_is_torchs():
+    logits, target = batch()
+    weights = torch.tensor(WEIGHTS, dtype=torch.float64)
+    subject = criterion("ce-weighted-smoothed")
+    wanted = F.cross_entropy(logits, target.long(), weights, ignore_index=VOID, label_smoothing=0.2)
+    total, count = subject(logits, target)
+    assert_close(total / count, wanted)
+
+
+@pytest.mark.parametrize("spec", ["ce", "ce-weighted", "ce-smoothed", "ce-weighted-smoothed"])
+def test_deterministic_kernels_compute_the_same(spec, monkeypatch):
+    logits, target = batch()
+    subject = criterion(spec)
+    totals = subject.totals(logits, target)
+    wanted, slope = with_gradient(lambda x: subject.loss(x, target, totals), logits)
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    monkeypatch.setattr(F, "cross_entropy", None)  # must not be called
+    value, gradient = with_gradient(lambda x: subject.loss(x, target, totals), logits)
+    assert_close(value, wanted)
+    assert_close(gradient, slope)
+    assert not gradient[target[:, None].expand_as(gradient) == VOID].any()
+
+
+def test_known_values():
+    """Two pixels of two classes, by hand."""
+    p = torch.tensor([0.8, 0.4], dtype=torch.float64)  # probability of the true class, which is 0 and then 1
+    logits = torch.stack([torch.stack([p[0], 1 - p[1]]), torch.stack([1 - p[0], p[1]])]).log()[None, :, None]
+    target = torch.tensor([[[0, 1]]])
+    for name, wanted in {
+        "ce": -(math.log(0.8) + math.log(0.4)) / 2,
+        "focal": -(0.04 * math.log(0.8) + 0.36 * math.log(0.4)) / 2,
+        "dice": 1 - (1.6 / (1.4 + 1) + 0.8 / (0.6 + 1)) / 2,
+        "jaccard": 1 - (0.8 / 1.6 + 0.4 / 1.2) / 2,
+        "lovasz": ((0.6 * 0.5 + 0.2 * 0.5) + (0.6 * 1.0 + 0.2 * 0.0)) / 2,
+    }.items():
+        total, count = build_criterion(Loss(terms=[name]), 2)(logits, target)
+        assert_close(total / count, wanted)
+
+
+@pytest.mark.parametrize("keep", [0.001, 0.1, 0.25, 0.9, 1.0])
+def test_ohem_keeps_the_share_and_little_more(keep):
+    logits, target = batch(n=8, h=40, w=50, spread=4.0)
+    subject = build_criterion(Loss(terms=[{"name": "ohem", "keep": keep, "threshold": 1e-9}]), C)
+    _, gradient = with_gradient(lambda x: subject.loss(x, target, subject.totals(x, target)), logits)
+    kept = (gradient != 0).any(1)
+    _, count = subject(logits, target)
+    valid = target != VOID
+    needed = math.ceil(keep * int(valid.sum()))
+    assert int(kept.sum()) == int(count) >= needed
+    nll = -logits.log_softmax(1).gather(1, (target.long() * valid)[:, None])[:, 0]
+    border = float(nll[valid].sort(descending=True).values[needed - 1])
+    assert (nll[kept] > border * (1 - 1 / 128)).all()
+    assert kept[valid & (nll > border)].all()
+    assert not kept[~valid].any()
+
+
+def test_ohem_keeps_all_below_the_threshold():
+    logits, target = batch(n=8, h=20, w=20)
+    subject = build_criterion(Loss(terms=[{"name": "ohem", "keep": 0.01, "threshold": 0.4}]), C)
+    _, gradient = with_gradient(lambda x: subject.loss(x, target, subject.totals(x, target)), logits)
+    valid = target != VOID
+    p = logits.softmax(1).gather(1, (target.long() * valid)[:, None])[:, 0]
+    assert torch.equal((gradient != 0).any(1), valid & (p < 0.4))
+
+
+# Low-resolution logits
+
+
+def upsample(low: Tensor, size: tuple[int, int]) -> Tensor:
+    return F.interpolate(low, (size[0] + 1, size[1] + 3), mode="bilinear", align_corners=True)[
+        ..., : size[0], : size[1]
+    ]
+
+
+@every_loss
+def test_low_res_loss_is_the_plain_one(spec):
+    """Main and auxiliary head, of different size."""
+    _, target = batch()
+    subject = criterion(spec)
+    generator = torch.Generator().manual_seed(3)
+    main = torch.randn(8, C, 3, 4, generator=generator, dtype=torch.float64, requires_grad=True)
+    aux = torch.randn(8, C, 2, 2, generator=generator, dtype=torch.float64, requires_grad=True)
+    values, gradients = [], []
+    for low_res in (False, True):
+        loss = torch.zeros((), dtype=torch.float64)
+        for head, weight in ((main, 1.0), (aux, 0.4)):
+            if low_res:
+                totals = low_res_totals(subject, head, target, upsample)
+                loss = loss + weight * low_res_loss(subject, head, target, totals, upsample)
+            else:
+                full = upsample(head, (7, 9))
+                loss = loss + weight * subject.loss(full, target, subject.totals(full, target))
+        values.append(loss.detach())
+        gradients.append(torch.autograd.grad(loss * 3.0, (main, aux)))
+    assert_close(values[1], values[0])
+    for got, wanted in zip(gradients[1], gradients[0]):
+        assert_close(got, wanted)
+
+
+def test_low_res_loss_upsamples_one_image_at_a_time():
+    _, target = batch()
+    seen = []
+
+    def watched(low, size):
+        seen.append(len(low))
+        return upsample(low, size)
+
+    subject, low = criterion("ce+dice"), torch.randn(8, C, 3, 4, requires_grad=True)
+    totals = low_res_totals(subject, low, target, watched)
+    low_res_loss(subject, low, target, totals, watched).backward()
+    assert seen == [1] * 16
+    assert low.grad is not None
+
+
+def test_low_res_loss_in_half_precision_survives_small_gradients():
+    """A loss scale comes after the gradient is computed: float16 in between would round it to 0."""
+    _, target = batch(n=8, h=64, w=64)
+    low = torch.randn(8, C, 16, 16).half().requires_grad_()
+    subject = criterion("ce")
+    totals = subject.totals(None, target) * 1000
+    (gradient,) = torch.autograd.grad(low_res_loss(subject, low, target, totals, upsample) * 2.0**16, low)
+    wide = low.detach().float().requires_grad_()
+    (wanted,) = torch.autograd.grad(low_res_loss(subject, wide, target, totals, upsample) * 2.0**16, wide)
+    assert gradient.dtype == torch.float16
+    assert float((gradient.float() - wanted).abs().max()) <= 1e-3 * float(wanted.abs().max())
+
+
+def test_low_res_loss_without_gradient_and_of_nothing():
+    _, target = batch()
+    subject, low = criterion("all"), torch.randn(8, C, 3, 4, requires_grad=True)
+    totals = low_res_totals(subject, low, target, upsample)
+    with torch.no_grad():
+        value = low_res_loss(subject, low, target, totals, upsample)
+    assert not value.requires_grad
+    assert_close(value, low_res_loss(subject, low, target, totals, upsample).detach())
+    nothing = low[:0].detach().requires_grad_()
+    loss = low_res_loss(subject, nothing, target[:0], totals, upsample)
+    loss.backward()
+    assert float(loss.detach()) == 0
+    assert nothing.grad.shape == (0, C, 3, 4)
+    assert not low_res_totals(subject, nothing, target[:0], upsample).any()
+
+
+# Settings
+
+
+def test_terms_are_weighted():
+    logits, target = batch()
+    one, two = criterion("ce"), criterion("dice")
+    both = build_criterion(Loss(terms=[{"name": "ce", "weight": 2.0}, {"name": "dice", "weight": 0.5}]), C)
+    (a, b), (c, d), (e, f) = one(logits, target), two(logits, target), both(logits, target)
+    assert_close(e / f, 2 * a / b + 0.5 * c / d)
+    assert_close(both.shares(logits, target, both.totals(logits, target)), torch.stack([a / b, c / d]))
+    assert both.names == ("ce", "dice")
+    assert both.needs_logits
+    assert not one.needs_logits
+
+
+def test_class_weights_from_outside_and_from_the_config():
+    logits, target = batch()
+    auto = build_criterion(Loss(class_weights="auto"), C, VOID, torch.tensor(WEIGHTS))
+    assert auto == criterion("ce-weighted")
+    assert auto(logits, target)[1] == sum(w * int((target == c).sum()) for c, w in enumerate(WEIGHTS))
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [
+        ((1.0, 2.0), "2 numbers for 5 classes"),
+        ((1.0, 1, 1, 1, -1), "at least 0"),
+        ((math.nan,) * 5, "finite"),
+        ((0.0,) * 5, "above 0"),
+    ],
+)
+def test_bad_class_weights_are_explained(weights, words):
+    with pytest.raises(ConfigError, match=words):
+        build_criterion(Loss(class_weights=weights), C)
+
+
+def test_auto_class_weights_without_statistics_are_explained():
+    with pytest.raises(ConfigError, match=r"data\.check=full"):
+        build_criterion(Loss(class_weights="auto"), C)
+
+
+@pytest.mark.parametrize("shape", [(8, C, 7, 8), (8, C + 1, 7, 9), (4, C, 7, 9)])
+def test_shapes_that_do_not_fit_are_explained(shape):
+    _, target = batch()
+    subject = criterion("dice")
+    with pytest.raises(DataError, match=r"must be \(8, 5, 7, 9\)"):
+        subject.totals(torch.zeros(shape), target)
+    with pytest.raises(DataError, match="class ids"):
+        subject.totals(torch.zeros(8, C, 7, 9), target.float())
+
+
+def test_a_loss_under_inference_mode_spoils_no_later_one():
+    logits, target = batch()
+    subject = build_criterion(Loss(class_weights=(0.1, 0.2, 0.3, 0.4, 0.6)), C)  # weights that no other test has cached
+    with torch.inference_mode():
+        subject(logits, target)
+    value, gradient = with_gradient(lambda x: subject.loss(x, target, subject.totals(x, target)), logits)
+    assert value > 0
+    assert gradient.any()

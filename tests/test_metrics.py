@@ -1,0 +1,143 @@
+"""Is every pixel counted once, and are the scores what their names say?"""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from segtrain.errors import DataError
+from segtrain.metrics import Scores, confusion, predict_classes
+
+C, VOID = 6, 255
+
+
+def masks(n: int = 8, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    target = torch.randint(0, C, (n, 13, 17), generator=generator).to(torch.uint8)
+    target[torch.rand(target.shape, generator=generator) < 0.2] = VOID
+    return torch.randint(0, C, target.shape, generator=generator).to(torch.uint8), target
+
+
+def naive_confusion(pred: Tensor, target: Tensor, ignore: int = VOID) -> list[list[int]]:
+    counts = [[0] * C for _ in range(C)]
+    for p, t in zip(pred.flatten().tolist(), target.flatten().tolist()):
+        if t != ignore:
+            counts[t][p] += 1
+    return counts
+
+
+@pytest.mark.parametrize("pred_type", [torch.uint8, torch.int64])
+@pytest.mark.parametrize("target_type", [torch.uint8, torch.int32, torch.int64])
+@pytest.mark.parametrize("ignore", [VOID, 2])
+def test_confusion_counts_every_valid_pixel_once(pred_type, target_type, ignore):
+    pred, target = masks()
+    if ignore != VOID:
+        target[target == VOID] = ignore
+    counts = confusion(pred.to(pred_type), target.to(target_type), C, ignore)
+    assert counts.dtype == torch.int64
+    assert counts.tolist() == naive_confusion(pred, target, ignore)
+    assert int(counts.sum()) == int((target != ignore).sum())
+
+
+@pytest.mark.parametrize("sizes", [[4, 4], [1] * 8, [1, 2, 5], [8, 0]], ids=str)
+def test_any_split_gives_the_same_scores_to_the_bit(sizes):
+    pred, target = masks()
+    whole = confusion(pred, target, C)
+    parts = sum(confusion(p, t, C) for p, t in zip(pred.split(sizes), target.split(sizes)))
+    assert torch.equal(parts, whole)
+    assert Scores.from_confusion(parts) == Scores.from_confusion(whole)
+
+
+def test_all_void_counts_nothing():
+    pred, target = masks()
+    assert not confusion(pred, torch.full_like(target, VOID), C).any()
+
+
+@pytest.mark.parametrize("wrong", [C, C + 1, 200, -1, -7])
+def test_an_unknown_id_is_an_error_with_its_count(wrong):
+    pred, target = masks()
+    target = target.long()
+    target[0, 0, :3] = wrong
+    with pytest.raises(DataError, match=rf"3 pixels .* \[{wrong}\]"):
+        confusion(pred, target, C)
+
+
+def test_a_prediction_of_another_model_or_size_is_an_error():
+    pred, target = masks()
+    with pytest.raises(DataError, match=r"0\.\.6"):
+        confusion(torch.where(pred == 5, 6, pred), target, C)
+    with pytest.raises(DataError, match="differ in shape"):
+        confusion(pred[:, :-1], target, C)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("classes", [1, 2, 11, 300])
+def test_predicted_class_is_the_lowest_of_the_largest(layout, dtype, classes):
+    logits = torch.randint(-3, 3, (3, classes, 5, 8), generator=torch.Generator().manual_seed(1)).to(dtype)
+    logits[0] = -math.inf
+    pred = predict_classes(logits.contiguous(memory_format=layout).requires_grad_())
+    wanted = [
+        max(range(classes), key=lambda c, v=v: (v[c], -c)) for v in logits.permute(0, 2, 3, 1).flatten(0, 2).tolist()
+    ]
+    assert pred.shape == (3, 5, 8)
+    assert pred.flatten().tolist() == wanted
+    assert pred.dtype == (torch.uint8 if classes <= 256 else torch.int64)
+
+
+def test_scores_of_a_known_confusion():
+    scores = Scores.from_confusion(torch.tensor([[50, 10, 0], [5, 30, 5], [0, 0, 20]]))
+    assert scores.iou == (50 / 65, 30 / 50, 20 / 25)
+    assert scores.dice == (100 / 115, 60 / 80, 40 / 45)
+    assert scores.class_accuracy == (50 / 60, 30 / 40, 1.0)
+    assert scores.accuracy == 100 / 120
+    assert scores.miou == pytest.approx((50 / 65 + 30 / 50 + 20 / 25) / 3, rel=1e-15)
+    assert scores.mean_accuracy == pytest.approx((50 / 60 + 30 / 40 + 1) / 3, rel=1e-15)
+    assert scores.pixels == (60, 40, 20)
+    assert scores.predicted == (55, 40, 25)
+
+
+def test_classes_that_are_absent():
+    """0 and 1 are there; 2 is predicted only; 3 is in the target only; 4 is nowhere."""
+    scores = Scores.from_confusion([[8, 0, 2, 0, 0], [0, 6, 0, 0, 0], [0] * 5, [4, 0, 0, 0, 0], [0] * 5])
+    assert scores.iou[:4] == (8 / 14, 1.0, 0.0, 0.0)
+    assert math.isnan(scores.iou[4])
+    assert math.isnan(scores.dice[4])
+    assert scores.miou == pytest.approx((8 / 14 + 1) / 4)
+    assert math.isnan(scores.class_accuracy[2])
+    assert scores.class_accuracy[3] == 0
+    assert scores.mean_accuracy == pytest.approx((0.8 + 1 + 0) / 3)
+
+
+def test_no_pixel_at_all():
+    scores = Scores.from_confusion(torch.zeros(3, 3, dtype=torch.int64))
+    assert all(math.isnan(value) for value in (scores.miou, scores.accuracy, scores.mean_accuracy, scores.mean_dice))
+    assert json.loads(json.dumps(scores.to_dict(), allow_nan=False))["iou"] == [None] * 3
+    assert "-" in scores.table(["a", "b", "c"])
+
+
+def test_counts_beyond_float32_are_exact():
+    """2 ** 24 + 1 is the first integer that float32 cannot hold."""
+    big = 2**24 + 1
+    scores = Scores.from_confusion(torch.tensor([[big, 1], [0, 1]]))
+    assert scores.iou[0] == big / (big + 1)
+    assert scores.pixels[0] == big + 1
+
+
+def test_table_and_dict_show_every_class():
+    pred, target = masks()
+    scores = Scores.from_confusion(confusion(pred, target, C).numpy())
+    names = ["sky", "road", "a very long name", "car", "person", "pole"]
+    lines = scores.table(names).splitlines()
+    assert len(lines) == C + 2
+    assert all(name in line for name, line in zip(names, lines[1:]))
+    assert f"{100 * scores.miou:.2f}" in lines[-1]
+    assert len({len(line) for line in lines[1:-1]}) == 1
+    assert scores.to_dict()["miou"] == scores.miou
+    assert json.dumps(scores.to_dict(), allow_nan=False)
+    with pytest.raises(DataError, match="2 class names for 6 classes"):
+        scores.table(["a", "b"])
