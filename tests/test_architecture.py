@@ -1,0 +1,112 @@
+"""Do the rooms import each other only along the arrows of docs/architecture.md, and is that page true?"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "segtrain"
+FILES = sorted(PACKAGE.rglob("*.py"))
+PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+
+BASE = {"config", "errors", "__version__"}
+ABOVE = BASE | {"data", "models", "losses", "metrics", "optim", "parallel", "observe"}
+MAY_IMPORT = {
+    "config": {"errors"},
+    "errors": set[str](),
+    **dict.fromkeys(("data", "models", "losses", "metrics", "optim", "parallel", "observe"), BASE),
+    "train": ABOVE | {"infer.tiles", "infer.load"},
+    "infer": BASE | {"data", "models", "metrics", "train.checkpoint"},
+}
+HOME = {  # outside library -> the one room that touches it
+    "segmentation_models_pytorch": "models",
+    "timm": "models",
+    "torchvision": "models",
+    "tensorboard": "observe",
+    "mlflow": "observe",
+    "pandas": "observe",
+    "onnx": "infer",
+    "onnxruntime": "infer",
+    "torch.distributed": "parallel",
+    "smdistributed": "parallel",
+}
+
+
+def room(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Dotted names that a file imports, those of one statement's members included; relative ones made absolute."""
+    package = ["segtrain", *path.relative_to(PACKAGE).parts[:-1]]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_arrows_point_one_way(path: Path) -> None:
+    here = room(path)
+    allowed = MAY_IMPORT.get(here)
+    for name in imports(path):
+        for library, home in HOME.items():
+            assert not f"{name}.".startswith(f"{library}.") or here == home, f"{library} belongs in {home}"
+        if allowed is not None and name.startswith("segtrain."):
+            inside = name.removeprefix("segtrain.")
+            target = inside.split(".")[0]
+            assert target == here or target in allowed or ".".join(inside.split(".")[:2]) in allowed, name
+
+
+def test_no_file_imports_itself_by_a_detour() -> None:
+    modules = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in FILES if path.stem != "__init__"
+    }
+    graph = {}
+    for module, path in modules.items():
+        names = {name if name in modules else name.rpartition(".")[0] for name in imports(path)}
+        graph[module] = (names & set(modules)) - {module}
+    TopologicalSorter(graph).prepare()  # raises CycleError with the modules of the circle
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_every_file_begins_with_its_question(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert not text or text.startswith('"""')
+
+
+def test_files_and_tests_named_on_the_page_exist() -> None:
+    named = re.findall(r"`((?:segtrain|tests)/[\w/.]*)(?:::(\w+))?`", PAGE)
+    assert len(named) > 30
+    for file, test in named:
+        assert (ROOT / file).exists(), file
+        if test:
+            assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), f"{file}::{test}"
+
+
+def test_functions_and_classes_named_on_the_page_are_where_it_says() -> None:
+    named = re.findall(r"`(?:\w+\.)?(\w+)`[^`\n|]* (?:in|of) `(segtrain/[\w/]+\.py)`", PAGE)
+    assert len(named) >= 8
+    for name, file in named:
+        assert re.search(rf"(?:def|class) {name}\b", (ROOT / file).read_text(encoding="utf-8")), f"{file}: {name}"
+
+
+def test_the_light_rooms_import_no_torch() -> None:
+    code = (
+        "import sys\n"
+        "import segtrain.cli, segtrain.config, segtrain.data.order, segtrain.data.datasets, segtrain.parallel.cluster\n"
+        "from segtrain.observe import journal, runs\n"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
