@@ -119,17 +119,15 @@ def _scan(dataset: Dataset, workers: int, decode_images: bool, fingerprint: str)
 
 def _inspect(dataset: Dataset, index: int, decode_images: bool) -> _Found:
     entry = dataset.entries[index]
-    if dataset.draw:
-        image, mask = dataset.read(index)
-        return _Found(np.bincount(mask.ravel(), minlength=256), (image.shape[0], image.shape[1]))
     faults: list[tuple[str, str]] = []
-    size: tuple[int, int] | None = None
+    size: tuple[int, int] | None = dataset.drawn_size if dataset.draw else None
     mask: np.ndarray | None = None
     turned = False
     try:
-        header = decode.check_whole(entry.image)
-        size, turned = (header.height, header.width), header.orientation != 1
-        if decode_images:
+        if not dataset.draw:
+            header = decode.check_whole(entry.image)
+            size, turned = (header.height, header.width), header.orientation != 1
+        if decode_images and not dataset.draw:
             dataset.read_image(index)
     except DataError as error:
         faults.append((entry.image, str(error)))

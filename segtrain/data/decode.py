@@ -119,7 +119,7 @@ def decode_mask(source: Source, name: str = "") -> np.ndarray:
         array, _ = _pillow(content, name, rgb=False)
         return array
     _refuse_cut(io.BytesIO(content), header, name, crc=True)
-    if header.colour_type == _PALETTE:
+    if header.colour_type == _PALETTE or (header.colour_type == _GREY and b"tRNS" in content):
         content = _palette_as_grey(content)
     raw = _imdecode(content, cv2.IMREAD_UNCHANGED, name)
     if header.bits < 8:  # libpng spreads 1, 2 and 4 bits over 0..255

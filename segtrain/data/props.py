@@ -52,15 +52,17 @@ def _house(canvas: Canvas, rng: np.random.Generator, far: float, side: float, ha
     canvas.upright((x, x + side * 14), (0, top), near, canvas.colour(tuple(paint), near, 0.86), BUILDING)
     canvas.wall(x, (0, top), (near, far), canvas.colour(tuple(paint), middle, shade), BUILDING)
     canvas.wall(x, (top - 0.35, top), (near, far), canvas.colour(tuple(paint), middle, shade * 0.7), None)
+    glass = tuple(np.array((70, 84, 104)) * rng.uniform(0.6, 1.5))
+    step = rng.uniform(2.2, 3.6)
+    places = np.arange(near + 0.7, far - 1.4, step)
+    lit = rng.random((floors, len(places))) < 0.08
     if canvas.focal / middle < 3.5:  # a metre in pixels: windows would be specks
         return
-    glass = np.array((70, 84, 104)) * rng.uniform(0.6, 1.5)
-    step = rng.uniform(2.2, 3.6)
-    for level in range(floors):
-        for z in np.arange(near + 0.7, far - 1.4, step):
+    for level, row in enumerate(lit):
+        for z, lamp in zip(places, row):
             high = (level * floor + 0.9, level * floor + floor - 0.5)
-            lamp = (236, 206, 140) if rng.random() < 0.08 else tuple(glass)
-            canvas.wall(x, high, (z, z + step * 0.5), canvas.colour(lamp, z, shade), None)
+            pane = canvas.colour((236, 206, 140) if lamp else glass, z, shade)
+            canvas.wall(x, high, (z, z + step * 0.5), pane, None)
 
 
 def _garden(canvas: Canvas, rng: np.random.Generator, far: float, side: float, half: float, walk: float) -> None:

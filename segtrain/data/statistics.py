@@ -109,7 +109,7 @@ def _common(sizes: dict[tuple[int, int], int]) -> list[tuple[tuple[int, int], in
 
 
 def cache_folder() -> Path:
-    return Path(os.environ.get("SEGTRAIN_CACHE") or Path.home() / ".cache" / "segtrain")
+    return Path(os.environ.get("SEGTRAIN_CACHE") or os.path.expanduser("~/.cache/segtrain"))
 
 
 def load(place: Path) -> tuple[AuditReport | None, str]:

@@ -1,0 +1,185 @@
+"""Does the audit count pixels right, find all faults in one go, and keep only what is still true?"""
+
+from __future__ import annotations
+
+import json
+import os
+
+import cv2
+import numpy as np
+import pytest
+from test_datasets import CAMVID, camvid, ids, picture
+
+from segtrain.config import Data
+from segtrain.data.audit import AuditReport, audit, check_before_training, class_weights
+from segtrain.data.datasets import open_dataset
+from segtrain.errors import DataError
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def data(tmp_path):
+    return camvid(tmp_path / "set", ("a", "b", "c"))
+
+
+def broken(root):
+    """A split of 30 pairs: a broken pair of each kind at the front, 26 whole ones behind."""
+    data = camvid(root, tuple(f"n{i:02d}" for i in range(30)))
+    (root / "val" / "n00.jpg").write_bytes(b"")
+    whole = (root / "val" / "n01.jpg").read_bytes()
+    (root / "val" / "n01.jpg").write_bytes(whole[:-20])
+    ids(root / "valannot" / "n02.png", (0, 77))
+    ids(root / "valannot" / "n03.png", size=(12, 8))
+    return data
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_statistics(data, workers):
+    dataset = open_dataset(data, "val")
+    masks = np.stack([dataset.read_mask(i) for i in range(3)])
+    report = audit(dataset, workers)
+    assert report.images == 3
+    assert report.sizes == {(12, 16): 3}
+    assert not report.faults
+    assert report.pixels.dtype == np.int64
+    assert report.pixels.tolist() == [int((masks == c).sum()) for c in range(11)]
+    assert report.void == int((masks == 255).sum())
+    assert report.images_with.tolist() == [3, *[0] * 9, 3]
+    assert report.fingerprint == dataset.fingerprint()
+    assert any("no pixel of building" in text for text in report.warnings)
+
+
+def test_all_faults_at_once(tmp_path):
+    dataset = open_dataset(broken(tmp_path / "set"), "val")
+    for decode_images in (True, False):
+        report = audit(dataset, decode_images=decode_images)
+        found = {os.path.basename(file): message for file, message in report.faults}
+        assert sorted(found) == ["n00.jpg", "n01.jpg", "n02.png", "n03.png"]
+        assert "0 bytes" in found["n00.jpg"]
+        assert "ends early" in found["n01.jpg"]
+        assert "77 (96 pixels)" in found["n02.png"]
+        assert "12 x 8" in found["n03.png"]
+        assert report.images == 30
+        assert all(message in report.table() for message in found.values())
+
+
+def test_training_is_refused_with_one_error(tmp_path):
+    dataset = open_dataset(broken(tmp_path / "set"), "val")
+    with pytest.raises(DataError) as caught:
+        check_before_training(dataset)
+    assert "4 faults" in str(caught.value)
+    assert "n03.png" in str(caught.value)
+    for index in range(4, 30):
+        ids(tmp_path / "set" / "valannot" / f"n{index:02d}.png", (0, 99))
+    with pytest.raises(DataError) as caught:
+        check_before_training(dataset)
+    lines = str(caught.value).splitlines()
+    assert "30 faults" in lines[0]
+    assert len(lines) == 22
+    assert "and 10 more" in lines[-1]
+
+
+def test_a_split_of_void_is_refused(tmp_path):
+    data = camvid(tmp_path / "set")
+    for name in "ab":
+        ids(tmp_path / "set" / "valannot" / f"{name}.png", (11,))
+    assert any("2 masks are all void" in text for text in audit(open_dataset(data, "val")).warnings)
+    with pytest.raises(DataError, match="every pixel is void"):
+        check_before_training(open_dataset(data, "val"))
+
+
+def test_a_file_that_vanished_is_a_fault(data, tmp_path):
+    dataset = open_dataset(data, "val")
+    os.unlink(tmp_path / "set" / "valannot" / "b.png")
+    report = audit(dataset)
+    assert [os.path.basename(file) for file, _ in report.faults] == ["b.png"]
+
+
+def test_masks_resized_with_interpolation_are_suspected(tmp_path):
+    root = tmp_path / "set"
+    small = np.random.default_rng(0).choice(np.array([0, 5, 9], np.uint8), (20, 20))
+    for name, mode in (("blocky", cv2.INTER_NEAREST), ("smeared", cv2.INTER_LINEAR)):
+        picture(root / "val" / f"{name}.png", (160, 160))
+        (root / "valannot").mkdir(exist_ok=True)
+        cv2.imwrite(str(root / "valannot" / f"{name}.png"), cv2.resize(small, (160, 160), interpolation=mode))
+    texts = audit(open_dataset(Data(layout="camvid", root=str(root)), "val")).warnings
+    assert any("1 masks look resized" in text and "smeared.png" in text for text in texts)
+
+
+def test_statistics_are_kept_until_a_file_changes(data, cache, tmp_path, monkeypatch):
+    dataset = open_dataset(data, "val")
+    first = audit(dataset)
+    assert len(list(cache.iterdir())) == 1
+    monkeypatch.setattr("segtrain.data.audit._scan", lambda *_: pytest.fail("read again"))
+    again = audit(dataset)
+    assert again.to_dict() == first.to_dict()
+    check_before_training(dataset)
+    monkeypatch.undo()
+    monkeypatch.setenv("SEGTRAIN_CACHE", str(cache))
+    mask = ids(tmp_path / "set" / "valannot" / "a.png", (0, 10, 9))
+    os.utime(mask, ns=(1, 1))
+    assert audit(dataset).pixels[9] > 0
+
+
+def test_a_header_check_does_not_stand_for_a_full_one(data, monkeypatch):
+    dataset = open_dataset(data, "val")
+    assert not audit(dataset, decode_images=False).decoded
+    assert audit(dataset).decoded
+    assert audit(dataset, decode_images=False).decoded  # the fuller one serves both
+
+
+def test_faulty_splits_are_not_kept(tmp_path, cache):
+    audit(open_dataset(broken(tmp_path / "set"), "val"))
+    assert not cache.exists() or not list(cache.iterdir())
+
+
+def test_a_cache_of_no_use_is_told(data, cache):
+    dataset = open_dataset(data, "val")
+    audit(dataset)
+    next(cache.iterdir()).write_text('{"name": 1}')
+    assert "read again" in audit(dataset).notes[0]
+    assert not audit(dataset).notes
+    for path in cache.iterdir():
+        path.unlink()
+    cache.rmdir()
+    cache.write_text("a file where the folder should be")
+    report = audit(dataset)
+    assert "SEGTRAIN_CACHE" in report.notes[-1]
+    assert report.images == 3
+
+
+def test_report_round_trip(data):
+    report = audit(open_dataset(data, "val"))
+    content = json.loads(json.dumps(report.to_dict()))
+    assert AuditReport.from_dict(content).to_dict() == report.to_dict()
+    assert "bicyclist" in report.table()
+    assert report.fingerprint in report.table()
+
+
+def test_class_weights():
+    assert class_weights([100, 25, 400, 0], 0.5).tolist() == [1.0, 2.0, 0.5, 1.0]
+    assert class_weights([100, 25, 400, 0], 0.0).tolist() == [1.0] * 4
+    assert class_weights([0, 0]).tolist() == [1.0, 1.0]
+    assert class_weights(np.array([1, 3])).dtype == np.float32
+
+
+def test_generated_scenes_are_audited_too():
+    report = audit(open_dataset(Data(scenes=6, scene_size=(48, 64)), "train"))
+    assert report.pixels.sum() + report.void == 6 * 48 * 64
+    assert not report.faults
+    wrong = Data(scenes=4, scene_size=(48, 64), classes=("x",), label_map={0: 0})
+    assert len(audit(open_dataset(wrong, "train")).faults) == 4
+
+
+def test_camvid_itself():
+    if not CAMVID.is_dir():
+        pytest.skip(f"CamVid is not in {CAMVID}: set SEGTRAIN_CAMVID to its folder")
+    report = audit(open_dataset(Data(layout="camvid", root=str(CAMVID)), "val"), cache=False)
+    assert not report.faults
+    assert not report.warnings
+    assert report.pixels.sum() + report.void == 101 * 360 * 480

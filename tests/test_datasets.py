@@ -1,0 +1,339 @@
+"""Does each layout give the right pairs, and does each kind of bad file or list give one error with a cure?"""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+
+from segtrain.config import Data
+from segtrain.data import decode
+from segtrain.data.datasets import open_dataset
+from segtrain.data.detect import detect
+from segtrain.errors import ConfigError, DataError
+
+CAMVID = Path(os.environ.get("SEGTRAIN_CAMVID") or Path(__file__).parents[2] / "shared" / "data" / "camvid")
+
+
+def picture(path: Path, size: tuple[int, int] = (12, 16), seed: int = 0) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.random.default_rng(seed).integers(0, 255, (*size, 3), np.uint8)).save(path)
+    return path
+
+
+def ids(path: Path, values: tuple[int, ...] = (0, 1), size: tuple[int, int] = (12, 16), palette: bool = False) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    mask = Image.fromarray(np.resize(np.array(values, np.uint8), size))
+    if palette:
+        mask.putpalette([9] * 768)
+    mask.save(path)
+    return path
+
+
+def camvid(root: Path, names: tuple[str, ...] = ("a", "b"), split: str = "val") -> Data:
+    for name in names:
+        picture(root / split / f"{name}.jpg")
+        ids(root / f"{split}annot" / f"{name}.png", (0, 10, 11))
+    return Data(layout="camvid", root=str(root))
+
+
+def test_camvid(tmp_path):
+    data = camvid(tmp_path)
+    dataset = open_dataset(data, "val")
+    image, mask = dataset.read(0)
+    assert len(dataset) == 2
+    assert [entry.meta["name"] for entry in dataset.entries] == ["a", "b"]
+    assert image.shape == (12, 16, 3)
+    assert image.dtype == mask.dtype == np.uint8
+    assert sorted(np.unique(mask)) == [0, 10, 255]  # 11 in the file is void
+    assert dataset.size(1) == (12, 16)
+    assert np.array_equal(dataset.read_image(0), image)
+    assert np.array_equal(dataset.read_mask(0), mask)
+    assert dataset.labels.names[-1] == "bicyclist"
+
+
+def test_camvid_reads_its_own_class_names(tmp_path):
+    data = camvid(tmp_path)
+    (tmp_path / "classes.txt").write_text("\n".join(f"c{i}" for i in range(11)) + "\nVoid\n")
+    labels = open_dataset(data, "val").labels
+    assert labels.names == tuple(f"c{i}" for i in range(11))
+    assert labels.raw_to_train[11] == 255
+
+
+def test_cityscapes(tmp_path):
+    for city in ("aachen", "bonn"):
+        stem = f"{city}_000000_000019"
+        picture(tmp_path / "leftImg8bit" / "val" / city / f"{stem}_leftImg8bit.png")
+        ids(tmp_path / "gtFine" / "val" / city / f"{stem}_gtFine_labelIds.png", (7, 33, 4))
+        ids(tmp_path / "gtFine" / "val" / city / f"{stem}_gtFine_instanceIds.png")
+        ids(tmp_path / "gtFine" / "val" / city / f"{stem}_gtFine_color.png")
+    dataset = open_dataset(Data(layout="cityscapes", root=str(tmp_path)), "val")
+    assert [e.meta["name"] for e in dataset.entries] == ["aachen/aachen_000000_000019", "bonn/bonn_000000_000019"]
+    assert sorted(np.unique(dataset.read_mask(0))) == [0, 18, 255]
+
+
+def test_ade20k(tmp_path):
+    for short, folder in (("train", "training"), ("val", "validation")):
+        picture(tmp_path / "images" / folder / f"ADE_{short}_1.jpg")
+        ids(tmp_path / "annotations" / folder / f"ADE_{short}_1.png", (0, 1, 150))
+    for split in ("train", "val", "validation"):
+        dataset = open_dataset(Data(layout="ade20k", root=str(tmp_path)), split)
+        assert len(dataset) == 1
+        assert sorted(np.unique(dataset.read_mask(0))) == [0, 149, 255]
+
+
+@pytest.mark.parametrize("sub", ["", "VOC2012", "VOCdevkit/VOC2012"])
+def test_voc(tmp_path, sub):
+    root = tmp_path / sub
+    for name in ("2007_000032", "2007_000033"):
+        picture(root / "JPEGImages" / f"{name}.jpg")
+        ids(root / "SegmentationClass" / f"{name}.png", (0, 20, 255), palette=True)
+    (root / "ImageSets" / "Segmentation").mkdir(parents=True)
+    (root / "ImageSets" / "Segmentation" / "val.txt").write_text("2007_000033\n\n")
+    dataset = open_dataset(Data(layout="voc", root=str(tmp_path)), "val")
+    assert [e.meta["name"] for e in dataset.entries] == ["2007_000033"]
+    assert sorted(np.unique(dataset.read_mask(0))) == [0, 20, 255]
+    with pytest.raises(DataError, match=r"trainval.txt: no such list"):
+        open_dataset(Data(layout="voc", root=str(tmp_path)), "trainval")
+
+
+@pytest.mark.parametrize("ending", ["", "_mask", "_L"])
+def test_a_pair_of_folders(tmp_path, ending):
+    for name in ("x", "y", "deep/z"):
+        picture(tmp_path / "images" / "train" / f"{name}.png")
+        ids(tmp_path / "masks" / "train" / f"{name}{ending}.png")
+    (tmp_path / "images" / "train" / "Thumbs.db").write_bytes(b"-")
+    (tmp_path / "images" / "train" / "._x.png").write_bytes(b"-")
+    dataset = open_dataset(Data(layout="folders", root=str(tmp_path), classes=("a", "b")), "train")
+    assert [e.meta["name"] for e in dataset.entries] == ["deep/z", "x", "y"]
+    assert all(ending in str(e.mask) for e in dataset.entries)
+    with pytest.raises(ConfigError, match=r"data.classes is empty"):
+        open_dataset(Data(layout="folders", root=str(tmp_path)), "train")
+    (tmp_path / "classes.txt").write_text("one\ntwo\nthree\n")
+    assert open_dataset(Data(layout="folders", root=str(tmp_path)), "train").labels.names == ("one", "two", "three")
+
+
+def lists(root: Path) -> list[dict[str, str]]:
+    rows = []
+    for name, split in (("a", "train"), ("b", "val"), ("c", "val")):
+        picture(root / f"{name}.png")
+        ids(root / f"{name}_m.png")
+        rows.append({"image": f"{name}.png", "mask": f"{name}_m.png", "split": split, "town": name.upper()})
+    return rows
+
+
+def test_csv_and_jsonl_lists(tmp_path):
+    rows = lists(tmp_path)
+    header = ",".join(rows[0])
+    (tmp_path / "all.csv").write_text("\ufeff" + "\n".join([header, *(",".join(row.values()) for row in rows)]) + "\n")
+    (tmp_path / "val.jsonl").write_text("\n".join(json.dumps(row) for row in rows[1:]) + "\n\n")
+    base = {"layout": "list", "root": str(tmp_path), "classes": ("a", "b")}
+    from_csv = open_dataset(Data(**base, index="all.csv"), "val")
+    from_json = open_dataset(Data(**base, index="{split}.jsonl"), "val")
+    assert from_csv.entries == from_json.entries
+    assert len(from_csv) == 2
+    assert from_csv.entries[0].meta["town"] == "B"
+
+
+def test_lists_that_are_wrong(tmp_path):
+    lists(tmp_path)
+    data = Data(layout="list", root=str(tmp_path), classes=("a", "b"), index="x.csv")
+    js = data.model_copy(update={"index": "x.jsonl"})
+    for name, text, words in (
+        ("x.csv", "image,masks\na.png,a_m.png\n", "no column 'mask': rename 'masks'"),
+        ("x.csv", "image,mask\na.png,a_m.png\na.png,a_m.png\n", "1 files are listed twice"),
+        ("x.csv", "image,mask\na.png,q.png\n", "1 files do not exist"),
+        ("x.csv", "image,mask\na.png,\n", "without image or mask: rows 1"),
+        ("x.csv", "image,mask\n", "holds no row"),
+        ("x.csv", "image,mask,split\na.png,a_m.png,test\n", "holds no row"),
+        ("x.jsonl", '{"image": "a.png"\n', "line 1 is no JSON"),
+        ("x.jsonl", "[1]\n", "line 1 is no object"),
+    ):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(DataError, match=words) as caught:
+            open_dataset(js if name.endswith("l") else data, "val")
+        assert name in str(caught.value)
+        (tmp_path / name).unlink()
+    (tmp_path / "y.csv").write_text("image,mask\n")
+    with pytest.raises(DataError, match=r"did you mean 'y.csv'"):
+        open_dataset(data, "val")
+
+
+def test_images_and_masks_that_stand_alone(tmp_path):
+    data = camvid(tmp_path, tuple(f"n{i}" for i in range(9)))
+    for i in range(7):
+        (tmp_path / "valannot" / f"n{i}.png").unlink()
+    ids(tmp_path / "valannot" / "other.png")
+    with pytest.raises(DataError) as caught:
+        open_dataset(data, "val")
+    text = str(caught.value)
+    assert "7 files without a mask" in text
+    assert "n4.jpg and 2 more" in text
+    assert "n5.jpg" not in text
+    assert "1 file (masks) without an image" in text
+    assert "other.png" in text
+
+
+def test_folders_that_are_missing_or_empty(tmp_path):
+    data = camvid(tmp_path)
+    with pytest.raises(DataError, match=r"no such folder: did you mean '.*/val'"):
+        open_dataset(data, "vall")
+    with pytest.raises(DataError, match=r"data.root: no such folder"):
+        open_dataset(data.model_copy(update={"root": str(tmp_path / "gone" / "x")}), "val")
+    (tmp_path / "test").mkdir()
+    (tmp_path / "testannot").mkdir()
+    with pytest.raises(DataError, match="holds no image"):
+        open_dataset(data, "test")
+    picture(tmp_path / "val" / "a.png")
+    with pytest.raises(DataError, match="has the same name"):
+        open_dataset(data, "val")
+
+
+def test_a_mask_of_another_size(tmp_path):
+    data = camvid(tmp_path)
+    ids(tmp_path / "valannot" / "a.png", size=(6, 16))
+    with pytest.raises(DataError, match=r"a.png: the mask has 6 x 16 = 96 pixels, its image .*a.jpg has 12 x 16"):
+        open_dataset(data, "val").read(0)
+
+
+def test_exif_turns_are_not_applied(tmp_path):
+    data = camvid(tmp_path, ("a",))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(np.zeros((16, 12, 3), np.uint8)).save(tmp_path / "val" / "a.jpg", exif=exif)
+    dataset = open_dataset(data, "val")
+    assert dataset.read_image(0).shape[:2] == dataset.size(0) == (16, 12)
+    with pytest.raises(DataError, match="EXIF turn"):
+        dataset.read(0)
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
+@pytest.mark.parametrize("suffix", ["jpg", "png", "bmp", "tif", "webp", "gif"])
+def test_damaged_images(tmp_path, suffix):
+    path = picture(tmp_path / f"x.{suffix}", (40, 50))
+    whole = path.read_bytes()
+    assert decode.read_header(str(path)).height == 40
+    assert decode.decode_image(str(path)).shape == (40, 50, 3)
+    decode.check_whole(str(path))
+    for content, words in (
+        (b"", "0 bytes"),
+        (whole[: len(whole) // 2], None),
+        (whole[:20], None),
+        (b"<html>not found</html>" * 9, "not an image"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=words) as caught:
+            decode.decode_image(str(path))
+        assert str(path) in str(caught.value)
+        assert "take it out" in str(caught.value)
+        if suffix in ("jpg", "png"):
+            with pytest.raises(DataError):
+                decode.check_whole(str(path))
+    path.unlink()
+    with pytest.raises(DataError, match="No such file"):
+        decode.decode_image(str(path))
+    if suffix == "png":
+        for place in (len(whole) // 2, len(whole) - 20):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ 255]) + whole[place + 1 :])
+            with pytest.raises(DataError, match="checksum"):
+                decode.decode_image(str(path))
+            with pytest.raises(DataError, match="checksum"):
+                decode.decode_mask(str(path))
+
+
+def test_a_bomb_is_refused_by_its_header(tmp_path):
+    path = picture(tmp_path / "x.png")
+    content = bytearray(path.read_bytes())
+    content[16:24] = (100_000).to_bytes(4, "big") * 2
+    path.write_bytes(content)
+    for read in (decode.decode_image, decode.decode_mask, decode.read_header):
+        with pytest.raises(DataError, match=r"100000 x 100000 pixels.*tiles"):
+            read(str(path))
+
+
+def test_decoders_agree(tmp_path, monkeypatch):
+    smooth = cv2.resize(np.random.default_rng(0).integers(0, 255, (6, 8, 3), np.uint8), (64, 48))
+    for name, options in (("a.jpg", {"quality": 92}), ("b.png", {}), ("c.jpg", {"quality": 92, "subsampling": 0})):
+        Image.fromarray(smooth).save(tmp_path / name, **options)
+        ours = decode.decode_image(str(tmp_path / name))
+        assert np.abs(ours.astype(int) - np.array(Image.open(tmp_path / name)).astype(int)).max() <= 1
+        assert np.array_equal(ours, decode.decode_image((tmp_path / name).read_bytes()))
+    fast = decode.decode_image(str(tmp_path / "a.jpg"))
+    real = builtins.__import__
+
+    def without(name, *rest):
+        if name == "simplejpeg":
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    assert np.abs(decode.decode_image(str(tmp_path / "a.jpg")).astype(int) - fast).max() <= 1
+
+
+def test_images_of_other_modes(tmp_path):
+    grey = np.arange(48, dtype=np.uint8).reshape(6, 8) * 5
+    Image.fromarray(grey).save(tmp_path / "grey.png")
+    Image.fromarray(grey).save(tmp_path / "grey.jpg", quality=100)
+    Image.fromarray(grey.astype(np.uint16) << 8).save(tmp_path / "deep.png")
+    Image.fromarray(grey.astype(np.uint16) << 8).save(tmp_path / "deep.tif")
+    Image.fromarray(np.dstack([grey] * 3 + [grey * 0])).save(tmp_path / "clear.png")
+    Image.fromarray(grey).convert("P").save(tmp_path / "palette.png")
+    for name in ("grey.png", "grey.jpg", "deep.png", "deep.tif", "clear.png", "palette.png"):
+        image = decode.decode_image(str(tmp_path / name))
+        assert image.shape == (6, 8, 3)
+        assert image.dtype == np.uint8
+        assert np.abs(image[..., 0].astype(int) - grey).max() <= 2, name
+    Image.fromarray(np.dstack([grey] * 4), "CMYK").save(tmp_path / "print.jpg")
+    assert decode.decode_image(str(tmp_path / "print.jpg")).shape == (6, 8, 3)
+
+
+def test_fingerprint_is_of_names_sizes_and_labels_alone(tmp_path):
+    first, second = camvid(tmp_path / "one"), camvid(tmp_path / "two")
+    marks = [open_dataset(data, "val").fingerprint() for data in (first, second)]
+    assert marks[0] == marks[1]
+    assert len(marks[0]) == 12
+    changed = open_dataset(first.model_copy(update={"ignore_index": 200}), "val").fingerprint()
+    picture(tmp_path / "two" / "val" / "a.jpg", seed=5)
+    assert len({marks[0], changed, open_dataset(second, "val").fingerprint()}) == 3
+
+
+def test_layouts_are_detected(tmp_path):
+    camvid(tmp_path / "c")
+    camvid(tmp_path / "c", split="train")
+    ids(tmp_path / "l" / "labels" / "x" / "a.png")
+    picture(tmp_path / "l" / "images" / "x" / "a.png")
+    lists(tmp_path / "j")
+    (tmp_path / "j" / "val.jsonl").write_text("")
+    picture(tmp_path / "images" / "training" / "a.jpg")
+    ids(tmp_path / "annotations" / "training" / "a.png")
+    data, splits = detect(str(tmp_path / "c"))
+    assert (data.layout, splits) == ("camvid", ("train", "val"))
+    data, splits = detect(str(tmp_path / "l"))
+    assert (data.layout, data.masks, splits) == ("folders", "labels/{split}", ("x",))
+    data, splits = detect(str(tmp_path / "j"))
+    assert (data.layout, data.index, splits) == ("list", "{split}.jsonl", ("val",))
+    data, splits = detect(str(tmp_path))
+    assert (data.layout, splits) == ("ade20k", ("train",))
+    with pytest.raises(DataError, match="no known layout"):
+        detect(str(tmp_path / "annotations"))
+
+
+def test_camvid_itself():
+    if not CAMVID.is_dir():
+        pytest.skip(f"CamVid is not in {CAMVID}: set SEGTRAIN_CAMVID to its folder")
+    data, splits = detect(str(CAMVID))
+    assert data.layout == "camvid"
+    assert set(splits) >= {"train", "val"}
+    dataset = open_dataset(data, "val")
+    assert len(dataset) == 101
+    assert dataset.labels.num_classes == 11
+    assert dataset.size(0) == (360, 480)
+    image, mask = dataset.read(0)
+    assert image.shape == (360, 480, 3)
+    assert set(np.unique(mask)) <= {*range(11), 255}

@@ -1,0 +1,230 @@
+"""Do masks of every kind become train ids, and does every wrong value name its file, count and cure?"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from segtrain.config import Data
+from segtrain.data import presets
+from segtrain.data.classes import label_space, read_classes
+from segtrain.data.decode import decode_mask
+from segtrain.data.labels import LabelSpace, colour_wheel, plain_space
+from segtrain.errors import ConfigError, DataError
+
+SPACE = LabelSpace(
+    ("road", "car"), ((128, 64, 128), (0, 0, 142)), 255, {7: 0, 26: 1, 0: 255}, {0x804080: 0, 0x00008E: 1}
+)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.int16, np.int32, np.uint32, np.int64])
+def test_remap_takes_any_integer_type(kind):
+    raw = np.array([[7, 26, 0], [26, 26, 7]], kind)
+    mapped = SPACE.remap(raw)
+    assert mapped.dtype == np.uint8
+    assert mapped.tolist() == [[0, 1, 255], [1, 1, 0]]
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.int32])
+def test_unknown_ids_are_named_with_their_pixels(kind):
+    raw = np.full((10, 10), 7, kind)
+    raw[0, :4], raw[1, :2] = 99, 3
+    with pytest.raises(DataError) as caught:
+        SPACE.remap(raw, "masks/a.png")
+    text = str(caught.value)
+    for part in ("masks/a.png", "99 (4 pixels)", "3 (2 pixels)", "6 pixels in all", "data.label_map={99: -1}"):
+        assert part in text
+
+
+def test_ids_beyond_the_table_are_unknown_not_wrapped():
+    for raw in (np.array([[65536 + 7]], np.int32), np.array([[-1]], np.int16), np.array([[7 + 256]], np.uint16)):
+        with pytest.raises(DataError, match="unknown ids"):
+            SPACE.remap(raw)
+    assert presets.CITYSCAPES19.remap(np.array([[-1, 7]], np.int16)).tolist() == [[255, 0]]
+
+
+def test_many_classes_leave_room_for_the_unknown():
+    space = plain_space(tuple(map(str, range(254))))
+    assert space.remap(np.array([[0, 253, 255]], np.uint8)).tolist() == [[0, 253, 255]]
+    with pytest.raises(DataError, match=r"254 \(1 pixels\)"):
+        space.remap(np.array([[254]], np.uint8))
+
+
+def test_rgb_masks_by_colour():
+    rgb = np.array([[[128, 64, 128], [0, 0, 142]]], np.uint8)
+    assert SPACE.remap(rgb).tolist() == [[0, 1]]
+    rgb[0, 1] = (1, 2, 3)
+    with pytest.raises(DataError, match=r"\(1, 2, 3\) \(1 pixels\)"):
+        SPACE.remap(rgb)
+
+
+def test_rgb_masks_without_colours():
+    space = plain_space(("a", "b"))
+    assert space.remap(np.repeat(np.array([[[0], [1]]], np.uint8), 3, axis=2)).tolist() == [[0, 1]]
+    with pytest.raises(DataError, match="red green blue name"):
+        space.remap(np.array([[[0, 1, 0]]], np.uint8))
+
+
+def test_interpolated_masks_are_called_so():
+    raw = np.zeros((100, 100), np.uint8)
+    raw[:, 50:] = 26
+    raw[:, 45:50] = (4, 8, 13, 17, 21)
+    with pytest.raises(DataError, match="interpolation: use nearest"):
+        LabelSpace(("a", "b"), colour_wheel(2), 255, {0: 0, 26: 1}).remap(raw)
+
+
+def test_shapes_and_types_that_are_no_mask():
+    for raw in (np.zeros((2, 2), np.float32), np.zeros((2, 2, 4), np.uint8), np.zeros(4, np.uint8)):
+        with pytest.raises(DataError, match="one integer a pixel"):
+            SPACE.remap(raw, "x")
+
+
+def test_colourise_and_dict_round_trip():
+    assert SPACE.colourise(np.array([[0, 1, 255]], np.uint8)).tolist() == [[[128, 64, 128], [0, 0, 142], [0, 0, 0]]]
+    for space in (SPACE, presets.CAMVID11, presets.CITYSCAPES19, presets.VOC21):
+        assert LabelSpace.from_dict(space.to_dict()) == space
+    with pytest.raises(DataError, match="no description of labels"):
+        LabelSpace.from_dict({"names": ["a"]})
+
+
+def test_presets():
+    sizes = {
+        p.num_classes: p
+        for p in (presets.CAMVID11, presets.CITYSCAPES19, presets.ADE20K150, presets.VOC21, presets.SCENES)
+    }
+    assert sorted(sizes) == [10, 11, 19, 21, 150]
+    assert presets.CAMVID11.raw_to_train[11] == 255
+    assert presets.CITYSCAPES19.raw_to_train[33] == 18
+    assert presets.CITYSCAPES19.raw_to_train[29] == 255
+    assert presets.ADE20K150.raw_to_train[0] == 255
+    assert presets.ADE20K150.raw_to_train[150] == 149
+    assert presets.ADE20K150.names[12] == "person"
+    assert presets.ADE20K150.names[149] == "flag"
+    assert presets.VOC21.palette[15] == (192, 128, 128)  # person in the development kit
+
+
+def _png(colour_type: int, bits: int, rows: np.ndarray, extra: bytes = b"") -> bytes:
+    """A PNG made by hand: packs values into samples of ``bits`` bits."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    height, width = rows.shape
+    lines = b""
+    for row in rows:
+        text = "".join(f"{value:0{bits}b}" for value in row)
+        text += "0" * (-len(text) % 8)
+        lines += b"\0" + bytes(int(text[i : i + 8], 2) for i in range(0, len(text), 8))
+    head = struct.pack(">IIBBBBB", width, height, bits, colour_type, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + extra + chunk(b"IDAT", zlib.compress(lines)) + chunk(b"IEND", b"")
+    )
+
+
+@pytest.mark.parametrize(
+    ("bits", "palette"),
+    [(bits, palette) for palette in (False, True) for bits in (1, 2, 4, 8, 16) if not (palette and bits == 16)],
+)
+def test_png_masks_keep_their_stored_values(bits, palette):
+    rows = np.arange(35).reshape(5, 7) % (1 << bits) * (257 if bits == 16 else 1)
+    extra = b""
+    if palette:  # all entries of one colour: only indices tell them apart
+        body = bytes([9, 9, 9]) * (1 << bits)
+        extra = struct.pack(">I", len(body)) + b"PLTE" + body + struct.pack(">I", zlib.crc32(b"PLTE" + body))
+        body = bytes([0])
+        extra += struct.pack(">I", 1) + b"tRNS" + body + struct.pack(">I", zlib.crc32(b"tRNS" + body))
+    assert np.array_equal(decode_mask(_png(3 if palette else 0, bits, rows, extra)), rows)
+
+
+def test_masks_by_pillow_and_opencv_agree(tmp_path):
+    ids = (np.arange(12 * 9).reshape(12, 9) % 21).astype(np.uint8)
+    picture = Image.fromarray(ids)
+    picture.putpalette([c for colour in colour_wheel(256) for c in colour])
+    for name in ("a.png", "a.bmp", "a.gif", "a.tif"):
+        picture.save(tmp_path / name)
+        assert np.array_equal(decode_mask(str(tmp_path / name)), ids), name
+    Image.fromarray(ids.astype(np.uint16) * 1000).save(tmp_path / "b.tif")
+    assert np.array_equal(decode_mask(str(tmp_path / "b.tif")), ids.astype(np.uint16) * 1000)
+    rgba = np.dstack([ids, ids // 2, ids // 3, np.full_like(ids, 255)])
+    Image.fromarray(rgba).save(tmp_path / "c.png")
+    assert np.array_equal(decode_mask(str(tmp_path / "c.png")), rgba[..., :3])
+    Image.merge("LA", [Image.fromarray(ids), Image.fromarray(rgba[..., 3])]).save(tmp_path / "d.png")
+    assert np.array_equal(decode_mask(str(tmp_path / "d.png")), ids)
+    Image.fromarray(ids == 3).save(tmp_path / "e.png")
+    assert np.array_equal(decode_mask(str(tmp_path / "e.png")), ids == 3)
+
+
+def test_a_jpeg_mask_is_refused(tmp_path):
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "m.jpg")
+    with pytest.raises(DataError, match="save masks as PNG"):
+        decode_mask(str(tmp_path / "m.jpg"))
+
+
+def test_label_space_from_the_config():
+    folders = {"layout": "folders", "root": "/nowhere"}
+    space = label_space(Data(**folders, classes=("a", "b")))
+    assert space.raw_to_train == {0: 0, 1: 1, 255: 255}
+    space = label_space(Data(**folders, classes=("a", "b"), label_map={10: 0, 20: 1, 30: -1}, ignore_index=254))
+    assert space.raw_to_train == {10: 0, 20: 1, 30: 254, 254: 254}
+    assert label_space(Data(**folders, label_map={5: 0, 6: 2})).num_classes == 3
+    moved = label_space(Data(layout="camvid", root="x", ignore_index=100), presets.CAMVID11)
+    assert moved.raw_to_train[11] == 100
+    assert moved.ignore_index == 100
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"classes": ()}, "classes.txt"),
+        ({"classes": ("a", "a")}, "twice"),
+        ({"classes": ("a", "b"), "ignore_index": 1}, "label_map={1: -1"),
+        ({"classes": ("a", "b"), "label_map": {0: 2}}, "from 0 to 1"),
+        ({"classes": ("a",), "label_map": {0: -2}}, "-1 to ignore"),
+        ({"classes": tuple(map(str, range(255)))}, "from 1 to 254"),
+    ],
+)
+def test_label_settings_that_cannot_be(settings, words):
+    with pytest.raises(ConfigError, match=words):
+        label_space(Data(layout="folders", root="x", **settings))
+
+
+def test_names_of_another_number_than_the_layouts():
+    with pytest.raises(ConfigError, match=r"5 names.*19 classes.*label_map"):
+        label_space(Data(layout="cityscapes", root="x", classes=tuple("abcde")), presets.CITYSCAPES19)
+
+
+def test_class_files(tmp_path):
+    path = tmp_path / "classes.txt"
+    path.write_text("# the street\nroad\n\ntraffic sign  # any\n")
+    assert read_classes(path).names == ("road", "traffic sign")
+    path.write_text("128 64 128 road\n0,0,142\tcar\n0 0 70 car\n0 0 0 Void\n")
+    space = read_classes(path, 254)
+    assert space.names == ("road", "car")
+    assert space.palette == ((128, 64, 128), (0, 0, 142))
+    assert space.colours == {0x804080: 0, 0x00008E: 1, 0x000046: 1, 0: 254}
+    (tmp_path / "c.yaml").write_text("road: [128, 64, 128]\ncar: [0, 0, 142]\n")
+    assert read_classes(tmp_path / "c.yaml").names == ("road", "car")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "holds no class name"),
+        ("1 2 3 a\nb\n", "'b' has no colour"),
+        ("1 2 300 a\n", "from 0 to 255"),
+        ("1 2 3 a\n1 2 3 b\n", "two lines"),
+    ],
+)
+def test_class_files_that_are_wrong(tmp_path, text, words):
+    path = tmp_path / "classes.txt"
+    path.write_text(text)
+    with pytest.raises(DataError, match=words) as caught:
+        read_classes(path)
+    assert str(path) in str(caught.value)
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DataError, match="UTF-8"):
+        read_classes(path)
