@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from segtrain import __version__
-from segtrain.errors import SegtrainError
+from segtrain.errors import EXIT_ERROR, SegtrainError
 
 EXAMPLES = """examples:
   segtrain train                                         generated street scenes, no data needed
@@ -71,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = build_parser()
     known, overrides = parser.parse_known_args(arguments)
-    takes_settings = known.verb in ("train", "eval", "predict", "prove", "data")
+    takes_settings = known.verb in ("train", "eval", "prove", "data")
     if takes_settings and "=" in (getattr(known, "config", None) or ""):  # `segtrain train key=value`, no file
         overrides, known.config = [known.config, *overrides], None
     if overrides and not takes_settings:
@@ -135,29 +135,30 @@ def _eval(known: argparse.Namespace, overrides: list[str], arguments: list[str])
 def _predict(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
     from segtrain.infer.predict import predict
 
-    for line in predict(known.run, known.images, known.out, which=known.which, device=known.device, overrides=overrides):
-        print(line)
+    done = predict(known.run, known.images, known.out, which=known.which, device=known.device, say=print)
+    print(f"{len(done)} masks in {known.out}/masks, overlays in {known.out}/overlays")
     return 0
 
 
 def _export(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
     from segtrain.infer.export import export
 
-    for line in export(known.run, known.out or known.run / "export", known.formats.split(","), which=known.which):
-        print(line)
+    done = export(known.run, known.out or known.run / "export", tuple(known.formats.split(",")), which=known.which)
+    print("\n".join(map(str, done.files)))
+    if done.onnx:
+        print(f"onnxruntime against torch: {json.dumps(done.onnx)}")
     return 0
 
 
 def _data_check(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
-    from segtrain.data.audit import check_folder
+    from segtrain.data.check import check_folder
 
     reports = check_folder(known.dir, known.split, overrides)
     if known.json:
-        print(json.dumps({split: report.to_dict() for split, report in reports.items()}))
+        print(json.dumps({report.split: report.to_dict() for report in reports}))
     else:
-        for report in reports.values():
-            print(report.table())
-    return 2 if any(report.faults for report in reports.values()) else 0
+        print("\n\n".join(report.table() for report in reports))
+    return EXIT_ERROR if any(report.faults for report in reports) else 0
 
 
 def _runs(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:

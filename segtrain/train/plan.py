@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from segtrain.config import Config, Size, duration_in_steps
+from segtrain.data.loader import worker_count
 from segtrain.errors import ConfigError
-from segtrain.parallel.cluster import Cluster, cores
+from segtrain.parallel.cluster import Cluster
 
 
 @dataclass(frozen=True)
@@ -55,16 +56,9 @@ def make_plan(config: Config, samples: int, cluster: Cluster, has_gpu: bool) -> 
         save_every=max(1, duration_in_steps(config.checkpoint.every, samples, train.batch_size)),
         samples=samples,
         batch_size=train.batch_size,
-        workers=loader_threads(config, cluster, has_gpu),
+        workers=worker_count(config.data.workers, cluster.local_world_size, cpu_training=not has_gpu),
         crops=_crops(config, steps),
     )
-
-
-def loader_threads(config: Config, cluster: Cluster, has_gpu: bool) -> int:
-    if config.data.workers != "auto":
-        return int(config.data.workers)
-    # On a CPU the model needs every core: one thread is enough to read ahead. With a GPU, all cores decode.
-    return max(1, cores() // cluster.local_world_size) if has_gpu else 1
 
 
 def _crops(config: Config, steps: int) -> tuple[tuple[int, Size, float], ...]:

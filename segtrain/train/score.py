@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from segtrain.data.datasets import open_dataset
-from segtrain.infer.predict import load_run
+from segtrain.data.loader import worker_count
+from segtrain.errors import DataError
+from segtrain.infer.load import load_run
 from segtrain.observe.console import class_table
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import start
 from segtrain.train.evaluate import evaluate
-from segtrain.train.plan import loader_threads
+from segtrain.train.rundir import open_run
 
 
 def score(run_dir: Path, overrides: list[str], which: str, cluster: Cluster, quiet: bool) -> dict[str, Any] | None:
@@ -19,8 +21,14 @@ def score(run_dir: Path, overrides: list[str], which: str, cluster: Cluster, qui
 
     ``overrides`` change the run's config: data.root, data.split, eval.tile, ... Raises SegtrainError.
     """
-    model, config, labels = load_run(run_dir, which, overrides=overrides)
+    model, _, labels = load_run(run_dir, which)
+    config = open_run(run_dir, overrides)
     dataset = open_dataset(config.data, config.data.split)
+    if dataset.labels.num_classes != labels.num_classes:
+        raise DataError(
+            f"{dataset.name} has {dataset.labels.num_classes} classes, the run {run_dir} was trained on {labels.num_classes}: "
+            "score it on data with the same classes"
+        )
     with start(config.parallel, cluster, config.train.device) as strategy:
         result = evaluate(
             model.to(strategy.device),
@@ -31,7 +39,7 @@ def score(run_dir: Path, overrides: list[str], which: str, cluster: Cluster, qui
             rank=strategy.rank,
             world=strategy.world_size,
             all_reduce=strategy.reduce,
-            workers=loader_threads(config, cluster, strategy.device.type == "cuda"),
+            workers=worker_count(config.data.workers, cluster.local_world_size, strategy.device.type == "cpu"),
             base_scale=config.data.base_scale,
         )
     if cluster.rank:

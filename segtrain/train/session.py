@@ -170,7 +170,7 @@ def open_session(config: Config, strategy: Strategy) -> Session:
     model = strategy.wrap(network)
     plain = unwrapped(model)
     weights = torch.tensor(prepared["weights"]) if prepared["weights"] else None
-    criterion = build_criterion(config.loss, labels.num_classes, labels.ignore_index, weights).to(strategy.device)
+    criterion = build_criterion(config.loss, labels.num_classes, labels.ignore_index, weights)
     optimizer = build_optimizer(plain, [p for p in plain.parameters() if id(p) in encoder], config.optim)
     ema = Ema(plain, config.optim.ema) if config.optim.ema else None
     scaler = LossScaler(config.train.precision == "fp16")
@@ -243,11 +243,12 @@ def _prepare(config: Config, dataset: Dataset, validation: Dataset) -> dict[str,
         weights = list(config.loss.class_weights)
     if config.data.check == "full" or config.loss.class_weights == "auto":
         report = check_before_training(dataset)
-        remarks += report.warnings
+        remarks += [*report.warnings, *report.notes]
         if config.loss.class_weights == "auto":
             weights = [float(w) for w in class_weights(report.pixels, config.loss.class_weight_power)]
         if config.data.check == "full":
-            remarks += check_before_training(validation).warnings
+            report = check_before_training(validation)
+            remarks += [*report.warnings, *report.notes]
     return {"remarks": remarks, "weights": weights}
 
 

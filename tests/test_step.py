@@ -1,0 +1,141 @@
+"""Promise 1: the same global batch gives the same gradient on 1, 2 and 4 ranks and under accumulation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+LOSSES = ["ce", "ohem", "focal", "dice", "jaccard", "lovasz", "tversky", "ce+dice", "weighted"]
+
+RANK = """
+import json, os, sys
+import torch
+from torch import nn
+from segtrain.config import Loss, Parallel
+from segtrain.losses import build_criterion
+from segtrain.observe.clock import Clock
+from segtrain.parallel.cluster import discover
+from segtrain.parallel.strategy import start, unwrapped
+from segtrain.data.order import rank_slice
+from segtrain.train.step import Micro, Precision, gradients
+
+SETTINGS = json.loads(os.environ["SETTINGS"])
+torch.manual_seed(0)
+images = torch.randn(8, 3, 24, 20, dtype=torch.float64)
+masks = torch.randint(0, 5, (8, 24, 20))
+masks[0] = 255                       # an image that is all void
+masks[1, 3:] = 255                   # void spread unevenly
+masks[5, :, :15] = 255
+masks[masks == 4] = 255 if SETTINGS.get("absent") else 4
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        norm = nn.BatchNorm2d(8) if SETTINGS.get("sync_bn") else nn.GroupNorm(2, 8)
+        self.body = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), norm, nn.SiLU(), nn.Dropout(0.0), nn.Conv2d(8, 5, 3, 1, 1))
+        self.aux = nn.Conv2d(3, 5, 4, 4)
+
+    def forward(self, images, low=False):
+        return self.body(images), self.aux(images)
+
+    def upsample(self, low, size):
+        return nn.functional.interpolate(low, size, mode="bilinear", align_corners=False)
+
+
+cluster = discover()
+parallel = Parallel(strategy=SETTINGS.get("strategy", "auto"), sync_bn=SETTINGS.get("sync_bn", False))
+found = {}
+with start(parallel, cluster, "cpu") as strategy:
+    for name in SETTINGS["losses"]:
+        weights = torch.tensor([1.0, 2.0, 0.5, 3.0, 1.5]) if name == "weighted" else None
+        terms = ["ce"] if name == "weighted" else name.split("+")
+        criterion = build_criterion(Loss(terms=terms), 5, 255, weights)
+        for accumulate in SETTINGS["accumulate"]:
+            model = strategy.wrap(Net().double())
+            model.train()
+            micros = []
+            for micro in range(accumulate):
+                part = rank_slice(8, cluster.world_size, cluster.rank, accumulate, micro)
+                micros.append(Micro(images[part], masks[part]))
+            share, votes = gradients(
+                model, micros, criterion, strategy, Precision("cpu", None), seed=0,
+                votes=torch.ones(1, dtype=torch.float64), aux_weight=0.4, clock=Clock(),
+            )
+            assert float(votes) == cluster.world_size
+            plain = unwrapped(model)
+            whole = [p.grad.full_tensor() if hasattr(p.grad, "full_tensor") else p.grad for p in plain.parameters()]
+            loss = strategy.reduce(share)
+            found[f"{name}/{accumulate}"] = (loss, whole, {k: v.clone() for k, v in plain.named_buffers()})
+if cluster.rank == 0:
+    torch.save(found, SETTINGS["out"])
+"""
+
+
+def gradients_on(run_ranks: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: int, **settings):  # type: ignore[no-untyped-def]
+    import json
+
+    out = tmp_path / f"gradients-{world}-{len(list(tmp_path.iterdir()))}.pt"
+    settings = {"losses": LOSSES, "accumulate": [1], "out": str(out), **settings}
+    monkeypatch.setenv("SETTINGS", json.dumps(settings))
+    run_ranks(RANK, world)
+    return torch.load(out, weights_only=True)
+
+
+def relative(a: list[torch.Tensor], b: list[torch.Tensor]) -> float:
+    flat_a, flat_b = (torch.cat([t.reshape(-1) for t in x]) for x in (a, b))
+    return float((flat_a - flat_b).norm() / flat_b.norm())
+
+
+def assert_same(found, reference, bound: float) -> None:  # type: ignore[no-untyped-def]
+    for key, (loss, gradient, _) in found.items():
+        expected_loss, expected, _ = reference[key.split("/")[0] + "/1"]
+        assert float(expected_loss) > 0
+        assert float(loss) == pytest.approx(float(expected_loss), rel=bound), key
+        assert relative(gradient, expected) < bound, key
+
+
+def test_gradients_do_not_know_the_number_of_ranks(run_ranks, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    one = gradients_on(run_ranks, tmp_path, monkeypatch, 1, accumulate=[1, 2, 4])
+    assert_same(one, one, 1e-6)
+    for world, accumulate in ((2, [1, 2]), (4, [1, 2])):
+        assert_same(gradients_on(run_ranks, tmp_path, monkeypatch, world, accumulate=accumulate), one, 1e-6)
+
+
+def test_with_synchronised_batch_norm_as_well(run_ranks, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    settings = {"losses": ["ce", "dice"], "sync_bn": True}
+    one = gradients_on(run_ranks, tmp_path, monkeypatch, 1, **settings)
+    two = gradients_on(run_ranks, tmp_path, monkeypatch, 2, **settings)
+    assert_same(two, one, 1e-6)
+    for name, mean in one["ce/1"][2].items():
+        assert torch.allclose(mean.double(), two["ce/1"][2][name].double(), rtol=1e-6), name
+
+
+def test_an_extra_forward_moves_no_running_statistics(run_ranks, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """Dice under accumulation reads the logits twice; batch norm must see each micro-batch once."""
+    found = gradients_on(run_ranks, tmp_path, monkeypatch, 1, losses=["ce", "dice"], accumulate=[2], sync_bn=True)
+    for name, value in found["ce/2"][2].items():
+        assert torch.equal(value, found["dice/2"][2][name]), name
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "smddp"])
+def test_other_strategies_give_the_same_gradient(run_ranks, tmp_path, monkeypatch, strategy: str) -> None:  # type: ignore[no-untyped-def]
+    if strategy == "fsdp":
+        pytest.importorskip("torch.distributed.fsdp", reason="FSDP2 needs torch 2.4")
+        if not hasattr(torch.distributed.fsdp, "fully_shard"):
+            pytest.skip("this torch has no fully_shard (2.6)")
+    else:
+        monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "standin"))
+    settings = {"losses": ["ce", "dice"], "accumulate": [1, 2]}
+    one = gradients_on(run_ranks, tmp_path, monkeypatch, 1, losses=["ce", "dice"])
+    original = run_ranks
+
+    def with_standin(code: str, world: int) -> list[str]:
+        return original(code, world, path=str(Path(__file__).parent / "standin"))
+
+    found = gradients_on(with_standin, tmp_path, monkeypatch, 2, strategy=strategy, **settings)
+    assert_same(found, one, 1e-6)
