@@ -1,0 +1,234 @@
+"""How many images a second does segtrain train, next to other trainers, on this machine, in one interleaved run?
+
+    python bench/rivals_train.py --install all --envs /tmp/rivals            # once; see rivals/install.py
+    python bench/rivals_train.py --envs /tmp/rivals                          # rivals as their users start them: one process
+    python bench/rivals_train.py --envs /tmp/rivals --ranks per-core         # rivals too with one process a core (torchrun)
+
+Same SMP model from scratch, global batch, crop, float32, pictures, cross-entropy with void; each rival with its own loop, optimizer,
+logging and input pipeline at their defaults (rivals/*.py say which), in its own environment and process. segtrain runs as
+``segtrain train`` with its defaults but for scale and colour jitter, which the others do not draw either.
+Sides take turns: ours, A, B, ..., ours, A, ...; a ratio is formed within each round, and its median over rounds is reported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from rivals import install, pictures, race
+
+HERE = Path(__file__).resolve().parent
+OURS = "segtrain"
+DEFAULT = ("torchvision", "lightning", "mmengine", "composer", "hf")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--envs", type=Path, default=Path("/tmp/rivals"), help="folder of the rivals' environments")
+    parser.add_argument("--install", default="", help="make environments, then stop: names, or 'all'")
+    parser.add_argument("--base", default="", help="with --install: take torch and SMP from this interpreter")
+    parser.add_argument("--models", default="unet,deeplabv3plus")
+    parser.add_argument("--rivals", default=",".join(DEFAULT), help=f"any of {', '.join(install.RIVALS)}; or 'none'")
+    parser.add_argument("--ranks", default="default", help="of a rival: default (one process), per-core, or a number")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--warmup", type=int, default=2, help="steps before the clock starts")
+    parser.add_argument("--steps", type=int, default=6, help="steps timed")
+    parser.add_argument("--batch", type=int, default=8, help="global batch")
+    parser.add_argument("--crop", type=int, default=256)
+    parser.add_argument("--classes", type=int, default=11)
+    parser.add_argument("--workers", type=int, default=-1, help="loader processes of rivals; -1: their usual number")
+    parser.add_argument("--data", default="", help="CamVid folder, or images/train + masks/train; empty: generated")
+    parser.add_argument("--ours", default="", help="more settings for segtrain: 'key=value key=value'")
+    parser.add_argument(
+        "--segtrain", default=sys.executable, help="interpreter that has segtrain; 'none': rivals alone"
+    )
+    parser.add_argument("--timeout", type=float, default=240.0, help="seconds that one start may take")
+    parser.add_argument("--out", type=Path, default=None, help="without ending; empty: bench/results/DATE-rivals-train")
+    return parser.parse_args()
+
+
+def command(side: str, args: argparse.Namespace, data: str, model: str, folder: Path) -> tuple[list[str], Path]:
+    """How a side is started, and the file in which its steps appear."""
+    steps = args.warmup + args.steps
+    if side == OURS:
+        settings = {
+            "out": folder / "run",
+            "data.layout": "folders",
+            "data.root": data,
+            "data.classes": json.dumps([f"class{index}" for index in range(args.classes)]),
+            "data.crop": json.dumps([args.crop, args.crop]),
+            "data.scale": "[1.0, 1.0]",
+            "data.jitter": "[0.0, 0.0, 0.0]",
+            "model.arch": model,
+            "model.encoder": "resnet18",
+            "train.batch_size": args.batch,
+            "train.duration": f"{steps}st",
+            "train.device": "cpu",
+            "log.every": 1,
+        }
+        items = [f"{key}={value}" for key, value in settings.items()] + args.ours.split()
+        return [args.segtrain, "-m", "segtrain", "train", *items], folder / "run" / "journal.jsonl"
+    python, ranks = str(install.python_of(args.envs, side)), rival_ranks(args)
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
+    marks = folder / "marks.jsonl"
+    options = {
+        "--data": data, "--model": model, "--batch": args.batch, "--crop": args.crop, "--classes": args.classes,
+        "--steps": steps, "--workers": args.workers, "--marks": marks,
+    }  # fmt: skip
+    script = str(HERE / "rivals" / install.RIVALS[side].script)
+    return [python, *launcher, script, *(str(part) for item in options.items() for part in item)], marks
+
+
+def rival_ranks(args: argparse.Namespace) -> int:
+    if args.ranks == "default":
+        return 1
+    return len(os.sched_getaffinity(0)) if args.ranks == "per-core" else int(args.ranks)
+
+
+def compete(args: argparse.Namespace, sides: list[str], data: str, work: Path, note) -> list[race.Result]:
+    """All models, all rounds, sides in turns; ``note`` gets the results so far after each start."""
+    results: list[race.Result] = []
+    for model in args.models.split(","):
+        for number in range(1, args.rounds + 1):
+            for side in sides:
+                folder = work / f"{model}-{number}-{side}"
+                line, marks = command(side, args, data, model, folder)
+                result = race.run(
+                    line, folder, marks, side=side, model=model, number=number, batch=args.batch, warmup=args.warmup,
+                    steps=args.steps, timeout=args.timeout,
+                )  # fmt: skip
+                results.append(result)
+                if result.ok:
+                    shutil.rmtree(folder, ignore_errors=True)
+                print(
+                    f"{model:14} round {number}  {side:12} "
+                    + (
+                        f"{result.images_per_s:6.2f} img/s  {result.cpu_s_per_image:6.3f} CPU-s/img  "
+                        f"first step {result.first_step_s:5.1f} s ({result.start_cpu_s:.1f} CPU-s)  others {result.foreign:.2f} cores"
+                        if result.ok
+                        else f"FAILED: {result.error} (output: {folder}/output.txt)"
+                    ),
+                    flush=True,
+                )
+                note(results)
+    return results
+
+
+def ratios(results: list[race.Result], model: str, value: str) -> dict[str, list[float]]:
+    """{rival or 'best rival': ours / theirs, one for each round in which both ended well}.
+
+    The best rival of a round has the most images a second, or the shortest start.
+    """
+    rounds: dict[int, dict[str, float]] = {}
+    for r in results:
+        if r.model == model and r.ok:
+            rounds.setdefault(r.round, {})[r.side] = getattr(r, value)
+    found: dict[str, list[float]] = {}
+    for row in rounds.values():
+        ours = row.pop(OURS, None)
+        if ours is None or not row:
+            continue
+        best = max(row.values()) if value == "images_per_s" else min(row.values())
+        for side, theirs in [*row.items(), ("best rival", best)]:
+            found.setdefault(side, []).append(ours / theirs)
+    return found
+
+
+def table(results: list[race.Result], model: str, sides: list[str]) -> list[str]:
+    speed, start = ratios(results, model, "images_per_s"), ratios(results, model, "first_step_s")
+    lines = [
+        f"## {model}, resnet18",
+        "",
+        "| side | img/s, median (each round) | segtrain / side, median (each round) | CPU-s an image | "
+        "to the first step, s | segtrain / side | CPU-s to it | others, cores |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for side in [*sides, "best rival"]:
+        rows = [r for r in results if r.model == model and r.side == side and r.ok]
+
+        def column(name: str, digits: int = 2, rows: list[race.Result] = rows) -> str:
+            return f"{race.middle([getattr(r, name) for r in rows]):.{digits}f}" if rows else ""
+
+        def ratio(values: dict[str, list[float]], side: str = side) -> str:
+            if side not in values:
+                return ""
+            return f"**{race.middle(values[side]):.2f}** ({', '.join(f'{v:.2f}' for v in values[side])})"
+
+        each = f" ({', '.join(f'{r.images_per_s:.2f}' for r in rows)})" if rows else ""
+        lines.append(
+            f"| {side} | {column('images_per_s')}{each} | {ratio(speed)} | {column('cpu_s_per_image', 3)} | "
+            f"{column('first_step_s', 1)} | {ratio(start)} | "
+            f"{column('start_cpu_s', 1)} | {column('foreign')} |"
+        )
+    failed = [f"- {r.side}, round {r.round}: {r.error}" for r in results if r.model == model and not r.ok]
+    return [*lines, "", *failed, *([""] if failed else [])]
+
+
+def machine() -> str:
+    names = [s.partition(":")[2].strip() for s in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in s]
+    cores = len(os.sched_getaffinity(0))
+    return f"{cores} cores of {names[0] if names else platform.machine()}, Python {platform.python_version()}"
+
+
+def save(out: Path, facts: dict, results: list[race.Result], sides: list[str]) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    whole = {**facts, "results": [asdict(r) for r in results]}
+    out.with_name(out.name + ".json").write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+    lines = [f"# Training speed next to other trainers, {facts['date']}", ""]
+    lines += [f"- {key}: {facts[key]}" for key in ("machine", "data", "setting", "rivals start", "load before")]
+    lines += [
+        f"- {side}: {', '.join(f'{k} {v}' for k, v in found.items())}" for side, found in facts["versions"].items()
+    ]
+    lines += [f"- command: `{facts['command']}`", ""]
+    for model in dict.fromkeys(r.model for r in results):
+        lines += table(results, model, sides)
+    out.with_name(out.name + ".md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+
+
+def main() -> int:
+    args = arguments()
+    if args.install:
+        for name in install.RIVALS if args.install == "all" else args.install.split(","):
+            install.install(name, args.envs, args.base)
+        return 0
+    rivals = [] if args.rivals == "none" else args.rivals.split(",")
+    missing = [r for r in rivals if r not in install.RIVALS or not install.python_of(args.envs, r).exists()]
+    if missing:
+        sys.exit(f"no environment for {', '.join(missing)}: run with --install {','.join(missing)} --envs {args.envs}")
+    sides = ([] if args.segtrain == "none" else [OURS]) + rivals
+    ranks, date = rival_ranks(args), datetime.date.today().isoformat()
+    kind = "" if args.ranks == "default" else f"-{ranks}-ranks"
+    out = args.out or HERE / "results" / f"{date}-rivals-train{kind}"
+    work = Path(tempfile.mkdtemp(prefix="rivals-"))
+    what = pictures.make(work / "data", args.data, args.classes)
+    data = str(work / "data") if (work / "data").exists() else str(Path(args.data).absolute())
+    facts = {
+        "date": date,
+        "machine": machine(),
+        "data": what,
+        "setting": f"global batch {args.batch}, crop {args.crop}x{args.crop}, float32, {args.rounds} rounds, "
+        f"{args.steps} steps timed after {args.warmup}",
+        "rivals start": "one process, torch's default threads"
+        if ranks == 1
+        else f"torchrun, {ranks} ranks, 1 thread each",
+        "load before": "{:.2f} {:.2f} {:.2f}".format(*os.getloadavg()),
+        "versions": {name: install.versions(name, args.envs) for name in rivals},
+        "command": " ".join(["python", "bench/rivals_train.py", *sys.argv[1:]]),
+    }
+    results = compete(args, sides, data, work, lambda so_far: save(out, facts, so_far, sides))
+    print(f"written: {out}.md and {out}.json")
+    if all(r.ok for r in results):
+        shutil.rmtree(work)
+    return 0 if all(r.ok for r in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
