@@ -44,10 +44,11 @@ def room(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imports(path: Path) -> Iterator[str]:
-    """Dotted names that a file imports, those of one statement's members included; relative ones made absolute."""
+def imports(path: Path, at_once: bool = False) -> Iterator[str]:
+    """Dotted names that a file imports, members of a module included; ``at_once``: without those inside functions."""
     package = ["segtrain", *path.relative_to(PACKAGE).parts[:-1]]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in tree.body if at_once else ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -75,7 +76,7 @@ def test_no_file_imports_itself_by_a_detour() -> None:
     }
     graph = {}
     for module, path in modules.items():
-        names = {name if name in modules else name.rpartition(".")[0] for name in imports(path)}
+        names = {name if name in modules else name.rpartition(".")[0] for name in imports(path, at_once=True)}
         graph[module] = (names & set(modules)) - {module}
     TopologicalSorter(graph).prepare()  # raises CycleError with the modules of the circle
 
