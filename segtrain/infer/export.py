@@ -1,0 +1,145 @@
+"""How does a trained model leave this package? As safetensors with a description, and as ONNX that takes raw pixels."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Union
+
+import torch
+from torch import nn
+
+from segtrain import __version__
+from segtrain.config import Config, Model
+from segtrain.data.labels import LabelSpace
+from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD
+from segtrain.errors import CheckpointError, ConfigError, SegtrainError
+from segtrain.infer.load import assemble, load_run
+from segtrain.infer.onnx_file import Size, require_onnx, write_onnx
+
+FORMATS = ("safetensors", "onnx")
+
+
+@dataclass(frozen=True)
+class Export:
+    """What was written, and how well the ONNX file agrees with torch (None where it was not asked for)."""
+
+    files: tuple[Path, ...]
+    onnx: Union[dict[str, Any], None] = None  # see ``onnx_file.write_onnx``; also in model.json
+
+
+def export(
+    run_dir: str | Path,
+    out: str | Path,
+    formats: tuple[str, ...] = FORMATS,
+    *,
+    which: str = "best",
+    size: Size | None = None,
+    opset: int = 18,
+) -> Export:
+    """Write ``weights.safetensors`` and ``model.json`` and, with ``onnx``, ``model.onnx`` into the folder ``out``.
+
+    model.onnx: input ``images`` uint8 (N, H, W, 3) RGB; outputs ``classes`` uint8 (N, H, W) and ``logits`` float32 (N, C, H, W); with
+    normalisation, padding and cropping inside. N, H and W are open where an exporter manages it, else fixed to 1 and ``size``
+    (default: the training crop). It is run by onnxruntime on random pixels, at a second size too where sizes are open,
+    and refused where a logit is off by more than a thousandth of the largest.
+    Raises MissingExtra, ConfigError for an unknown format, SegtrainError where no exporter succeeds. All files appear at the end, or none.
+    """
+    unknown = [name for name in formats if name not in FORMATS]
+    if unknown or not formats:
+        raise ConfigError(f"export format {(unknown or ['(none)'])[0]!r}: choose from {', '.join(FORMATS)}")
+    if "onnx" in formats:
+        require_onnx()
+    model, config, labels = load_run(run_dir, which)
+    facts = describe(config, labels, model, Path(run_dir), which)
+    folder = Path(out)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".part-", dir=folder) as partial:
+            onnx = None
+            names = ["model.json"]
+            if "safetensors" in formats:
+                facts["weights"] = _write_weights(model, Path(partial, "weights.safetensors"))
+                names.append("weights.safetensors")
+            if "onnx" in formats:
+                onnx = facts["onnx"] = write_onnx(
+                    model, Path(partial, "model.onnx"), size or config.data.crop, opset, facts
+                )
+                names.append("model.onnx")
+            Path(partial, "model.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+            for name in names:
+                os.replace(Path(partial, name), folder / name)
+    except OSError as error:
+        raise SegtrainError(f"cannot write to {folder}: {error.strerror or error}: choose another folder") from None
+    return Export(tuple(folder / name for name in names), onnx)
+
+
+def describe(config: Config, labels: LabelSpace, model: nn.Module, run_dir: Path, which: str) -> dict[str, Any]:
+    """What another program must know to use the weights: plain values, the content of model.json."""
+    best: dict[str, Any] = {}
+    if which == "best" and (run_dir / "best.json").is_file():
+        best = json.loads((run_dir / "best.json").read_text(encoding="utf-8"))
+    return {
+        "format": "segtrain-model",
+        "version": 1,
+        "model": config.model.model_dump(mode="json"),
+        "labels": labels.to_dict(),
+        "input": {
+            "pixels": "uint8 RGB, (N, H, W, 3)",
+            "normalise": "(x / 255 - mean) / std",
+            "mean": list(IMAGENET_MEAN),
+            "std": list(IMAGENET_STD),
+            "scale": config.data.base_scale,
+            "resize": "multiply height and width by scale (bilinear, antialiased), predict, and bring the logits back (bilinear)",
+            "stride": int(getattr(model, "stride", 1)),
+            "padding": "right and bottom to a multiple of stride with 0 after normalising; cropped from the logits",
+        },
+        "output": {
+            "classes": "uint8 train ids (N, H, W): the largest logit, the lowest id on a tie",
+            "logits": "float32 (N, C, H, W)",
+        },
+        "eval": config.eval.model_dump(mode="json"),
+        "source": {
+            "run": config.name,
+            "hash": config.hash,
+            "which": which,
+            **best,
+            "segtrain": __version__,
+            "torch": torch.__version__,
+        },
+    }
+
+
+def load_export(folder: str | Path) -> tuple[nn.Module, dict[str, Any]]:
+    """The model of an exported folder in evaluation mode, and the content of its model.json. The way back of ``export``."""
+    from safetensors.torch import load_file
+
+    folder = Path(folder)
+    try:
+        facts = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+        content = (folder / "weights.safetensors").read_bytes()
+        digest = facts["weights"]["sha256"]
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(
+            f"{folder} is no exported model ({type(error).__name__}: {error}): export the run again"
+        ) from None
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise CheckpointError(
+            f"{folder / 'weights.safetensors'} is damaged, or of another model.json: export the run again"
+        )
+    labels = LabelSpace.from_dict(facts["labels"])
+    weights = load_file(folder / "weights.safetensors")
+    return assemble(Model.model_validate(facts["model"]), labels.num_classes, weights, str(folder)), facts
+
+
+def _write_weights(model: nn.Module, path: Path) -> dict[str, Any]:
+    from safetensors.torch import save_file
+
+    # Tensors that share memory are refused by the format: each is written by itself.
+    save_file({key: value.detach().clone().contiguous() for key, value in model.state_dict().items()}, path)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "parameters": parameters}

@@ -1,0 +1,78 @@
+"""How does a run folder become a model that predicts?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from segtrain.config import Config, Model, load_config
+from segtrain.data.labels import LabelSpace
+from segtrain.errors import CheckpointError, ConfigError
+
+
+def load_run(run_dir: str | Path, which: str = "best") -> tuple[nn.Module, Config, LabelSpace]:
+    """The model of a run in evaluation mode on the CPU, its config, and its labels.
+
+    which: ``best`` (by validation mIoU; the newest where nothing was scored yet) or ``last``. The moving average of the
+    weights is taken where the run keeps one. Raises ConfigError where the folder is no run, CheckpointError where
+    the weights are missing, torn, or of another model.
+    """
+    from segtrain.train.checkpoint import load_weights
+
+    run_dir = Path(run_dir)
+    config, labels = read_description(run_dir)
+    model = assemble(config.model, labels.num_classes, load_weights(run_dir, which), str(run_dir))
+    return model, config, labels
+
+
+def read_description(run_dir: Path) -> tuple[Config, LabelSpace]:
+    """``config.yaml`` and ``labels.json`` of a run folder."""
+    if not (run_dir / "config.yaml").is_file():
+        raise ConfigError(f"{run_dir} is no run folder: it has no config.yaml (segtrain runs DIR lists runs)")
+    try:
+        content = json.loads((run_dir / "labels.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no JSON"
+        raise CheckpointError(
+            f"cannot read {run_dir / 'labels.json'} ({reason}): start the training again, it writes it"
+        ) from None
+    return load_config(run_dir / "config.yaml"), LabelSpace.from_dict(content)
+
+
+def assemble(settings: Model, num_classes: int, weights: Mapping[str, Tensor], source: str) -> nn.Module:
+    """The model that ``settings`` describe, with ``weights``, in evaluation mode; no pretrained file is fetched.
+
+    Raises CheckpointError naming the first tensor that does not fit.
+    """
+    from segtrain.models import build_model
+
+    model = build_model(settings.model_copy(update={"encoder_weights": None}), num_classes)
+    own = model.state_dict()
+    odd = [
+        *(f"{key} is missing" for key in own if key not in weights),
+        *(f"{key} is unknown" for key in weights if key not in own),
+        *(
+            f"{key} is {_shape(weights[key])} instead of {_shape(own[key])}"
+            for key in own
+            if _differ(own, weights, key)
+        ),
+    ]
+    if odd:
+        raise CheckpointError(
+            f"the weights of {source} do not fit model.arch={settings.arch} with {num_classes} classes "
+            f"({len(odd)} tensors; {odd[0]}): use the config and the labels that they were trained with"
+        )
+    model.load_state_dict(weights)
+    return model.eval()
+
+
+def _shape(tensor: Tensor) -> str:
+    return "x".join(map(str, tensor.shape)) or "a number"
+
+
+def _differ(own: Mapping[str, Any], weights: Mapping[str, Tensor], key: str) -> bool:
+    return key in weights and own[key].shape != weights[key].shape

@@ -1,0 +1,218 @@
+"""How does a network become one ONNX file that takes raw pixels, and how is it known to be right?"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import inspect
+import io
+import json
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD, normalise
+from segtrain.errors import MissingExtra, SegtrainError
+
+TOLERANCE = 1e-3  # largest difference of logits between onnxruntime and torch, as a share of the largest logit
+Size = tuple[int, int]  # height, width in pixels
+Write = Callable[[nn.Module, Path, Size, int, bool], None]
+
+
+class Deployed(nn.Module):
+    """The model with its normalisation: images uint8 (N, H, W, 3) RGB -> ids uint8 (N, H, W), logits float32 (N, C, H, W).
+
+    Padding to the stride is done here once more, without conditions on the size, so that an exporter can keep H and W open.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.register_buffer("shift", torch.tensor([255.0 * m for m in IMAGENET_MEAN]).view(1, 3, 1, 1))
+        self.register_buffer("scale", torch.tensor([1.0 / (255.0 * s) for s in IMAGENET_STD]).view(1, 3, 1, 1))
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        x = (images.permute(0, 3, 1, 2).to(torch.float32) - self.shift) * self.scale
+        height, width = x.shape[-2], x.shape[-1]
+        if getattr(self.model, "pads", False):
+            stride = self.model.stride
+            # Not -(-height // stride): ONNX divides integers towards zero.
+            right, below = ((side + stride - 1) // stride * stride - side for side in (width, height))
+            x = F.pad(x, (0, right, 0, below))
+        logits = self.model(x)[:, :, :height, :width]
+        return logits.argmax(1).to(torch.uint8), logits
+
+
+def require_onnx() -> None:
+    """Raises MissingExtra where a package is absent that writes or checks ONNX files."""
+    for package in ("onnx", "onnxruntime"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtra(package, "export", "the export to ONNX")
+
+
+def write_onnx(model: nn.Module, path: Path, size: Size, opset: int, facts: dict[str, Any]) -> dict[str, Any]:
+    """Write and check an ONNX file; returns how it was made and how far it is from torch, as plain values.
+
+    Tried in this order: open sizes by torch.export, then by tracing; fixed sizes by torch.export, then by tracing. The first
+    file that onnxruntime runs with the right result is kept; why earlier ones were not is under "tried".
+    ``facts`` go into the file's metadata as JSON, under "segtrain". Raises SegtrainError where none is right.
+    """
+    deployed = Deployed(model).eval()
+    tried: list[str] = []
+    for open_sizes in (True, False):
+        for exporter, write in _exporters():
+            try:
+                with _quiet(), _open_pooling(), torch.no_grad():
+                    write(deployed, path, size, opset, open_sizes)
+                found = _check(model, path, size, open_sizes)
+            except Exception as error:  # exporters raise anything; the next one is tried
+                reason = " ".join(str(error).split())[:200] or type(error).__name__
+                tried.append(f"{exporter}, {'open' if open_sizes else 'fixed'} sizes: {reason}")
+                continue
+            made = {"file": path.name, "exporter": exporter, "open_sizes": open_sizes, **found, "tried": tried}
+            _annotate(path, {**facts, "onnx": made})
+            return made
+    raise SegtrainError(
+        f"no exporter makes an ONNX file of model.arch={facts['model']['arch']} that agrees with torch: "
+        + "; ".join(tried)
+    )
+
+
+def _exporters() -> list[tuple[str, Write]]:
+    """The exporters that this torch has, best first."""
+    known = inspect.signature(torch.onnx.export).parameters
+    by_export = "dynamo" in known and "dynamic_shapes" in known and importlib.util.find_spec("onnxscript") is not None
+    return [*([("torch.export", _torch_export)] if by_export else []), ("tracing", _trace)]
+
+
+def _torch_export(deployed: nn.Module, path: Path, size: Size, opset: int, open_sizes: bool) -> None:
+    example = torch.zeros(2, *size, 3, dtype=torch.uint8)  # a batch of 1 would be taken for a constant
+    axes = {0: torch.export.Dim("n"), 1: torch.export.Dim("height", min=2), 2: torch.export.Dim("width", min=2)}
+    torch.onnx.export(
+        deployed,
+        (example if open_sizes else example[:1],),
+        str(path),
+        dynamo=True,
+        dynamic_shapes=(axes,) if open_sizes else None,
+        input_names=["images"],
+        output_names=["classes", "logits"],
+        opset_version=opset,
+        external_data=False,
+        verbose=False,
+    )
+
+
+def _trace(deployed: nn.Module, path: Path, size: Size, opset: int, open_sizes: bool) -> None:
+    choice = {"dynamo": False} if "dynamo" in inspect.signature(torch.onnx.export).parameters else {}
+    axes = {"images": {0: "n", 1: "height", 2: "width"}, "classes": {0: "n", 1: "height", 2: "width"}}
+    axes["logits"] = {0: "n", 2: "height", 3: "width"}
+    torch.onnx.export(
+        deployed,
+        (torch.zeros(1, *size, 3, dtype=torch.uint8),),
+        str(path),
+        input_names=["images"],
+        output_names=["classes", "logits"],
+        dynamic_axes=axes if open_sizes else None,
+        opset_version=min(opset, 17),  # the newest that every torch knows here
+        **choice,
+    )
+
+
+def _check(model: nn.Module, path: Path, size: Size, open_sizes: bool) -> dict[str, Any]:
+    """Run the file by onnxruntime on random pixels and compare with torch's own preprocessing and model.
+
+    With open sizes also two images of an odd size. Raises SegtrainError where a logit differs by more than TOLERANCE of the largest.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    rng = np.random.default_rng(0)
+    shapes = [(1, *size)] + ([(2, size[0] + 13, size[1] + 38)] if open_sizes else [])
+    worst, largest, other, pixels = 0.0, 0.0, 0, 0
+    for shape in shapes:
+        images = rng.integers(0, 256, (*shape, 3), dtype=np.uint8)
+        classes, logits = session.run(["classes", "logits"], {"images": images})
+        with torch.no_grad():
+            expected = model(normalise(torch.from_numpy(images))).numpy()
+        if logits.shape != expected.shape or classes.shape != shape or classes.dtype != np.uint8:
+            raise SegtrainError(f"outputs {classes.dtype} {classes.shape} and {logits.shape} for images {images.shape}")
+        worst, largest = max(worst, float(np.abs(logits - expected).max())), max(largest, float(np.abs(expected).max()))
+        other, pixels = other + int((classes != expected.argmax(1)).sum()), pixels + classes.size
+    if not worst <= TOLERANCE * largest:
+        raise SegtrainError(f"logits differ by up to {worst:.3g}, the largest is {largest:.3g}")
+    opset = max(item.version for item in _load(path).opset_import if item.domain in ("", "ai.onnx"))
+    return {
+        "opset": opset,
+        "checked": [list(shape) for shape in shapes],
+        "max_difference": worst,
+        "largest_logit": largest,
+        "other_classes": other,
+        "pixels": pixels,
+    }
+
+
+def _load(path: Path) -> Any:
+    import onnx
+
+    return onnx.load(str(path))
+
+
+def _annotate(path: Path, facts: dict[str, Any]) -> None:
+    """Put the description into the file, so that it can travel alone."""
+    import onnx
+
+    graph = _load(path)
+    onnx.checker.check_model(graph)
+    onnx.helper.set_model_props(graph, {"segtrain": json.dumps(facts)})
+    onnx.save(graph, str(path))
+
+
+def _pool(x: Tensor, size: Any) -> Tensor:
+    """``F.adaptive_avg_pool2d`` as two products with averaging matrices, which leave the size of ``x`` open."""
+    rows, columns = (size, size) if isinstance(size, int) else size
+    return _means(x.shape[-2], rows, x) @ x @ _means(x.shape[-1], columns, x).transpose(0, 1)
+
+
+def _means(length: Any, bins: Any, like: Tensor) -> Tensor:
+    """(bins, length): row i averages the pixels from floor(i L / bins) to ceil((i + 1) L / bins) - 1; None: keeps them."""
+    bins = length if bins is None else bins
+    place = torch.arange(length, device=like.device)[None]
+    number = torch.arange(bins, device=like.device)[:, None]
+    inside = (place >= number * length // bins) & (place < ((number + 1) * length + bins - 1) // bins)
+    inside = inside.to(like.dtype)
+    return inside / inside.sum(1, keepdim=True)
+
+
+@contextlib.contextmanager
+def _open_pooling() -> Iterator[None]:
+    """While exporting, adaptive pooling by products: exporters take its bins for constants of one image size."""
+    with mock.patch.object(F, "adaptive_avg_pool2d", _pool):
+        yield
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Exporters talk; what matters of it is in the result."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)

@@ -1,0 +1,254 @@
+"""From a run folder to masks, overlays, safetensors and ONNX: whole files, right ids, inputs untouched, errors with names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from segtrain.config import Config, make_config
+from segtrain.data.labels import plain_space
+from segtrain.data.loader import normalise
+from segtrain.errors import CheckpointError, ConfigError, DataError, MissingExtra, SegtrainError
+from segtrain.infer import export as exporting
+from segtrain.infer import onnx_file, predict
+from segtrain.infer.load import load_run
+from segtrain.models import build_model
+
+NAMES = ("road", "sky", "car", "tree")
+SETTINGS = {"model": {"arch": "pico"}, "data": {"crop": [64, 64]}, "name": "small"}
+
+
+def make_run(folder: Path, settings: dict = SETTINGS) -> Config:
+    """A run folder with random weights: checkpoints for steps 3 (best, with a moving average) and 7 (last)."""
+    config = make_config(settings)
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / "config.yaml").write_text(config.to_yaml())
+    (folder / "labels.json").write_text(json.dumps(plain_space(NAMES).to_dict()))
+    for step, seeds in ((3, (1, 2)), (7, (3, None))):
+        states = [None if seed is None else weights(config, seed) for seed in seeds]
+        content = {"format": 1, "step": step, "model": states[0], "ema": states[1]}
+        torch.save(content, folder / "checkpoints" / f"step-{step:08d}.pt")
+    (folder / "best.json").write_text(json.dumps({"checkpoint": "step-00000003.pt", "step": 3, "miou": 0.5}))
+    return config
+
+
+def weights(config: Config, seed: int) -> dict[str, torch.Tensor]:
+    """Random, with a head large enough that all classes occur."""
+    torch.manual_seed(seed)
+    state = build_model(config.model, len(NAMES)).state_dict()
+    return {key: torch.randn_like(value) * 0.3 if key == "head.weight" else value for key, value in state.items()}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "small"
+    make_run(folder)
+    return folder
+
+
+def picture(path: Path, height: int, width: int, seed: int = 0) -> np.ndarray:
+    pixels = np.random.default_rng(seed).integers(0, 256, (height // 8 + 1, width // 8 + 1, 3), np.uint8)
+    pixels = np.kron(pixels, np.ones((8, 8, 1), np.uint8))[:height, :width]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path)
+    return pixels
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_load_run_takes_the_best_moving_average_or_the_last(run: Path) -> None:
+    best, config, labels = load_run(run)
+    assert labels.names == NAMES
+    assert config.model.arch == "pico"
+    assert not best.training
+    expected = weights(config, 2)
+    assert all(torch.equal(value, expected[key]) for key, value in best.state_dict().items())
+    last = load_run(run, "last")[0].state_dict()
+    assert torch.equal(last["head.weight"], weights(config, 3)["head.weight"])
+
+
+def test_load_run_errors_name_what_is_wrong(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no run folder"):
+        load_run(tmp_path)
+    other = tmp_path / "other"
+    make_run(other)
+    (other / "labels.json").write_text(json.dumps(plain_space(("a", "b")).to_dict()))
+    with pytest.raises(CheckpointError, match=r"head.weight is 4x\d+x1x1 instead of 2x"):
+        load_run(other)
+    (other / "labels.json").unlink()
+    with pytest.raises(CheckpointError, match=r"labels\.json"):
+        load_run(other)
+
+
+def test_predict_writes_ids_that_viewers_show_in_colour(run: Path, tmp_path: Path) -> None:
+    first = picture(tmp_path / "in" / "a.png", 70, 90)
+    picture(tmp_path / "in" / "deeper" / "b.jpg", 40, 33, seed=1)
+    before = files(tmp_path / "in")
+    jobs = predict.predict(run, [tmp_path / "in"], tmp_path / "out")
+    assert files(tmp_path / "in") == before
+    assert set(files(tmp_path / "out")) == {f"{k}/{n}.png" for k in ("masks", "overlays") for n in ("a", "deeper/b")}
+
+    model, _, labels = load_run(run)
+    with torch.inference_mode():
+        expected = model(normalise(torch.from_numpy(first)[None])).max(1)[1][0].numpy()
+    assert len(np.unique(expected)) > 1
+    with Image.open(jobs[0].mask) as mask:
+        assert mask.mode == "P"
+        assert np.array_equal(np.asarray(mask), expected)
+        assert np.array_equal(np.asarray(mask.convert("RGB")), labels.colourise(expected))
+    with Image.open(jobs[0].overlay) as overlay:
+        mixed = np.asarray(overlay)
+    assert mixed.shape[0] > 70
+    assert mixed.shape[1] == 90
+    wanted = 0.45 * first + 0.55 * labels.colourise(expected)
+    assert np.abs(mixed[:70] - wanted).max() <= 0.51
+
+    again = predict.predict(run, [tmp_path / "in"], tmp_path / "out", overlay=False)  # own files are replaced
+    assert len(again) == 2
+
+
+def test_predict_sees_images_as_the_evaluation_does(tmp_path: Path) -> None:
+    """Windows, scales, mirror image and base_scale come from the run's config."""
+    from segtrain.infer.tiles import predict_ids
+
+    run = tmp_path / "run"
+    make_run(run, {**SETTINGS, "data": {"crop": [64, 64], "base_scale": 0.5}, "eval": {"tile": [32, 32], "flip": True}})
+    pixels = picture(tmp_path / "a.png", 80, 100)
+    (job,) = predict.predict(run, [tmp_path / "a.png"], tmp_path / "out")
+    model = load_run(run)[0]
+    with torch.inference_mode():
+        inputs = normalise(torch.from_numpy(pixels)[None])
+        expected = predict_ids(model, inputs, tile=(32, 32), overlap=0.5, scales=(0.5,), flip=True)[0].numpy()
+    with Image.open(job.mask) as mask:
+        assert np.array_equal(np.asarray(mask), expected)
+
+
+def test_predict_names_unreadable_files_and_does_the_others(run: Path, tmp_path: Path) -> None:
+    picture(tmp_path / "in" / "good.png", 32, 32)
+    (tmp_path / "in" / "empty.png").write_bytes(b"")
+    (tmp_path / "in" / "text.jpg").write_text("no image")
+    whole = (tmp_path / "in" / "good.png").read_bytes()
+    (tmp_path / "in" / "cut.png").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match="3 of 4 images cannot be read") as caught:
+        predict.predict(run, [tmp_path / "in"], tmp_path / "out")
+    assert all(name in str(caught.value) for name in ("empty.png", "text.jpg", "cut.png"))
+    assert set(files(tmp_path / "out")) == {"masks/good.png", "overlays/good.png"}
+
+
+@pytest.mark.parametrize(
+    ("paths", "message"),
+    [(["nothing.png"], "no such file"), (["in/void"], "no image in this folder"), ([], "no image to predict")],
+)
+def test_predict_wants_images(run: Path, tmp_path: Path, paths: list[str], message: str) -> None:
+    (tmp_path / "in" / "void").mkdir(parents=True)
+    with pytest.raises(DataError, match=message):
+        predict.predict(run, [tmp_path / path for path in paths], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_predict_never_replaces_what_it_did_not_write(run: Path, tmp_path: Path) -> None:
+    picture(tmp_path / "set" / "images" / "a.png", 24, 24)
+    picture(tmp_path / "set" / "masks" / "a.png", 24, 24, seed=1)  # the truth
+    before = files(tmp_path / "set")
+    with pytest.raises(DataError, match=r"masks/a\.png exists and was not written by a prediction"):
+        predict.predict(run, [tmp_path / "set" / "images"], tmp_path / "set")
+    with pytest.raises(DataError, match="was not written by a prediction"):
+        predict.predict(run, [tmp_path / "set" / "masks"], tmp_path / "set")
+    picture(tmp_path / "set" / "more" / "a.jpg", 24, 24)
+    both = [tmp_path / "set" / "images", tmp_path / "set" / "more"]
+    with pytest.raises(DataError, match="would both become"):
+        predict.predict(run, both, tmp_path / "out")
+    (tmp_path / "set" / "more" / "a.jpg").unlink()
+    assert files(tmp_path / "set") == before
+
+
+def test_a_failed_write_leaves_nothing(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    picture(tmp_path / "a.png", 24, 24)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(predict.os, "replace", full)
+    with pytest.raises(DataError, match=r"masks/a\.png: No space left on device"):
+        predict.predict(run, [tmp_path / "a.png"], tmp_path / "out")
+    assert files(tmp_path / "out") == {}
+
+
+def test_safetensors_and_description_give_the_model_back(run: Path, tmp_path: Path) -> None:
+    result = exporting.export(run, tmp_path / "out", ("safetensors",))
+    assert {path.name for path in result.files} == set(files(tmp_path / "out")) == {"weights.safetensors", "model.json"}
+    model, facts = exporting.load_export(tmp_path / "out")
+    own = load_run(run)[0]
+    images = torch.randn(1, 3, 37, 50)
+    with torch.inference_mode():
+        assert torch.equal(model(images), own(images))
+    assert facts["labels"]["names"] == list(NAMES)
+    assert facts["source"]["miou"] == 0.5
+    assert facts["input"]["mean"] == [0.485, 0.456, 0.406]
+    damaged = bytearray((tmp_path / "out" / "weights.safetensors").read_bytes())
+    damaged[-1] ^= 1
+    (tmp_path / "out" / "weights.safetensors").write_bytes(damaged)
+    with pytest.raises(CheckpointError, match="is damaged"):
+        exporting.load_export(tmp_path / "out")
+
+
+@pytest.mark.parametrize("exporter", [pytest.param("torch.export", marks=pytest.mark.slow), "tracing"])
+def test_onnx_takes_raw_pixels_of_any_size(
+    run: Path, tmp_path: Path, exporter: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnx", reason="the extra 'export' is not installed")
+    runtime = pytest.importorskip("onnxruntime", reason="the extra 'export' is not installed")
+    chosen = [pair for pair in onnx_file._exporters() if pair[0] == exporter]
+    if not chosen:
+        pytest.skip(f"this torch has no exporter {exporter}")
+    monkeypatch.setattr(onnx_file, "_exporters", lambda: chosen)
+    result = exporting.export(run, tmp_path / "out", ("onnx",))
+    assert result.onnx is not None
+    assert result.onnx["exporter"] == exporter
+    assert result.onnx["open_sizes"], result.onnx["tried"]
+    assert set(files(tmp_path / "out")) == {"model.onnx", "model.json"}
+
+    session = runtime.InferenceSession(str(tmp_path / "out" / "model.onnx"), providers=["CPUExecutionProvider"])
+    assert json.loads(session.get_modelmeta().custom_metadata_map["segtrain"])["labels"]["names"] == list(NAMES)
+    images = np.random.default_rng(5).integers(0, 256, (3, 50, 71, 3), np.uint8)
+    classes, logits = session.run(["classes", "logits"], {"images": images})
+    with torch.inference_mode():
+        expected = load_run(run)[0](normalise(torch.from_numpy(images)))
+    assert classes.dtype == np.uint8
+    assert np.abs(logits - expected.numpy()).max() < 1e-4 * expected.abs().max()
+    assert (classes != expected.max(1)[1].numpy()).mean() < 1e-3
+
+
+def test_a_wrong_onnx_file_is_refused(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnx", reason="the extra 'export' is not installed")
+    pytest.importorskip("onnxruntime", reason="the extra 'export' is not installed")
+    monkeypatch.setattr(onnx_file, "_exporters", lambda: [("tracing", onnx_file._trace)])
+    monkeypatch.setattr(onnx_file, "IMAGENET_MEAN", (0.4, 0.4, 0.4))  # not what the model was trained with
+    with pytest.raises(SegtrainError, match="logits differ by up to"):
+        exporting.export(run, tmp_path / "out", ("safetensors", "onnx"))
+    assert files(tmp_path / "out") == {}
+
+
+def test_export_asks_for_known_formats_and_for_the_extra(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match=r"'tflite'.*safetensors, onnx"):
+        exporting.export(run, tmp_path / "out", ("tflite",))
+    monkeypatch.setattr(onnx_file.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"segtrain\[export\]"):
+        exporting.export(run, tmp_path / "out", ("onnx",))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("size", [(9, 13), (8, 8), (3, 5), (16, 7)])
+def test_pooling_by_products_is_adaptive_pooling(size: tuple[int, int]) -> None:
+    x = torch.randn(2, 3, *size, dtype=torch.float64)
+    for bins in (1, 2, 3, 6, (4, 2), (None, 3)):
+        torch.testing.assert_close(onnx_file._pool(x, bins), torch.nn.functional.adaptive_avg_pool2d(x, bins))
