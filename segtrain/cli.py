@@ -69,6 +69,8 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
+    # Idle OpenMP threads spin by default, and steal the core from the thread they wait for when the machine is shared.
+    os.environ.setdefault("GOMP_SPINCOUNT", "0")
     parser = build_parser()
     known, overrides = parser.parse_known_args(arguments)
     takes_settings = known.verb in ("train", "eval", "prove", "data")

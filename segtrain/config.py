@@ -22,7 +22,7 @@ from segtrain.errors import ConfigError
 
 Size = tuple[int, int]  # height, width in pixels
 
-_DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>ep|st)")
+_DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>ep|st|%)")
 
 
 class Section(BaseModel):
@@ -31,16 +31,19 @@ class Section(BaseModel):
 
 def _duration(value: Any) -> Any:
     if not isinstance(value, str) or not _DURATION.fullmatch(value):
-        raise ValueError("a duration is a number with a unit: '20ep' (epochs) or '500st' (optimizer steps)")
+        raise ValueError("a duration is a number with a unit: '20ep' (epochs), '500st' (optimizer steps) or '15%' (of the run)")
     return value
 
 
-def duration_in_steps(text: str, samples: int, batch_size: int) -> int:
-    """Optimizer steps in a duration: ``"20ep"`` rounds up so that every sample is seen 20 times; ``"500st"`` is 500."""
+def duration_in_steps(text: str, samples: int, batch_size: int, steps: int | None = None) -> int:
+    """Optimizer steps in a duration: ``20ep`` rounds up so that every sample is seen 20 times; ``500st`` is 500;
+    ``15%`` is of ``steps``, the whole run."""
     match = _DURATION.fullmatch(text)
-    if match is None:
-        raise ConfigError(f"{text!r} is no duration: write '20ep' or '500st'")
+    if match is None or (match["unit"] == "%" and steps is None):
+        raise ConfigError(f"{text!r} is no duration here: write '20ep' or '500st'")
     number = float(match["number"])
+    if match["unit"] == "%":
+        return math.ceil(number / 100 * steps)  # type: ignore[operator]
     return math.ceil(number * samples / batch_size - 1e-9) if match["unit"] == "ep" else math.ceil(number)
 
 
@@ -65,6 +68,9 @@ class Data(Section):
     ignore_index: int = Field(255, ge=0, le=255, description="train id that no loss and no metric counts")
     crop: Size = Field((256, 256), description="height, width of a training sample")
     scale: tuple[float, float] = Field((0.5, 2.0), description="random scale, drawn log-uniformly")
+    scale_end: Union[tuple[float, float], None] = Field(
+        None, description="the scale range slides to this one over the run; null: it stays"
+    )
     base_scale: float = Field(1.0, gt=0, description="scale of the image before random scale")
     flip: float = Field(0.5, ge=0, le=1, description="probability of a horizontal flip")
     jitter: tuple[float, float, float] = Field((0.3, 0.3, 0.3), description="brightness, contrast, saturation: +-")
@@ -76,6 +82,11 @@ class Data(Section):
     scenes: int = Field(240, ge=2, description="layout 'scenes': number of training images (a quarter more for val)")
     scene_size: Size = Field((144, 192), description="layout 'scenes': height, width")
 
+    @field_validator("cache", "check", mode="before")
+    @classmethod
+    def _off(cls, value: Any) -> Any:
+        return "off" if value is False else value  # YAML reads a bare off as false
+
     @field_validator("crop", "scene_size")
     @classmethod
     def _positive(cls, value: Size) -> Size:
@@ -83,10 +94,10 @@ class Data(Section):
             raise ValueError("height and width must be at least 8 pixels")
         return value
 
-    @field_validator("scale")
+    @field_validator("scale", "scale_end")
     @classmethod
-    def _ordered(cls, value: tuple[float, float]) -> tuple[float, float]:
-        if not 0 < value[0] <= value[1]:
+    def _ordered(cls, value: tuple[float, float] | None) -> tuple[float, float] | None:
+        if value is not None and not 0 < value[0] <= value[1]:
             raise ValueError("must be [least, most] with 0 < least <= most")
         return value
 
@@ -159,11 +170,12 @@ class Optim(Section):
     lr: float = Field(1e-3, gt=0)
     encoder_lr: float = Field(1.0, ge=0, description="multiplier of lr for the encoder")
     weight_decay: float = Field(1e-2, ge=0, description="not applied to biases and norms")
+    muon_lr: float = Field(2e-2, gt=0, description="muon: learning rate of the convolution filters; lr is for the rest")
     momentum: float = Field(0.9, ge=0, lt=1, description="sgd and muon")
     betas: tuple[float, float] = Field((0.9, 0.999), description="adamw")
     schedule: Literal["constant", "poly", "cosine", "onecycle", "linear"] = "poly"
     poly_power: float = Field(0.9, gt=0)
-    warmup: str = Field("0st", description="linear warm-up; onecycle: its rise")
+    warmup: str = Field("0st", description="linear warm-up (onecycle: its rise): '1ep', '500st' or '15%'")
     clip: float = Field(0.0, ge=0, description="global gradient norm; 0: off")
     ema: float = Field(0.0, ge=0, lt=1, description="decay of the moving average of the weights; 0: off")
 
@@ -283,6 +295,8 @@ class Config(Section):
             raise ValueError("parallel.backend=nccl needs GPUs: set parallel.backend=gloo or auto")
         if train.device == "cpu" and train.precision == "fp16":
             raise ValueError("train.precision=fp16 needs a GPU: use fp32 (or bf16 where the CPU has bf16 units)")
+        if self.optim.name == "muon" and parallel.strategy == "fsdp":
+            raise ValueError("optim.name=muon needs whole weight matrices, which fsdp cuts: use ddp, or adamw")
         if parallel.compress != "none" and parallel.strategy in ("single", "dp", "fsdp"):
             raise ValueError(f"parallel.compress={parallel.compress} works with ddp and smddp, not {parallel.strategy}")
         if isinstance(loss.class_weights, tuple) and isinstance(self.data.classes, tuple):

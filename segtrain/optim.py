@@ -30,31 +30,112 @@ def multiplier(optim: Optim, step: int, steps: int, warmup: int) -> float:
 
 
 def parameter_groups(model: nn.Module, encoder: Iterable[nn.Parameter], optim: Optim) -> list[dict[str, Any]]:
-    """Up to four groups: (encoder, rest) x (weights, biases and norms without decay). ``scale`` multiplies lr."""
+    """Groups by (part, decay, kind): weights decay, biases and norms do not. ``scale`` multiplies optim.lr.
+
+    With muon, filters that mix many channels are ``muon`` groups; the first layer (3 channels in), depthwise filters and the
+    layers that make logits (no more rows than classes are usual there) are left to AdamW, as biases and norms are.
+    """
     of_encoder = {id(p) for p in encoder}
-    groups: dict[tuple[float, float], dict[str, Any]] = {}
+    num_classes = getattr(model, "num_classes", 0)
+    groups: dict[tuple[float, float, bool], dict[str, Any]] = {}
     for parameter in model.parameters():
         if not parameter.requires_grad:
             continue
         scale = optim.encoder_lr if id(parameter) in of_encoder else 1.0
         decay = optim.weight_decay if parameter.dim() > 1 else 0.0
-        group = groups.setdefault((scale, decay), {"params": [], "weight_decay": decay, "scale": scale, "lr": optim.lr * scale})
-        group["params"].append(parameter)
+        muon = (
+            optim.name == "muon" and parameter.dim() > 1 and parameter.shape[1] > 3 and parameter.shape[0] != num_classes
+        )
+        if muon:
+            scale *= optim.muon_lr / optim.lr
+        group = {"params": [], "weight_decay": decay, "scale": scale, "lr": optim.lr * scale}
+        if optim.name == "muon":
+            group["muon"] = muon
+        groups.setdefault((scale, decay, muon), group)["params"].append(parameter)
     return list(groups.values())
 
 
 def build_optimizer(model: nn.Module, encoder: Iterable[nn.Parameter], optim: Optim) -> torch.optim.Optimizer:
-    """SGD with Nesterov momentum or AdamW, in the fused form where this torch has it for the device."""
+    """SGD with Nesterov momentum, AdamW or Muon, in the fused form where this torch has it for the device."""
     groups = parameter_groups(model, encoder, optim)
-    kind, settings = {
-        "sgd": (torch.optim.SGD, {"momentum": optim.momentum, "nesterov": optim.momentum > 0}),
-        "adamw": (torch.optim.AdamW, {"betas": optim.betas}),
-    }[optim.name]
+    if optim.name == "muon":
+        return Muon(groups, lr=optim.lr, momentum=optim.momentum, betas=optim.betas)
+    if optim.name == "sgd":
+        return _fused(torch.optim.SGD, groups, lr=optim.lr, momentum=optim.momentum, nesterov=optim.momentum > 0)
+    return _fused(torch.optim.AdamW, groups, lr=optim.lr, betas=optim.betas)
+
+
+def _fused(kind: Any, groups: list[dict[str, Any]], **settings: Any) -> torch.optim.Optimizer:
     try:
-        return kind(groups, lr=optim.lr, fused=True, **settings)  # type: ignore[arg-type]
-    except (TypeError, RuntimeError, ValueError):
-        # torch before 2.4 has no fused CPU kernels, and SGD's came with 2.3: the foreach form is the same arithmetic.
-        return kind(groups, lr=optim.lr, foreach=True, **settings)  # type: ignore[arg-type]
+        return kind(groups, fused=True, **settings)  # type: ignore[no-any-return]
+    except (TypeError, RuntimeError):
+        # Fused CPU kernels came with torch 2.4, SGD's with 2.3: the foreach form is the same arithmetic, a little slower.
+        return kind(groups, foreach=True, **settings)  # type: ignore[no-any-return]
+
+
+def orthogonalise(matrix: Tensor, steps: int = 5) -> Tensor:
+    """The semi-orthogonal matrix near ``matrix`` (rows, cols): its singular values land between about 0.7 and 1.2.
+
+    Newton-Schulz iteration with the quintic of Jordan et al. (Muon, 2024). Each round multiplies by a polynomial in the
+    Gram matrix; such polynomials commute, so the rounds run on small square matrices and the wide one is multiplied
+    once, 2.5 times cheaper for 3x3 filters (cols = 9 rows).
+    """
+    a, b, c = 3.4445, -4.7750, 2.0315
+    tall = matrix.shape[0] > matrix.shape[1]
+    x = matrix.mT if tall else matrix
+    x = x / (x.norm() + 1e-7)
+    gram = x @ x.mT
+    product: Tensor | None = None
+    for step in range(steps):
+        p = torch.addmm(gram, gram, gram, beta=b, alpha=c)
+        p.diagonal().add_(a)
+        product = p if product is None else p @ product
+        if step + 1 < steps:
+            gram = p @ (gram @ p)
+    x = product @ x  # type: ignore[operator]
+    return x.mT if tall else x
+
+
+class Muon(torch.optim.Optimizer):
+    """Muon (Jordan et al. 2024) for groups with ``muon: True``, AdamW for the others.
+
+    A filter bank is the matrix (out, in * kh * kw). Its step is the orthogonalised Nesterov momentum, scaled to a root mean
+    square of 0.2, which AdamW's usually has (Liu et al. 2025), with decoupled weight decay. The gradient must be whole on every
+    rank (single, dp, ddp, smddp); every rank computes the same step.
+    """
+
+    def __init__(
+        self, groups: list[dict[str, Any]], lr: float, momentum: float = 0.95, betas: tuple[float, float] = (0.9, 0.999)
+    ) -> None:
+        super().__init__(groups, {"lr": lr, "momentum": momentum, "betas": betas, "weight_decay": 0.0, "muon": False})
+        others = [group for group in self.param_groups if not group["muon"]]
+        self._adamw = _fused(torch.optim.AdamW, others, lr=lr, betas=betas) if others else None
+        if self._adamw is not None:
+            # One set of groups and one state: what sets a learning rate or saves a moment need not know of the two.
+            self.param_groups = [group for group in self.param_groups if group["muon"]] + self._adamw.param_groups
+            self._adamw.state = self.state
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            if not group["muon"]:
+                continue
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._step(parameter, group)
+        if self._adamw is not None:
+            self._adamw.step()
+
+    def _step(self, parameter: nn.Parameter, group: dict[str, Any]) -> None:
+        grad, momentum = parameter.grad, group["momentum"]
+        state = self.state[parameter]
+        if not state:
+            state["momentum"] = torch.zeros_like(parameter)
+        state["momentum"].lerp_(grad, 1 - momentum)
+        matrix = grad.lerp(state["momentum"], momentum).reshape(len(parameter), -1)
+        step = orthogonalise(matrix).view_as(parameter)
+        parameter.mul_(1 - group["lr"] * group["weight_decay"])
+        parameter.add_(step, alpha=-group["lr"] * 0.2 * max(matrix.shape) ** 0.5)
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:

@@ -170,7 +170,7 @@ def test_draws_cover_their_ranges_evenly() -> None:
 def test_progressive_size_keeps_the_field_of_view() -> None:
     for index in range(50):
         full = draw(rng_for(0, 0, index), (720, 960), (384, 512), Data())
-        half = draw(rng_for(0, 0, index), (720, 960), (192, 256), Data(), factor=0.5)
+        half = draw(rng_for(0, 0, index), (720, 960), (192, 256), Data(), scale=(0.25, 1.0))
         assert (full.flip, full.brightness) == (half.flip, half.brightness)
         # Whole pixels of the smaller picture are up to 4 source pixels.
         assert np.allclose(full.source((384, 512)), half.source((192, 256)), atol=8)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from segtrain.config import Optim
-from segtrain.optim import Ema, LossScaler, build_optimizer, clip_, multiplier, parameter_groups
+from segtrain.optim import Ema, LossScaler, build_optimizer, clip_, multiplier, orthogonalise, parameter_groups, set_lr
 
 
 @pytest.mark.parametrize("schedule", ["poly", "cosine", "onecycle", "linear", "constant"])
@@ -31,16 +31,16 @@ def test_groups_by_encoder_and_decay() -> None:
     assert found == {(0.1, 0.5): 108, (0.1, 0.0): 4, (1.0, 0.0): 8 + 2, (1.0, 0.5): 8}
 
 
-@pytest.mark.parametrize("name", ["sgd", "adamw"])
+@pytest.mark.parametrize("name", ["sgd", "adamw", "muon"])
 def test_optimizers_lower_a_quadratic(name: str) -> None:
-    model = nn.Linear(4, 1, bias=False)
-    optimizer = build_optimizer(model, [], Optim(name=name, lr=0.05, weight_decay=0.0))
-    before = float(model.weight.square().sum())
+    model = nn.Linear(4, 6)
+    optimizer = build_optimizer(model, [], Optim(name=name, lr=0.05, muon_lr=0.05, weight_decay=0.0))
+    before = float(model.weight.detach().square().sum())
     for _ in range(20):
         optimizer.zero_grad()
         model.weight.square().sum().backward()
         optimizer.step()
-    assert float(model.weight.square().sum()) < 0.5 * before
+    assert float(model.weight.detach().square().sum()) < 0.5 * before
 
 
 def test_clip_returns_the_norm_and_bounds_it() -> None:
@@ -82,3 +82,33 @@ def test_scaler_halves_doubles_and_travels() -> None:
     other.unscale_([parameter])
     assert parameter.grad.tolist() == [2.0]
     assert LossScaler(False).scale == 1.0
+
+
+@pytest.mark.parametrize("shape", [(16, 144), (40, 10), (8, 8)])
+def test_orthogonalise_flattens_the_singular_values(shape: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    matrix = torch.randn(shape)
+    u, _, v = torch.linalg.svd(matrix, full_matrices=False)
+    found = orthogonalise(matrix)
+    values = torch.linalg.svdvals(found)
+    # A square random matrix has singular values near 0, which five rounds cannot lift all the way.
+    assert values.max() < 1.35
+    assert values.median() > 0.6
+    assert float((found * (u @ v)).sum() / (found.norm() * (u @ v).norm())) > 0.9
+
+
+def test_muon_takes_filters_and_leaves_ends_to_adamw() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3), nn.Conv2d(8, 5, 1))
+    model.num_classes = 5
+    optimizer = build_optimizer(model, [], Optim(name="muon", lr=1e-3, muon_lr=1e-2))
+    assert {tuple(p.shape) for g in optimizer.param_groups if g["muon"] for p in g["params"]} == {(8, 8, 3, 3)}
+    set_lr(optimizer, 5e-4)  # half way down
+    assert {g["muon"]: g["lr"] for g in optimizer.param_groups} == pytest.approx({True: 5e-3, False: 5e-4})
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    before = [p.detach().clone() for p in model.parameters()]
+    optimizer.step()
+    assert all(not torch.equal(a, b) for a, b in zip(before, model.parameters()))
+    assert set(map(id, optimizer.state)) == set(map(id, model.parameters()))
+    step = (before[2] - model[1].weight.detach()) / 5e-3
+    assert float(step.square().mean().sqrt()) == pytest.approx(0.2, rel=0.2)

@@ -50,18 +50,18 @@ def draw(
     crop: tuple[int, int],
     data: Data,
     centre: tuple[int, int] | None = None,
-    factor: float = 1.0,
+    scale: tuple[float, float] | None = None,
 ) -> Geometry:
     """Draw scale, place, flip and colours of one sample.
 
     ``rng`` gives seven numbers, whatever the settings, so that the same rng gives the same relative place at every crop size.
-    ``factor``: of progressive size; ``crop`` has it in it already, the scale gets it here. ``centre``: a source pixel (y, x) that
-    the crop is centred on, as far as the image's borders allow.
+    ``scale``: least and most of this step, where it differs from ``data.scale`` (progressive size). ``centre``: a source pixel
+    (y, x) that the crop is centred on, as far as the image's borders allow.
     """
     u = rng.random(7)
-    low, high = data.scale
-    scale = data.base_scale * factor * low * (high / low) ** u[0]
-    scaled = (max(1, round(image_size[0] * scale)), max(1, round(image_size[1] * scale)))
+    low, high = scale or data.scale
+    drawn = data.base_scale * low * (high / low) ** u[0]
+    scaled = (max(1, round(image_size[0] * drawn)), max(1, round(image_size[1] * drawn)))
     y, x = (None, None) if centre is None else ((centre[axis] + 0.5) / image_size[axis] for axis in (0, 1))
     top, left = _place(scaled[0], crop[0], u[1], y), _place(scaled[1], crop[1], u[2], x)
     colours = [max(0.0, 1.0 - j) + (1.0 + j - max(0.0, 1.0 - j)) * v for j, v in zip(data.jitter, u[4:])]

@@ -143,7 +143,7 @@ class _Loader:
 class TrainLoader(_Loader):
     """Yields for each step from ``first_step`` to ``last_step - 1`` this rank's micro-batches: ``list[Batch]``.
 
-    ``size_at(step)`` gives the crop (height, width) and the factor of progressive size. ``workers=0`` reads in the consumer's thread.
+    ``size_at(step)`` gives the crop (height, width) and the (least, most) random scale. ``workers=0`` reads in the consumer's thread.
     ``prefetch`` micro-batches (at least one step) are made ahead.
     Raises ConfigError where the batch is too small for the ranks, DataError where there are no samples or a file is bad.
     """
@@ -160,7 +160,7 @@ class TrainLoader(_Loader):
         world: int = 1,
         first_step: int = 0,
         last_step: int,
-        size_at: Callable[[int], tuple[tuple[int, int], float]] | None = None,
+        size_at: Callable[[int], tuple[tuple[int, int], tuple[float, float]]] | None = None,
         pin_memory: bool = False,
         workers: int = 0,
         prefetch: int = 4,
@@ -173,7 +173,7 @@ class TrainLoader(_Loader):
         self.data, self.seed, self.batch_size = data, seed, batch_size
         self.parts = [rank_slice(batch_size, world, rank, accumulate, micro) for micro in range(accumulate)]
         self.first_step, self.last_step = first_step, last_step
-        self.size_at = size_at or (lambda step: (data.crop, 1.0))
+        self.size_at = size_at or (lambda step: (data.crop, data.scale))
         self.pin_memory, self.workers = pin_memory, workers
         self.ahead = max(1, prefetch // accumulate)
 
@@ -185,14 +185,14 @@ class TrainLoader(_Loader):
 
     def _jobs(self) -> Iterator[_Job]:
         for step in range(self.first_step, self.last_step):
-            crop, factor = self.size_at(step)
+            crop, scale = self.size_at(step)
             epochs, ids = samples(self.seed, len(self.dataset), step * self.batch_size, self.batch_size)
             job = _Job([], [])
             for part in self.parts:
                 batch = _empty_batch(ids[part], epochs[part], crop, self.pin_memory)
                 images, masks = batch.images.numpy(), batch.masks.numpy()
                 for k, (index, epoch) in enumerate(zip(batch.ids.tolist(), batch.epochs.tolist())):
-                    job.calls.append(_Sample(self, index, epoch, crop, factor, (images[k], masks[k])))
+                    job.calls.append(_Sample(self, index, epoch, crop, scale, (images[k], masks[k])))
                 job.result.append(batch)
             yield job
 
@@ -212,7 +212,7 @@ class _Sample:
     index: int
     epoch: int
     crop: tuple[int, int]
-    factor: float
+    scale: tuple[float, float]
     out: tuple[np.ndarray, np.ndarray]
 
     def __call__(self) -> None:
@@ -227,7 +227,7 @@ class _Sample:
                 u = rng_for(*key, CLASS).random(3)
                 if u[0] < data.balance:
                     centre = class_centre(mask, u[1:], loader.dataset.labels.num_classes)
-            geometry = draw(rng_for(*key), mask.shape, self.crop, data, centre, self.factor)
+            geometry = draw(rng_for(*key), mask.shape, self.crop, data, centre, self.scale)
             apply(image, mask, geometry, self.crop, loader.dataset.labels.ignore_index, self.out)
         except Exception as error:
             raise _named(loader.dataset, self.index, error) from error

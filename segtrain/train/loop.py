@@ -33,7 +33,10 @@ def train(config: Config, cluster: Cluster) -> int:
             try:
                 return run(session, signals)
             except BaseException as error:
-                session.journal.write("run_end", status="failed", error=str(error), step=session.state.step)
+                state = session.state
+                session.journal.write(
+                    "run_end", status="failed", error=str(error), step=state.step, seconds=state.wall_s, cpu_s=state.cpu_s
+                )
                 session.trackers.close("failed")
                 raise
             finally:
@@ -119,9 +122,9 @@ def run(session: Session, signals: list[int]) -> int:
 
             miou = -1.0
             if last or state.step % plan.eval_every == 0:
-                miou = session.score()
+                with clock("eval"):
+                    miou = session.score()
                 model.train()
-                clock.take()  # an evaluation is no phase of a step
             better = miou > state.best_miou
             state.best_miou = max(miou, state.best_miou)
             if last or better or state.step % plan.save_every == 0:
@@ -159,6 +162,8 @@ def _log(session: Session, clock: Clock, share: Tensor, votes: Tensor, lr: float
         raise not_finite(state.step, f"the loss ({loss})", config)
     session.watch.lap(state)
     spans = clock.take()
+    for other in ("eval", "checkpoint"):  # no phases of a step
+        spans.pop(other, None)
     whole = sum(spans.values()) or 1e-9
     rate, wait, epoch = steps * plan.batch_size / whole, spans.get("wait", 0.0) / whole, plan.epoch(state.step)
     session.screen.step(state.step, epoch, loss, lr, rate, wait)
@@ -195,7 +200,8 @@ def _finish(session: Session) -> int:
         "run_end", status="done", step=state.step, seconds=state.wall_s, cpu_s=state.cpu_s, miou=state.best_miou
     )
     session.trackers.close("done")
-    session.screen.say(class_table(labels.names, state.scores["iou"]))
+    pixels = state.scores["pixels"]
+    session.screen.say(class_table(labels.names, state.scores["iou"], [n / max(1, sum(pixels)) for n in pixels]))
     session.screen.say(
         f"best mIoU {100 * state.best_miou:.2f}%   {state.wall_s:.0f} s of training, {state.cpu_s:.0f} CPU-s, evaluation left out\n"
         f"pictures  {run_dir}/pictures/val.png\ncurves    tensorboard --logdir {run_dir}/tensorboard\n"

@@ -22,13 +22,18 @@ class Plan:
     batch_size: int
     workers: int
     crops: tuple[tuple[int, Size, float], ...]  # (until this step, (height, width), size factor)
+    scale: tuple[float, float]  # least and most random scale at the first step
+    scale_end: tuple[float, float]  # and at the last
 
-    def size_at(self, step: int) -> tuple[Size, float]:
-        """Crop and size factor at a step: a pure function, so that a resumed run draws what it would have drawn."""
-        for until, crop, factor in self.crops:
-            if step < until:
-                return crop, factor
-        return self.crops[-1][1], self.crops[-1][2]
+    def size_at(self, step: int) -> tuple[Size, tuple[float, float]]:
+        """Crop and scale range at a step: a pure function, so that a resumed run draws what it would have drawn.
+
+        A smaller crop shows as much of the scene as a full one: the scale shrinks with it.
+        """
+        crop, factor = next((c, f) for until, c, f in self.crops if step < until or until >= self.steps)
+        done = step / self.steps
+        low, high = (factor * (a + (b - a) * done) for a, b in zip(self.scale, self.scale_end))
+        return crop, (low, high)
 
     def epoch(self, step: int) -> float:
         return step * self.batch_size / self.samples
@@ -46,7 +51,7 @@ def make_plan(config: Config, samples: int, cluster: Cluster, has_gpu: bool) -> 
             f"train.batch_size={train.batch_size} in {train.accumulate} micro-batches leaves {images} images for "
             f"{cluster.world_size} ranks: use at least {cluster.world_size * train.accumulate}, or fewer ranks"
         )
-    warmup = duration_in_steps(config.optim.warmup, samples, train.batch_size)
+    warmup = duration_in_steps(config.optim.warmup, samples, train.batch_size, steps)
     if warmup >= steps:
         raise ConfigError(f"optim.warmup={config.optim.warmup} is {warmup} steps, but the run has {steps}: shorten it")
     return Plan(
@@ -58,6 +63,8 @@ def make_plan(config: Config, samples: int, cluster: Cluster, has_gpu: bool) -> 
         batch_size=train.batch_size,
         workers=worker_count(config.data.workers, cluster.local_world_size, cpu_training=not has_gpu),
         crops=_crops(config, steps),
+        scale=config.data.scale,
+        scale_end=config.data.scale_end or config.data.scale,
     )
 
 
@@ -68,7 +75,7 @@ def _crops(config: Config, steps: int) -> tuple[tuple[int, Size, float], ...]:
     crops = []
     for until, factor in stages:
         height, width = config.data.crop
-        if factor < 1:  # whole multiples of 32, so that no stride pads
-            height, width = (max(32, round(side * factor / 32) * 32) for side in (height, width))
+        if factor < 1:
+            height, width = (max(32, round(side * factor / 8) * 8) for side in (height, width))
         crops.append((round(until * steps), (height, width), factor))
     return tuple(crops)

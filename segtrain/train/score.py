@@ -9,7 +9,6 @@ from segtrain.data.datasets import open_dataset
 from segtrain.data.loader import worker_count
 from segtrain.errors import DataError
 from segtrain.infer.load import load_run
-from segtrain.observe.console import class_table
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import start
 from segtrain.train.evaluate import evaluate
@@ -37,7 +36,7 @@ def score(run_dir: Path, overrides: list[str], which: str, cluster: Cluster, qui
             device=strategy.device,
             precision=config.train.precision,
             rank=strategy.rank,
-            world=strategy.world_size,
+            world_size=strategy.world_size,
             all_reduce=strategy.reduce,
             workers=worker_count(config.data.workers, cluster.local_world_size, strategy.device.type == "cpu"),
             base_scale=config.data.base_scale,
@@ -45,6 +44,6 @@ def score(run_dir: Path, overrides: list[str], which: str, cluster: Cluster, qui
     if cluster.rank:
         return None
     if not quiet:
-        print(class_table(labels.names, result.scores.iou))
-        print(f"mIoU {100 * result.scores.miou:.2f}%  pixel accuracy {100 * result.scores.accuracy:.2f}%  {result.protocol.line()}")
+        print(result.scores.table(labels.names))
+        print(f"mIoU {100 * result.scores.miou:.2f}%  {result.protocol['line']}")
     return {**result.to_dict(), "run": str(run_dir), "which": which, "class_names": list(labels.names)}

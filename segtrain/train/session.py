@@ -100,13 +100,13 @@ class Session:
             mean_buffers(self.plain, self.ema, self.strategy)
             with averaged_weights(self.plain, self.ema):
                 result = evaluate(
-                    self.model if self.strategy.name == "fsdp" else self.plain,
+                    self._whole_model(),
                     self.validation,
                     self.config.eval,
                     device=self.strategy.device,
                     precision=self.config.train.precision,
                     rank=self.strategy.rank,
-                    world=self.strategy.world_size,
+                    world_size=self.strategy.world_size,
                     all_reduce=self.strategy.reduce,
                     workers=self.plan.workers,
                     channels_last=self.channels_last,
@@ -118,23 +118,30 @@ class Session:
                 self._show(result)
         return float(result.scores.miou)
 
+    def _whole_model(self) -> nn.Module:
+        """The network to score. A sharded one is gathered first: its forward holds collectives, and ranks score unequally many."""
+        if self.strategy.name != "fsdp":
+            return self.plain
+        whole = build_model(self.config.model.model_copy(update={"encoder_weights": None}), self.criterion.num_classes)
+        whole.load_state_dict({name: _whole_cpu(value) for name, value in self.plain.state_dict().items()})
+        return whole.to(self.strategy.device)
+
     def _show(self, result: Any) -> None:
         state, labels, scores = self.state, self.validation.labels, result.scores
         epoch = self.plan.epoch(state.step)
         self.journal.write(
-            "eval", step=state.step, epoch=epoch, scores=state.scores, protocol=result.protocol.to_dict(),
+            "eval", step=state.step, epoch=epoch, scores=state.scores, protocol=result.protocol,
             seconds=result.seconds, cpu_s=state.cpu_s,
         )  # fmt: skip
         self.screen.say(
             f"epoch {epoch:.2f}  step {state.step}  mIoU {100 * scores.miou:.2f}%  pixel accuracy {100 * scores.accuracy:.2f}%  "
-            f"({result.seconds:.1f} s, {result.protocol.line()})"
+            f"({result.seconds:.1f} s, {result.protocol['line']})"
         )
         values = {"val/miou": scores.miou, "val/accuracy": scores.accuracy}
         self.trackers.scalars({**values, **{f"val/iou/{n}": v for n, v in zip(labels.names, scores.iou)}}, state.step)
         if result.pictures:
-            samples = [pictures.Sample(Path(p.name).name, p.image, p.prediction, p.truth) for p in result.pictures]
             sheet = pictures.contact_sheet(
-                samples, labels.names, labels.palette, ignore_index=labels.ignore_index,
+                result.pictures, labels.names, labels.palette, ignore_index=labels.ignore_index,
                 title=f"{self.config.name or 'run'}  step {state.step}  mIoU {100 * scores.miou:.1f}%",
             )  # fmt: skip
             pictures.save_png(self.config.run_dir / "pictures" / "val.png", sheet)
