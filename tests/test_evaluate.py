@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -131,6 +132,9 @@ def test_protocol_says_all_a_score_depends_on() -> None:
     assert facts["split_hash"] == dataset.fingerprint()
     for part in ("5 classes", "void 255", "windows 16x18", "flip", "val: 8 images", f"#{dataset.fingerprint()}"):
         assert part in facts["line"]
+    content = json.loads(json.dumps(result.to_dict()))
+    assert content["miou"] == result.scores.miou
+    assert content["protocol"] == facts
     other = evaluate(network(), dataset, VIEWS["scales"]).protocol
     assert "scales 0.75 1.5" in other["line"]
     assert "labels resized to 20x28" in other["line"]

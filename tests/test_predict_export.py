@@ -16,7 +16,7 @@ from segtrain.data.loader import normalise
 from segtrain.errors import CheckpointError, ConfigError, DataError, MissingExtra, SegtrainError
 from segtrain.infer import export as exporting
 from segtrain.infer import onnx_file, predict
-from segtrain.infer.load import load_run
+from segtrain.infer.load import load_export, load_run
 from segtrain.models import build_model
 
 NAMES = ("road", "sky", "car", "tree")
@@ -184,7 +184,7 @@ def test_a_failed_write_leaves_nothing(run: Path, tmp_path: Path, monkeypatch: p
 def test_safetensors_and_description_give_the_model_back(run: Path, tmp_path: Path) -> None:
     result = exporting.export(run, tmp_path / "out", ("safetensors",))
     assert {path.name for path in result.files} == set(files(tmp_path / "out")) == {"weights.safetensors", "model.json"}
-    model, facts = exporting.load_export(tmp_path / "out")
+    model, facts = load_export(tmp_path / "out")
     own = load_run(run)[0]
     images = torch.randn(1, 3, 37, 50)
     with torch.inference_mode():
@@ -192,11 +192,15 @@ def test_safetensors_and_description_give_the_model_back(run: Path, tmp_path: Pa
     assert facts["labels"]["names"] == list(NAMES)
     assert facts["source"]["miou"] == 0.5
     assert facts["input"]["mean"] == [0.485, 0.456, 0.406]
+    picture(tmp_path / "a.png", 40, 50)
+    (from_run,) = predict.predict(run, [tmp_path / "a.png"], tmp_path / "1")
+    (from_export,) = predict.predict(tmp_path / "out", [tmp_path / "a.png"], tmp_path / "2")
+    assert from_run.mask.read_bytes() == from_export.mask.read_bytes()
     damaged = bytearray((tmp_path / "out" / "weights.safetensors").read_bytes())
     damaged[-1] ^= 1
     (tmp_path / "out" / "weights.safetensors").write_bytes(damaged)
     with pytest.raises(CheckpointError, match="is damaged"):
-        exporting.load_export(tmp_path / "out")
+        load_export(tmp_path / "out")
 
 
 @pytest.mark.parametrize("exporter", [pytest.param("torch.export", marks=pytest.mark.slow), "tracing"])

@@ -14,11 +14,11 @@ import torch
 from torch import nn
 
 from segtrain import __version__
-from segtrain.config import Config, Model
+from segtrain.config import Config
 from segtrain.data.labels import LabelSpace
 from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD
-from segtrain.errors import CheckpointError, ConfigError, SegtrainError
-from segtrain.infer.load import assemble, load_run
+from segtrain.errors import ConfigError, SegtrainError
+from segtrain.infer.load import load_run
 from segtrain.infer.onnx_file import Size, require_onnx, write_onnx
 
 FORMATS = ("safetensors", "onnx")
@@ -48,6 +48,7 @@ def export(
     (default: the training crop). It is run by onnxruntime on random pixels, at a second size too where sizes are open,
     and refused where a logit is off by more than a thousandth of the largest.
     Raises MissingExtra, ConfigError for an unknown format, SegtrainError where no exporter succeeds. All files appear at the end, or none.
+    ``load.load_export`` is the way back.
     """
     unknown = [name for name in formats if name not in FORMATS]
     if unknown or not formats:
@@ -93,6 +94,7 @@ def describe(config: Config, labels: LabelSpace, model: nn.Module, run_dir: Path
             "normalise": "(x / 255 - mean) / std",
             "mean": list(IMAGENET_MEAN),
             "std": list(IMAGENET_STD),
+            "crop": list(config.data.crop),
             "scale": config.data.base_scale,
             "resize": "multiply height and width by scale (bilinear, antialiased), predict, and bring the logits back (bilinear)",
             "stride": int(getattr(model, "stride", 1)),
@@ -112,28 +114,6 @@ def describe(config: Config, labels: LabelSpace, model: nn.Module, run_dir: Path
             "torch": torch.__version__,
         },
     }
-
-
-def load_export(folder: str | Path) -> tuple[nn.Module, dict[str, Any]]:
-    """The model of an exported folder in evaluation mode, and the content of its model.json. The way back of ``export``."""
-    from safetensors.torch import load_file
-
-    folder = Path(folder)
-    try:
-        facts = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-        content = (folder / "weights.safetensors").read_bytes()
-        digest = facts["weights"]["sha256"]
-    except (OSError, ValueError, KeyError) as error:
-        raise CheckpointError(
-            f"{folder} is no exported model ({type(error).__name__}: {error}): export the run again"
-        ) from None
-    if hashlib.sha256(content).hexdigest() != digest:
-        raise CheckpointError(
-            f"{folder / 'weights.safetensors'} is damaged, or of another model.json: export the run again"
-        )
-    labels = LabelSpace.from_dict(facts["labels"])
-    weights = load_file(folder / "weights.safetensors")
-    return assemble(Model.model_validate(facts["model"]), labels.num_classes, weights, str(folder)), facts
 
 
 def _write_weights(model: nn.Module, path: Path) -> dict[str, Any]:

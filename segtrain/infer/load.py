@@ -1,7 +1,8 @@
-"""How does a run folder become a model that predicts?"""
+"""How does a run folder, or the folder of an export, become a model that predicts?"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from segtrain.config import Config, Model, load_config
+from segtrain.config import Config, Model, load_config, make_config
 from segtrain.data.labels import LabelSpace
 from segtrain.errors import CheckpointError, ConfigError
 
@@ -18,12 +19,16 @@ def load_run(run_dir: str | Path, which: str = "best") -> tuple[nn.Module, Confi
     """The model of a run in evaluation mode on the CPU, its config, and its labels.
 
     which: ``best`` (by validation mIoU; the newest where nothing was scored yet) or ``last``. The moving average of the
-    weights is taken where the run keeps one. Raises ConfigError where the folder is no run, CheckpointError where
-    the weights are missing, torn, or of another model.
+    weights is taken where the run keeps one. The folder of an export will do as well; of its config only ``model``,
+    ``eval``, ``data.crop`` and ``data.base_scale`` are the run's.
+    Raises ConfigError where the folder is no run, CheckpointError where the weights are missing, torn, or of another model.
     """
     from segtrain.train.checkpoint import load_weights
 
     run_dir = Path(run_dir)
+    if (run_dir / "model.json").is_file() and not (run_dir / "config.yaml").is_file():
+        model, facts = load_export(run_dir)
+        return model, exported_config(facts), LabelSpace.from_dict(facts["labels"])
     config, labels = read_description(run_dir)
     model = assemble(config.model, labels.num_classes, load_weights(run_dir, which), str(run_dir))
     return model, config, labels
@@ -41,6 +46,36 @@ def read_description(run_dir: Path) -> tuple[Config, LabelSpace]:
             f"cannot read {run_dir / 'labels.json'} ({reason}): start the training again, it writes it"
         ) from None
     return load_config(run_dir / "config.yaml"), LabelSpace.from_dict(content)
+
+
+def load_export(folder: str | Path) -> tuple[nn.Module, dict[str, Any]]:
+    """The model of an exported folder in evaluation mode, and the content of its model.json.
+
+    Raises CheckpointError where a file is missing, damaged, or of another export.
+    """
+    from safetensors.torch import load
+
+    folder = Path(folder)
+    try:
+        facts = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+        content = (folder / "weights.safetensors").read_bytes()
+        digest = facts["weights"]["sha256"]
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(
+            f"{folder} is no whole export with safetensors ({type(error).__name__}: {error}): export the run again"
+        ) from None
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise CheckpointError(
+            f"{folder / 'weights.safetensors'} is damaged, or of another model.json: export the run again"
+        )
+    labels = LabelSpace.from_dict(facts["labels"])
+    return assemble(exported_config(facts).model, labels.num_classes, load(content), str(folder)), facts
+
+
+def exported_config(facts: Mapping[str, Any]) -> Config:
+    """The part of the run's config that model.json keeps."""
+    data = {"crop": facts["input"]["crop"], "base_scale": facts["input"]["scale"]}
+    return make_config({"model": facts["model"], "eval": facts["eval"], "data": data}, "model.json")
 
 
 def assemble(settings: Model, num_classes: int, weights: Mapping[str, Tensor], source: str) -> nn.Module:

@@ -33,19 +33,22 @@ class Deployed(nn.Module):
     Padding to the stride is done here once more, without conditions on the size, so that an exporter can keep H and W open.
     """
 
+    shift: Tensor
+    scale: Tensor
+
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
+        self.stride = int(getattr(model, "stride", 1)) if getattr(model, "pads", False) else 1
         self.register_buffer("shift", torch.tensor([255.0 * m for m in IMAGENET_MEAN]).view(1, 3, 1, 1))
         self.register_buffer("scale", torch.tensor([1.0 / (255.0 * s) for s in IMAGENET_STD]).view(1, 3, 1, 1))
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         x = (images.permute(0, 3, 1, 2).to(torch.float32) - self.shift) * self.scale
         height, width = x.shape[-2], x.shape[-1]
-        if getattr(self.model, "pads", False):
-            stride = self.model.stride
+        if self.stride > 1:
             # Not -(-height // stride): ONNX divides integers towards zero.
-            right, below = ((side + stride - 1) // stride * stride - side for side in (width, height))
+            right, below = ((side + self.stride - 1) // self.stride * self.stride - side for side in (width, height))
             x = F.pad(x, (0, right, 0, below))
         logits = self.model(x)[:, :, :height, :width]
         return logits.argmax(1).to(torch.uint8), logits
@@ -111,7 +114,7 @@ def _torch_export(deployed: nn.Module, path: Path, size: Size, opset: int, open_
 
 
 def _trace(deployed: nn.Module, path: Path, size: Size, opset: int, open_sizes: bool) -> None:
-    choice = {"dynamo": False} if "dynamo" in inspect.signature(torch.onnx.export).parameters else {}
+    choice: dict[str, Any] = {"dynamo": False} if "dynamo" in inspect.signature(torch.onnx.export).parameters else {}
     axes = {"images": {0: "n", 1: "height", 2: "width"}, "classes": {0: "n", 1: "height", 2: "width"}}
     axes["logits"] = {0: "n", 2: "height", 3: "width"}
     torch.onnx.export(

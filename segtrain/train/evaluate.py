@@ -40,6 +40,10 @@ class Evaluation:
     pictures: tuple[Any, ...] = ()  # observe.pictures.Sample, on rank 0
     seconds: float = field(default=0.0, compare=False)  # this rank's own time in the loop
 
+    def to_dict(self) -> dict[str, Any]:
+        """The scores (fractions), and under ``protocol`` how they were made, as values for JSON."""
+        return {**self.scores.to_dict(), "protocol": self.protocol, "seconds": round(self.seconds, 3)}
+
 
 def evaluate(
     model: nn.Module,
