@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,40 +35,85 @@ def camvid() -> Path:
     return folder
 
 
-@pytest.fixture
-def run_ranks(tmp_path: Path) -> Callable[..., list[str]]:
-    """``run_ranks(code, world)`` runs Python code on ``world`` gloo ranks; returns what each printed on stdout."""
+class Process:
+    """A forked child of the zygote."""
 
-    def run(code: str, world: int, *, timeout: float = 120, path: str = "") -> list[str]:
+    def __init__(self, zygote: Zygote, pid: int, out: Path) -> None:
+        self._zygote, self.pid, self._out = zygote, pid, out
+
+    def wait(self) -> int:
+        """The exit code; minus the signal's number if one ended it."""
+        return int(self._zygote.ask({"wait": self.pid})["code"])
+
+    def signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    @property
+    def output(self) -> str:
+        return self._out.read_text()
+
+
+class Zygote:
+    """Starts segtrain's command line, or Python code, in a fork of a process that has imported torch already."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._count = folder, 0
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
+        self._process = subprocess.Popen(
+            [sys.executable, str(ROOT / "tests/zygote.py")],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
+        )  # fmt: skip
+        assert json.loads(self._read())["ready"]
+
+    def _read(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return dict(json.loads(self._read()))
+
+    def start(self, *args: object, code: str = "", cwd: Path | None = None, **env: str) -> Process:
+        self._count += 1
+        out = self._folder / f"output-{self._count}.txt"
+        what = {"code": code} if code else {"args": [str(arg) for arg in args]}
+        env = {"SEGTRAIN_CACHE": str(self._folder / "cache"), **env}
+        return Process(self, self.ask({**what, "env": env, "cwd": str(cwd or self._folder), "out": str(out)})["pid"], out)
+
+    def start_ranks(self, world: int, *args: object, code: str = "", **env: str) -> list[Process]:
         from segtrain.parallel.cluster import Cluster, free_port
 
         port = free_port()
-        script = tmp_path / f"ranks{world}.py"
-        script.write_text(code)
-        processes = [
-            subprocess.Popen(
-                [sys.executable, str(script)],
-                env={
-                    **os.environ,
-                    **Cluster(rank, world, rank, world, "127.0.0.1", port).environment(),
-                    "PYTHONPATH": os.pathsep.join([*([path] if path else []), str(ROOT), str(ROOT / "tests")]),
-                },
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(world)
-        ]
-        printed = []
-        try:
-            for process in processes:
-                out, err = process.communicate(timeout=timeout)
-                assert process.returncode == 0, err[-3000:]
-                printed.append(out)
-        finally:
-            for process in processes:
-                process.kill()
-        return printed
+        places = [Cluster(rank, world, rank, world, "127.0.0.1", port) for rank in range(world)]
+        return [self.start(*args, code=code, **{**place.environment(), **env}) for place in places]
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait(timeout=10)
+
+
+@pytest.fixture(scope="session")
+def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
+    started = Zygote(tmp_path_factory.mktemp("zygote"))
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def run_ranks(zygote: Zygote) -> Callable[..., list[str]]:
+    """``run_ranks(code, world)`` runs Python code on ``world`` gloo ranks; returns what each printed."""
+
+    def run(code: str, world: int, **env: str) -> list[str]:
+        processes = zygote.start_ranks(world, code=code, **env)
+        codes = [process.wait() for process in processes]
+        outputs = [process.output for process in processes]
+        assert codes == [0] * world, "\n".join(outputs)[-3000:]
+        return outputs
 
     return run
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -76,13 +78,11 @@ if cluster.rank == 0:
 """
 
 
-def gradients_on(run_ranks: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: int, **settings):  # type: ignore[no-untyped-def]
-    import json
-
+def gradients_on(run_ranks: Callable[..., list[str]], tmp_path: Path, world: int, **settings: Any) -> dict[str, Any]:
     out = tmp_path / f"gradients-{world}-{len(list(tmp_path.iterdir()))}.pt"
     settings = {"losses": LOSSES, "accumulate": [1], "out": str(out), **settings}
-    monkeypatch.setenv("SETTINGS", json.dumps(settings))
-    run_ranks(RANK, world)
+    standin = {"PYTHONPATH": str(Path(__file__).parent / "standin")}
+    run_ranks(RANK, world, SETTINGS=json.dumps(settings), **(standin if settings.get("strategy") == "smddp" else {}))
     return torch.load(out, weights_only=True)
 
 
@@ -99,43 +99,36 @@ def assert_same(found, reference, bound: float) -> None:  # type: ignore[no-unty
         assert relative(gradient, expected) < bound, key
 
 
-def test_gradients_do_not_know_the_number_of_ranks(run_ranks, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    one = gradients_on(run_ranks, tmp_path, monkeypatch, 1, accumulate=[1, 2, 4])
+def test_gradients_do_not_know_the_number_of_ranks(run_ranks, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    one = gradients_on(run_ranks, tmp_path, 1, accumulate=[1, 2, 4])
     assert_same(one, one, 1e-6)
     for world, accumulate in ((2, [1, 2]), (4, [1, 2])):
-        assert_same(gradients_on(run_ranks, tmp_path, monkeypatch, world, accumulate=accumulate), one, 1e-6)
+        assert_same(gradients_on(run_ranks, tmp_path, world, accumulate=accumulate), one, 1e-6)
 
 
-def test_with_synchronised_batch_norm_as_well(run_ranks, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_with_synchronised_batch_norm_as_well(run_ranks, tmp_path) -> None:  # type: ignore[no-untyped-def]
     settings = {"losses": ["ce", "dice"], "sync_bn": True}
-    one = gradients_on(run_ranks, tmp_path, monkeypatch, 1, **settings)
-    two = gradients_on(run_ranks, tmp_path, monkeypatch, 2, **settings)
+    one = gradients_on(run_ranks, tmp_path, 1, **settings)
+    two = gradients_on(run_ranks, tmp_path, 2, **settings)
     assert_same(two, one, 1e-6)
     for name, mean in one["ce/1"][2].items():
         assert torch.allclose(mean.double(), two["ce/1"][2][name].double(), rtol=1e-6), name
 
 
-def test_an_extra_forward_moves_no_running_statistics(run_ranks, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_an_extra_forward_moves_no_running_statistics(run_ranks, tmp_path) -> None:  # type: ignore[no-untyped-def]
     """Dice under accumulation reads the logits twice; batch norm must see each micro-batch once."""
-    found = gradients_on(run_ranks, tmp_path, monkeypatch, 1, losses=["ce", "dice"], accumulate=[2], sync_bn=True)
+    found = gradients_on(run_ranks, tmp_path, 1, losses=["ce", "dice"], accumulate=[2], sync_bn=True)
     for name, value in found["ce/2"][2].items():
         assert torch.equal(value, found["dice/2"][2][name]), name
 
 
 @pytest.mark.parametrize("strategy", ["fsdp", "smddp"])
-def test_other_strategies_give_the_same_gradient(run_ranks, tmp_path, monkeypatch, strategy: str) -> None:  # type: ignore[no-untyped-def]
+def test_other_strategies_give_the_same_gradient(run_ranks, tmp_path, strategy: str) -> None:  # type: ignore[no-untyped-def]
     if strategy == "fsdp":
         pytest.importorskip("torch.distributed.fsdp", reason="FSDP2 needs torch 2.4")
         if not hasattr(torch.distributed.fsdp, "fully_shard"):
             pytest.skip("this torch has no fully_shard (2.6)")
-    else:
-        monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "standin"))
     settings = {"losses": ["ce", "dice"], "accumulate": [1, 2]}
-    one = gradients_on(run_ranks, tmp_path, monkeypatch, 1, losses=["ce", "dice"])
-    original = run_ranks
-
-    def with_standin(code: str, world: int) -> list[str]:
-        return original(code, world, path=str(Path(__file__).parent / "standin"))
-
-    found = gradients_on(with_standin, tmp_path, monkeypatch, 2, strategy=strategy, **settings)
+    one = gradients_on(run_ranks, tmp_path, 1, losses=["ce", "dice"])
+    found = gradients_on(run_ranks, tmp_path, 2, strategy=strategy, **settings)
     assert_same(found, one, 1e-6)

@@ -46,4 +46,11 @@ def score(run_dir: Path, overrides: list[str], which: str, cluster: Cluster, qui
     if not quiet:
         print(result.scores.table(labels.names))
         print(f"mIoU {100 * result.scores.miou:.2f}%  {result.protocol['line']}")
-    return {**result.to_dict(), "run": str(run_dir), "which": which, "class_names": list(labels.names)}
+    return {
+        **result.scores.to_dict(),
+        "class_names": list(labels.names),
+        "protocol": result.protocol,
+        "run": str(run_dir),
+        "which": which,
+        "seconds": round(result.seconds, 3),
+    }

@@ -1,0 +1,60 @@
+"""A process that has imported torch and segtrain and forks at request: a rank starts in milliseconds, and can be killed.
+
+Requests are JSON lines on stdin: ``{"args": [...]}`` runs segtrain's command line, ``{"code": "..."}`` runs Python; both with
+``env``, ``cwd`` and ``out`` (a file for stdout and stderr). The answer is the child's pid; ``{"wait": pid}`` answers its exit code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from typing import Any
+
+import segtrain.cli
+import segtrain.infer.export
+import segtrain.models.smp
+import segtrain.train.loop
+import segtrain.train.score  # noqa: F401
+
+
+def child(request: dict[str, Any]) -> int:
+    descriptor = os.open(request["out"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    sys.stdin = open(os.devnull)
+    os.environ.update(request.get("env", {}))
+    os.chdir(request.get("cwd", "."))
+    sys.path[:0] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    try:
+        if "args" in request:
+            return segtrain.cli.main(request["args"])
+        exec(compile(request["code"], "<rank>", "exec"), {"__name__": "__main__"})
+        return 0
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+        return 1
+
+
+def main() -> None:
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "wait" in request:
+            _, status = os.waitpid(request["wait"], 0)
+            print(json.dumps({"code": os.waitstatus_to_exitcode(status)}), flush=True)
+            continue
+        pid = os.fork()
+        if pid == 0:
+            code = child(request)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+        print(json.dumps({"pid": pid}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
