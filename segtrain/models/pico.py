@@ -56,8 +56,7 @@ class Pico(SegModel):
     """Encoder to stride 32, pyramid pooling, summed lateral connections back to stride 4, where the logits are made.
 
     Strides 2 and 4 are crossed by one 3x3 convolution each: dense 3x3 kernels at strides 8 to 32 run two to three
-    times nearer to a CPU's peak than depthwise or shallow full-size ones. In training mode a second head at stride 8
-    gives auxiliary logits (deep supervision).
+    times nearer to a CPU's peak than depthwise or shallow full-size ones.
 
     Args:
         num_classes: classes C.
@@ -65,10 +64,9 @@ class Pico(SegModel):
         widths, depths: channels and residual blocks at strides 4, 8, 16 and 32.
         decoder: channels of the way back.
         bins: grids of the pyramid pooling.
-        dropout: share of channels dropped before the head.
-        aux: whether there is the second head.
+        aux: whether there is a second head, for deep supervision.
 
-    ``forward(low=True)``: logits (N, C, ceil(H/4), ceil(W/4)); auxiliary (N, C, ceil(H/8), ceil(W/8)).
+    ``forward(low=True)``: logits (N, C, ceil(H/4), ceil(W/4)); in training mode with ``aux`` also those of stride 8.
     """
 
     stride = 32
@@ -82,8 +80,7 @@ class Pico(SegModel):
         depths: tuple[int, ...] = (0, 1, 2, 2),
         decoder: int = 48,
         bins: tuple[int, ...] = (1, 2, 4),
-        dropout: float = 0.0,
-        aux: bool = True,
+        aux: bool = False,
     ) -> None:
         super().__init__()
         self.num_classes = num_classes
@@ -96,7 +93,6 @@ class Pico(SegModel):
         self.context = PyramidPool(widths[-1], decoder, tuple(bins))
         self.lateral = nn.ModuleList(conv_bn(width, decoder, 1, relu=False) for width in reversed(widths[:-1]))
         self.smooth = nn.ModuleList(conv_bn(decoder, decoder) for _ in widths[:-1])
-        self.dropout = nn.Dropout2d(dropout)
         self.head = nn.Conv2d(decoder, num_classes, 1)
         self.aux = nn.Conv2d(decoder, num_classes, 1) if aux else None
         for module in self.modules():
@@ -120,7 +116,7 @@ class Pico(SegModel):
             x = smooth(F.relu(x + skip))
             if len(skips) == 1 and self.training and self.aux is not None:
                 extra = (self.aux(x),)
-        return (self.head(self.dropout(x)), *extra)
+        return (self.head(x), *extra)
 
     def _upsample(self, low: Tensor, size: tuple[int, int]) -> Tensor:
         return F.interpolate(low, size=size, mode="bilinear", align_corners=False)

@@ -55,10 +55,19 @@ class SmpModel(SegModel):
 
 def build(model: Model, num_classes: int) -> SegModel:
     """Build an SMP network. Raises as ``factory.build_model`` does."""
+    from . import native
     from .factory import reject_options
+    from .unet import quicken
 
     reject_options(model, _RESERVED)
+    if native.has_native(model):
+        network = native.build(model, num_classes)
+        if model.encoder_weights is not None:
+            network.load_state_dict(_network(model, num_classes).state_dict())
+        return network
     network = SmpModel(_network(model, num_classes), num_classes)
+    if model.fast:
+        quicken(network.decoder)
     if model.arch.lower() == "pan":
         network.least = 8 * network.stride  # three poolings follow the encoder
     freeze_unused(network)

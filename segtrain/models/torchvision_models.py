@@ -41,7 +41,7 @@ class TorchvisionModel(SegModel):
 
     def _low(self, images: Tensor) -> tuple[Tensor, ...]:
         features: dict[str, Any] = self.backbone(images)
-        main = self.classifier(features["out"] if "out" in features else features)
+        main = self.classifier(features.get("out", features))
         if self.training and hasattr(self, "aux_classifier"):
             return main, self.aux_classifier(features["aux"])
         return (main,)

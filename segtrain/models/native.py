@@ -1,0 +1,34 @@
+"""Which networks stand here in full, under SMP's names, so that SMP need not be imported?"""
+
+from __future__ import annotations
+
+from ..config import Model
+from .base import SegModel
+from .resnet import RESNETS
+
+_OPTIONS = {
+    "unet": {"decoder_channels"},
+    "deeplabv3plus": {
+        "encoder_output_stride", "decoder_channels", "decoder_atrous_rates", "decoder_aspp_dropout"
+    },
+}  # fmt: skip
+
+
+def has_native(model: Model) -> bool:
+    """Whether ``build`` can make the network of the config; all other cases are SMP's."""
+    arch, options = model.arch.lower(), model.options
+    if not model.fast or arch not in _OPTIONS or model.encoder not in RESNETS or set(options) - _OPTIONS[arch]:
+        return False
+    if arch == "unet":
+        channels = options.get("decoder_channels", (0,) * 5)
+        return isinstance(channels, (list, tuple)) and len(channels) == 5
+    return options.get("encoder_output_stride", 16) in (8, 16)
+
+
+def build(model: Model, num_classes: int) -> SegModel:
+    """The network, from scratch. ``has_native(model)`` must hold."""
+    from .deeplab import DeepLabV3Plus
+    from .unet import Unet
+
+    architecture = {"unet": Unet, "deeplabv3plus": DeepLabV3Plus}[model.arch.lower()]
+    return architecture(model.encoder, num_classes, **model.options)

@@ -1,0 +1,108 @@
+"""What gives the features? ResNets (He et al. 2016, ResNeXt by Xie et al. 2017) under torchvision's parameter names.
+
+They stand here as well as in SMP because importing SMP loads timm and torchvision: seconds before the first step.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+
+class Basic(nn.Module):
+    """Two 3x3 convolutions and the identity."""
+
+    expansion = 1
+
+    def __init__(self, inputs: int, planes: int, stride: int, dilation: int, groups: int, base: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, planes, 3, stride, dilation, dilation, bias=False)
+        self.bn1 = nn.BatchNorm2d(planes)
+        self.relu = nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(planes, planes, 3, 1, dilation, dilation, bias=False)
+        self.bn2 = nn.BatchNorm2d(planes)
+        self.downsample = _projection(inputs, planes, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        identity = x if self.downsample is None else self.downsample(x)
+        x = self.relu(self.bn1(self.conv1(x)))
+        return self.relu(self.bn2(self.conv2(x)).add_(identity))
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3, 1x1 and the identity; the 3x3 one takes the stride, as in torchvision."""
+
+    expansion = 4
+
+    def __init__(self, inputs: int, planes: int, stride: int, dilation: int, groups: int, base: int) -> None:
+        super().__init__()
+        width = planes * base // 64 * groups
+        self.conv1 = nn.Conv2d(inputs, width, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, dilation, dilation, groups, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, planes * 4, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(planes * 4)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = _projection(inputs, planes * 4, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        identity = x if self.downsample is None else self.downsample(x)
+        x = self.relu(self.bn1(self.conv1(x)))
+        x = self.relu(self.bn2(self.conv2(x)))
+        return self.relu(self.bn3(self.conv3(x)).add_(identity))
+
+
+def _projection(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
+    if inputs == outputs and stride == 1:
+        return None
+    return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+
+# block, blocks a stage, groups, width of a group in the first stage
+RESNETS: dict[str, tuple[type[Basic] | type[Bottleneck], tuple[int, ...], int, int]] = {
+    "resnet18": (Basic, (2, 2, 2, 2), 1, 64),
+    "resnet34": (Basic, (3, 4, 6, 3), 1, 64),
+    "resnet50": (Bottleneck, (3, 4, 6, 3), 1, 64),
+    "resnet101": (Bottleneck, (3, 4, 23, 3), 1, 64),
+    "resnet152": (Bottleneck, (3, 8, 36, 3), 1, 64),
+    "resnext50_32x4d": (Bottleneck, (3, 4, 6, 3), 32, 4),
+    "resnext101_32x4d": (Bottleneck, (3, 4, 23, 3), 32, 4),
+    "resnext101_32x8d": (Bottleneck, (3, 4, 23, 3), 32, 8),
+    "resnext101_32x16d": (Bottleneck, (3, 4, 23, 3), 32, 16),
+    "resnext101_32x32d": (Bottleneck, (3, 4, 23, 3), 32, 32),
+    "resnext101_32x48d": (Bottleneck, (3, 4, 23, 3), 32, 48),
+}
+
+
+class ResNet(nn.Module):
+    """Features at strides 2, 4, 8, 16 and 32; beyond ``output_stride`` strides become dilations (Chen et al. 2017).
+
+    ``forward``: (N, 3, H, W), H and W multiples of ``output_stride``, to five features (N, channels[i], H/s, W/s).
+    """
+
+    def __init__(self, name: str, output_stride: int = 32) -> None:
+        super().__init__()
+        block, depths, groups, base = RESNETS[name]
+        self.output_stride = output_stride
+        self.channels = (64, *(planes * block.expansion for planes in (64, 128, 256, 512)))
+        self.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, 2, 1)
+        for stage, (depth, planes) in enumerate(zip(depths, (64, 128, 256, 512))):
+            dilation = max(1, 4 * 2**stage // output_stride)
+            stride = 1 if stage == 0 or dilation > 1 else 2
+            inputs = [self.channels[stage], *[self.channels[stage + 1]] * (depth - 1)]
+            blocks = [block(n, planes, stride if i == 0 else 1, dilation, groups, base) for i, n in enumerate(inputs)]
+            setattr(self, f"layer{stage + 1}", nn.Sequential(*blocks))
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        features = [self.relu(self.bn1(self.conv1(images)))]
+        x = self.maxpool(features[0])
+        for layer in (self.layer1, self.layer2, self.layer3, self.layer4):
+            x = layer(x)
+            features.append(x)
+        return features

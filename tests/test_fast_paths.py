@@ -1,0 +1,148 @@
+"""Are the exact rewrites exact? Each against the plain form in float64: outputs, gradients, parameter names."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from segtrain.config import Model
+from segtrain.models import build_model
+from segtrain.models.resnet import RESNETS, ResNet
+from segtrain.models.rewrites import live_taps, upsample_conv
+
+TOLERANCE = 1e-12
+
+
+def difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    return ((ours - theirs).norm() / theirs.norm().clamp(min=1e-300)).item()
+
+
+def compare(fast: nn.Module, stock: nn.Module, size: tuple[int, int] = (64, 96)) -> None:
+    """Same state dict, then the same outputs, gradients and running statistics in training mode."""
+    assert list(fast.state_dict()) == list(stock.state_dict())
+    fast.load_state_dict(stock.state_dict())
+    fast.double().train(), stock.double().train()
+    images = torch.randn(2, 3, *size, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    results = []
+    for network in (fast, stock):
+        torch.manual_seed(2)  # dropout
+        logits = network(images)
+        (logits * torch.linspace(-1, 1, logits.numel(), dtype=torch.float64).view_as(logits).sin()).sum().backward()
+        results.append(logits)
+    assert difference(*results) < TOLERANCE
+    for (name, ours), theirs in zip(fast.named_parameters(), stock.parameters()):
+        if ours.requires_grad:
+            assert difference(ours.grad, theirs.grad) < TOLERANCE, name
+    for (name, ours), theirs in zip(fast.named_buffers(), stock.buffers()):
+        assert difference(ours.double(), theirs.double()) < TOLERANCE, name
+
+
+@pytest.mark.parametrize("skip", [0, 3])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("size", [(1, 1), (2, 5), (7, 4)])
+def test_upsample_conv(size: tuple[int, int], bias: bool, skip: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+
+    def tensor(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, dtype=torch.float64, generator=generator, requires_grad=True)
+
+    x, weight = tensor(2, 4, *size), tensor(6, 4 + skip, 3, 3)
+    inputs = [x, weight]
+    side = tensor(2, skip, 2 * size[0], 2 * size[1]) if skip else None
+    add = tensor(6) if bias else None
+    inputs += [extra for extra in (side, add) if extra is not None]
+    up = F.interpolate(x, scale_factor=2.0, mode="nearest")
+    plain = F.conv2d(up if side is None else torch.cat([up, side], 1), weight, add, padding=1)
+    fast = upsample_conv(x, side, weight, add)
+    assert difference(fast, plain) < TOLERANCE
+    grad = torch.randn(plain.shape, dtype=torch.float64, generator=generator)
+    for ours, theirs in zip(torch.autograd.grad(fast, inputs, grad), torch.autograd.grad(plain, inputs, grad)):
+        assert difference(ours, theirs) < TOLERANCE
+
+
+@pytest.mark.parametrize("dilation", [1, 3, 4, 5, 9])
+@pytest.mark.parametrize("kernel", [3, 5])
+def test_live_taps(dilation: int, kernel: int) -> None:
+    x = torch.randn(2, 3, 4, 9, dtype=torch.float64)
+    weight = torch.randn(5, 3, kernel, kernel, dtype=torch.float64, requires_grad=True)
+    plain = F.conv2d(x, weight, padding=dilation * (kernel // 2), dilation=dilation)
+    cut, padding = live_taps(weight, dilation, (4, 9))
+    fast = F.conv2d(x, cut, padding=padding, dilation=dilation)
+    assert difference(fast, plain) < TOLERANCE
+    ours, theirs = (torch.autograd.grad(y.square().sum(), weight)[0] for y in (fast, plain))
+    assert difference(ours, theirs) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("arch", "encoder", "options"),
+    [
+        ("Unet", "resnet18", {}),
+        ("Unet", "resnet50", {"decoder_channels": [32, 16, 16, 8, 8]}),
+        ("Unet", "mobilenet_v2", {}),
+        ("Unet", "resnet18", {"decoder_attention_type": "scse"}),
+        ("Unet", "resnet18", {"decoder_interpolation": "bilinear"}),
+        ("Unet", "vgg11", {}),
+        ("UnetPlusPlus", "resnet18", {}),
+        ("MAnet", "resnet18", {}),
+        ("DeepLabV3Plus", "resnet18", {}),
+        ("DeepLabV3Plus", "resnet50", {"encoder_output_stride": 8, "decoder_channels": 32}),
+        ("DeepLabV3Plus", "resnet18", {"decoder_atrous_rates": [1, 2, 3], "decoder_aspp_dropout": 0.1}),
+    ],
+)
+def test_network_equals_smp(arch: str, encoder: str, options: dict) -> None:
+    smp = pytest.importorskip("segmentation_models_pytorch")
+    torch.manual_seed(0)
+    stock = getattr(smp, arch)(encoder, encoder_weights=None, classes=5, **options)
+    # 32 pixels a norm at least: fewer amplify rounding through mobilenet's 52 norms beyond the tolerance.
+    size = (128, 128) if encoder == "mobilenet_v2" else (64, 96)
+    compare(build_model(Model(arch=arch.lower(), encoder=encoder, options=options), 5), stock, size)
+
+
+def test_fast_off_is_stock() -> None:
+    smp = pytest.importorskip("segmentation_models_pytorch")
+    for arch, block in (("unet", "UnetDecoderBlock"), ("unetplusplus", "DecoderBlock")):
+        network = build_model(Model(arch=arch, encoder="resnet18", fast=False), 5)
+        assert any(type(module).__name__ == block for module in network.modules())
+        assert type(network.encoder).__module__.startswith(smp.__name__)
+    network = build_model(Model(arch="unetplusplus", encoder="resnet18"), 5)
+    assert not any(type(module).__name__ == "DecoderBlock" for module in network.modules())
+
+
+@pytest.mark.parametrize("name", RESNETS)
+def test_resnet_has_smps_parameters(name: str) -> None:
+    encoders = pytest.importorskip("segmentation_models_pytorch.encoders")
+    with torch.device("meta"):
+        stock = encoders.get_encoder(name, weights=None)
+        ours = ResNet(name)
+    shapes = [{key: value.shape for key, value in net.state_dict().items()} for net in (ours, stock)]
+    assert shapes[0] == shapes[1]
+    assert list(ours.channels) == list(stock.out_channels[1:])
+
+
+def test_same_initial_distribution() -> None:
+    smp = pytest.importorskip("segmentation_models_pytorch")
+    for arch in ("Unet", "DeepLabV3Plus"):
+        torch.manual_seed(0)
+        stock = getattr(smp, arch)("resnet18", encoder_weights=None, classes=5)
+        ours = build_model(Model(arch=arch.lower(), encoder="resnet18"), 5)
+        for (name, mine), theirs in zip(ours.named_parameters(), stock.parameters()):
+            if theirs.std() == 0 or theirs.numel() == 1:
+                assert torch.equal(mine, theirs), name
+            elif theirs.numel() > 400:
+                assert 0.85 < mine.std() / theirs.std() < 1.18, name
+                assert 0.7 < mine.abs().max() / theirs.abs().max() < 1.43, name
+
+
+def test_native_networks_do_not_import_smp() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from segtrain.config import Model; from segtrain.models import build_model; "
+        "[build_model(Model(arch=arch, encoder='resnet18'), 3) for arch in ('unet', 'deeplabv3plus')]; "
+        "print([m for m in ('segmentation_models_pytorch', 'timm', 'torchvision', 'torch._dynamo') if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert found.strip() == "[]"
