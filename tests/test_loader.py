@@ -127,9 +127,16 @@ def test_resume_with_another_world_size() -> None:
     assert content(before) + content(after) == content(load())
 
 
-def test_progressive_size() -> None:
-    steps = load(size_at=lambda step: ((16, 16), 0.5) if step < 2 else ((24, 32), 1.0), workers=2)
-    assert [tuple(parts[0].masks.shape[1:]) for parts in steps] == [(16, 16)] * 2 + [(24, 32)] * 4
+def test_size_and_scale_follow_the_step() -> None:
+    small, full = ((16, 16), (0.25, 0.3)), ((24, 32), (0.5, 2.0))
+    dataset, data = Pictures(), Data(crop=(24, 32))
+    steps = load(data, dataset, size_at=lambda step: small if step < 2 else full, workers=2)
+    for step, (batch,) in enumerate(steps):
+        crop, scale = small if step < 2 else full
+        image, mask = dataset.read(int(batch.ids[0]))
+        geometry = draw(rng_for(5, batch.epochs[0], batch.ids[0]), mask.shape, crop, data, None, scale)
+        assert (batch.images[0].numpy() == apply(image, mask, geometry, crop, 255)[0]).all()
+        assert tuple(batch.masks.shape[1:]) == crop
 
 
 @pytest.mark.parametrize("workers", [0, 3])
