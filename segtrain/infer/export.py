@@ -18,7 +18,7 @@ from segtrain.config import Config
 from segtrain.data.labels import LabelSpace
 from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD
 from segtrain.errors import ConfigError, SegtrainError
-from segtrain.infer.load import load_run
+from segtrain.infer.load import assemble, load_run
 from segtrain.infer.onnx_file import Size, require_onnx, write_onnx
 
 FORMATS = ("safetensors", "onnx")
@@ -67,9 +67,10 @@ def export(
                 facts["weights"] = _write_weights(model, Path(partial, "weights.safetensors"))
                 names.append("weights.safetensors")
             if "onnx" in formats:
-                onnx = facts["onnx"] = write_onnx(
-                    model, Path(partial, "model.onnx"), size or config.data.crop, opset, facts
-                )
+                settings = config.model.model_copy(update={"fast": False})
+                plain = assemble(settings, labels.num_classes, model.state_dict(), str(run_dir))
+                path = Path(partial, "model.onnx")
+                onnx = facts["onnx"] = write_onnx(model, path, size or config.data.crop, opset, facts, plain)
                 names.append("model.onnx")
             Path(partial, "model.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
             for name in names:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import inspect
-import io
 import json
 import logging
+import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -61,14 +62,17 @@ def require_onnx() -> None:
             raise MissingExtra(package, "export", "the export to ONNX")
 
 
-def write_onnx(model: nn.Module, path: Path, size: Size, opset: int, facts: dict[str, Any]) -> dict[str, Any]:
+def write_onnx(
+    model: nn.Module, path: Path, size: Size, opset: int, facts: dict[str, Any], plain: nn.Module | None = None
+) -> dict[str, Any]:
     """Write and check an ONNX file; returns how it was made and how far it is from torch, as plain values.
 
     Tried in this order: open sizes by torch.export, then by tracing; fixed sizes by torch.export, then by tracing. The first
     file that onnxruntime runs with the right result is kept; why earlier ones were not is under "tried".
+    ``plain`` is written where given: the same network without rewrites that look at the size of an image; compared is ``model``.
     ``facts`` go into the file's metadata as JSON, under "segtrain". Raises SegtrainError where none is right.
     """
-    deployed = Deployed(model).eval()
+    deployed = Deployed(plain or model).eval()
     tried: list[str] = []
     for open_sizes in (True, False):
         for exporter, write in _exporters():
@@ -206,16 +210,21 @@ def _open_pooling() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Exporters talk; what matters of it is in the result."""
+    """Exporters talk, some from C++ straight to the standard streams; what matters of it is in the result."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    kept = os.dup(1), os.dup(2)
     try:
-        with (
-            warnings.catch_warnings(),
-            contextlib.redirect_stdout(io.StringIO()),
-            contextlib.redirect_stderr(io.StringIO()),
-        ):
+        with warnings.catch_warnings(), open(os.devnull, "w") as nowhere:
             warnings.simplefilter("ignore")
-            yield
+            os.dup2(nowhere.fileno(), 1)
+            os.dup2(nowhere.fileno(), 2)
+            with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+                yield
     finally:
+        for number, copy in enumerate(kept, start=1):
+            os.dup2(copy, number)
+            os.close(copy)
         logging.disable(level)
