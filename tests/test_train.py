@@ -1,0 +1,204 @@
+"""Does a run train, stop, go on and end as it says, on one rank and on several?"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from segtrain.config import load_config
+from segtrain.errors import EXIT_ERROR, EXIT_RESUMABLE
+from segtrain.observe.journal import read_journal
+from segtrain.train import checkpoint
+
+SMALL = [
+    "data.scenes=13", "data.scene_size=[40,48]", "data.crop=[32,32]", "data.workers=1", "data.prefetch=2",
+    "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1]}",
+    "train.batch_size=4", "train.duration=12st", "eval.every=12st", "checkpoint.every=3st", "checkpoint.keep=3",
+    "optim.ema=0.9", "log.every=1", "log.digest=true", "log.tensorboard=false", "log.pictures=0", "parallel.procs=1",
+]  # fmt: skip
+
+
+def command(out: Path, *more: str) -> list[str]:
+    return ["train", *SMALL, f"out={out}", *more]
+
+
+def digests(out: Path) -> dict[int, int]:
+    """Checksum of what each step consumed; the last word of a resumed run counts."""
+    return {e["step"]: e["digest"] for e in read_journal(out, say=lambda _: None) if e["event"] == "step"}
+
+
+def final(out: Path) -> dict[str, Any]:
+    state, _ = checkpoint.newest(out)
+    assert state is not None
+    return state
+
+
+def assert_same_weights(a: dict[str, Any], b: dict[str, Any]) -> None:
+    for key in ("model", "ema"):
+        assert a[key].keys() == b[key].keys()
+        for name in a[key]:
+            assert torch.equal(a[key][name], b[key][name]), f"{key} {name}"
+
+
+@pytest.fixture(scope="module")
+def whole(zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:  # type: ignore[no-untyped-def]
+    """A run that nothing interrupted."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    process = zygote.start(*command(out))
+    assert process.wait() == 0, process.output
+    return out
+
+
+def test_a_run_leaves_everything_behind(whole: Path) -> None:
+    events = read_journal(whole)
+    assert [e["event"] for e in events][:1] == ["run_start"]
+    assert [e["step"] for e in events if e["event"] == "step"] == list(range(1, 13))
+    assert events[-1]["event"] == "run_end"
+    assert events[-1]["status"] == "done"
+    assert events[-1]["cpu_s"] > 0
+    assert load_config(whole / "config.yaml").hash == load_config(None, SMALL).hash
+    assert json.loads((whole / "best.json").read_text())["step"] == 12
+    assert [p.name for p in checkpoint.checkpoints(whole)] == [f"step-{n:08d}.pt" for n in (6, 9, 12)]
+    assert final(whole)["state"]["step"] == 12
+
+
+def test_started_again_it_says_that_it_is_finished(zygote, whole: Path) -> None:  # type: ignore[no-untyped-def]
+    process = zygote.start(*command(whole))
+    assert process.wait() == 0
+    assert "this run is finished" in process.output
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_a_signal_stops_at_a_step_and_the_same_command_goes_on(zygote, tmp_path: Path, whole: Path, number: int) -> None:  # type: ignore[no-untyped-def]
+    out = tmp_path / "run"
+    process = zygote.start(*command(out))
+    until(lambda: len(digests(out)) >= 2 if (out / "journal.jsonl").exists() else False)
+    process.signal(number)
+    assert process.wait() == EXIT_RESUMABLE, process.output
+    assert f"stopped by {signal.Signals(number).name}" in process.output
+    stopped = final(out)["state"]["step"]
+    assert 2 <= stopped < 12
+    again = zygote.start(*command(out, "data.workers=0"))
+    assert again.wait() == 0, again.output
+    assert f"going on from step {stopped}" in again.output
+    assert digests(out) == digests(whole)
+    assert_same_weights(final(out), final(whole))
+
+
+def test_all_ranks_stop_at_the_same_step_when_one_is_told(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    out = tmp_path / "run"
+    ranks = zygote.start_ranks(2, *command(out, "train.duration=400st", "eval.every=400st", "checkpoint.every=400st"))
+    until(lambda: len(digests(out)) >= 2 if (out / "journal.jsonl").exists() else False)
+    ranks[1].signal(signal.SIGTERM)
+    assert [rank.wait() for rank in ranks] == [EXIT_RESUMABLE] * 2, ranks[0].output
+    assert final(out)["state"]["step"] == max(digests(out))
+
+
+def until(ready, seconds: float = 240) -> None:  # type: ignore[no-untyped-def]
+    end = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.005)
+
+
+def test_killed_at_random_moments_it_consumes_the_same(zygote, tmp_path: Path, whole: Path) -> None:  # type: ignore[no-untyped-def]
+    """20 kills on one process, workers changing: same samples and pixels, and the same final weights to the bit."""
+    draw, killed = random.Random(0), 0
+    for trial in range(200):
+        out = tmp_path / f"run{trial}"
+        for _ in range(30):
+            process = zygote.start(*command(out, f"data.workers={draw.choice([0, 1, 3])}"))
+            time.sleep(draw.uniform(0.0, 1.2))
+            process.signal(signal.SIGKILL)
+            code = process.wait()
+            killed += code == -signal.SIGKILL
+            if code == 0 or killed >= 20:
+                break
+        process = zygote.start(*command(out))
+        assert process.wait() == 0, process.output
+        assert digests(out) == digests(whole)
+        assert_same_weights(final(out), final(whole))
+        if killed >= 20:
+            return
+    pytest.fail(f"only {killed} kills")
+
+
+def test_killed_and_resumed_on_another_world_size(zygote, tmp_path: Path, whole: Path) -> None:  # type: ignore[no-untyped-def]
+    draw, out = random.Random(1), tmp_path / "run"
+    for world in (2, 1, 4, 2, 1):
+        before = max(digests(out), default=0) if (out / "journal.jsonl").exists() else 0
+        ranks = zygote.start_ranks(world, *command(out, f"data.workers={draw.choice([0, 2])}"))
+        until(lambda before=before: (out / "journal.jsonl").exists() and max(digests(out), default=0) >= min(12, before + 2))
+        for rank in ranks:
+            rank.signal(signal.SIGKILL)
+        for rank in ranks:
+            rank.wait()
+    ranks = zygote.start_ranks(2, *command(out))
+    assert [rank.wait() for rank in ranks] == [0, 0], ranks[0].output
+    assert digests(out) == digests(whole)
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_ranks_train_the_same_model(zygote, tmp_path: Path, world: int) -> None:  # type: ignore[no-untyped-def]
+    """With synchronised batch norm the weights agree with one process's but for rounding."""
+    settings = ("parallel.sync_bn=true", "train.duration=4st", "optim.name=sgd", "optim.lr=0.01", "optim.momentum=0.5")
+    outs = [tmp_path / "one", tmp_path / "many"]
+    for out, ranks in zip(outs, (zygote.start_ranks(1, *command(outs[0], *settings)), zygote.start_ranks(world, *command(outs[1], *settings)))):
+        assert [rank.wait() for rank in ranks] == [0] * len(ranks), ranks[0].output
+        del out
+    one, many = (final(out) for out in outs)
+    assert digests(outs[0]) == digests(outs[1])
+    for name, value in one["model"].items():
+        if value.is_floating_point():
+            torch.testing.assert_close(many["model"][name], value, rtol=2e-3, atol=2e-4, msg=name)
+
+
+def test_fsdp_trains_and_its_checkpoint_fits_one_process(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    if not hasattr(torch.distributed, "fsdp") or not hasattr(torch.distributed.fsdp, "fully_shard"):
+        pytest.skip("this torch has no fully_shard (2.6)")
+    out = tmp_path / "run"
+    ranks = zygote.start_ranks(2, *command(out, "parallel.strategy=fsdp", "train.duration=12st"))
+    until(lambda: (out / "journal.jsonl").exists() and len(digests(out)) >= 2)
+    ranks[0].signal(signal.SIGTERM)
+    assert [rank.wait() for rank in ranks] == [EXIT_RESUMABLE] * 2, ranks[0].output
+    process = zygote.start(*command(out))
+    assert process.wait() == 0, process.output
+
+
+def test_the_command_starts_its_own_ranks_on_a_cpu(segtrain, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    done = segtrain(*command(tmp_path / "run", "parallel.procs=2", "train.duration=2st"))
+    assert done.returncode == 0, done.stderr
+    assert "2 x cpu" in done.stdout
+    assert done.stdout.count("step 1/2") == 1
+
+
+def test_a_loss_that_is_not_finite_is_an_error_and_is_not_saved(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    out = tmp_path / "run"
+    process = zygote.start(*command(out, "optim.name=sgd", "optim.lr=1e30", "checkpoint.every=1st"))
+    assert process.wait() == EXIT_ERROR
+    assert "not finite at step" in process.output
+    assert "optim.lr" in process.output
+    assert "Traceback" not in process.output
+    state, _ = checkpoint.newest(out)
+    assert state is None or all(v.isfinite().all() for v in state["model"].values())
+
+
+def test_a_folder_of_another_run_is_refused(zygote, tmp_path: Path, whole: Path) -> None:  # type: ignore[no-untyped-def]
+    process = zygote.start(*command(whole, "optim.lr=0.5"))
+    assert process.wait() == EXIT_ERROR
+    assert "optim.lr: 0.001 there, 0.5 here" in process.output
+
+
+def test_eval_gives_json_with_the_protocol(zygote, whole: Path) -> None:  # type: ignore[no-untyped-def]
+    process = zygote.start("eval", whole, "--json")
+    assert process.wait() == 0, process.output
+    found = json.loads(process.output)
+    assert found["miou"] == json.loads((whole / "best.json").read_text())["miou"]
+    assert "whole image" in found["protocol"]["line"]
