@@ -40,7 +40,9 @@ def build_parser() -> argparse.ArgumentParser:
     predict = verbs.add_parser("predict", help="write masks and overlays of images")
     predict.add_argument("run", type=Path, help="run folder, or the folder of an export")
     predict.add_argument("images", nargs="+", type=Path, help="image files or folders")
-    predict.add_argument("--out", type=Path, default=Path("predictions"), help="folder to write to (default: predictions)")
+    predict.add_argument(
+        "--out", type=Path, default=Path("predictions"), help="folder to write to (default: predictions)"
+    )
     predict.add_argument("--which", choices=("best", "last"), default="best")
     predict.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
 

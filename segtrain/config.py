@@ -31,7 +31,9 @@ class Section(BaseModel):
 
 def _duration(value: Any) -> Any:
     if not isinstance(value, str) or not _DURATION.fullmatch(value):
-        raise ValueError("a duration is a number with a unit: '20ep' (epochs), '500st' (optimizer steps) or '15%' (of the run)")
+        raise ValueError(
+            "a duration is a number with a unit: '20ep' (epochs), '500st' (optimizer steps) or '15%' (of the run)"
+        )
     return value
 
 
@@ -74,7 +76,9 @@ class Data(Section):
     base_scale: float = Field(1.0, gt=0, description="scale of the image before random scale")
     flip: float = Field(0.5, ge=0, le=1, description="probability of a horizontal flip")
     jitter: tuple[float, float, float] = Field((0.3, 0.3, 0.3), description="brightness, contrast, saturation: +-")
-    balance: float = Field(0.0, ge=0, le=1, description="probability that a crop is centred on a pixel of a drawn class")
+    balance: float = Field(
+        0.0, ge=0, le=1, description="probability that a crop is centred on a pixel of a drawn class"
+    )
     cache: Literal["off", "ram"] = Field("off", description="keep decoded images: 'ram' for small sets")
     check: Literal["full", "off"] = Field("full", description="read every image header and mask before training")
     workers: Union[int, Literal["auto"]] = Field("auto", description="decoding threads of a rank; 0: in the loop")
@@ -125,7 +129,9 @@ class Model(Section):
 
     arch: str = Field("pico", description="pico, an SMP architecture, or torchvision/NAME")
     encoder: str = Field("resnet18", description="SMP encoder")
-    encoder_weights: Union[str, None] = Field(None, description="'imagenet' or another name that SMP knows; null: scratch")
+    encoder_weights: Union[str, None] = Field(
+        None, description="'imagenet' or another name that SMP knows; null: scratch"
+    )
     fast: bool = Field(True, description="use exact rewrites of slow layers (same weights, same gradients)")
     options: dict[str, Any] = Field(default_factory=dict, description="passed to the architecture's constructor")
 
@@ -152,6 +158,9 @@ class Loss(Section):
     )
     class_weight_power: float = Field(0.5, ge=0, le=1, description="auto: (median share / share) ** power")
     aux_weight: float = Field(0.4, ge=0, description="weight of auxiliary heads, where the model has them")
+    stride: int = Field(
+        1, ge=1, le=8, description="count every n-th pixel in each direction, from a corner drawn for each step; 1: all"
+    )
     full_logits: bool = Field(False, description="hold full-size logits of the whole batch (the plain way)")
 
     @field_validator("terms", mode="before")
@@ -160,7 +169,9 @@ class Loss(Section):
         """``ce`` and ``[ce, dice]`` are short for terms of weight 1."""
         if isinstance(value, str):
             value = [value]
-        return [{"name": item} if isinstance(item, str) else item for item in value] if isinstance(value, (list, tuple)) else value
+        if not isinstance(value, (list, tuple)):
+            return value
+        return [{"name": item} if isinstance(item, str) else item for item in value]
 
 
 class Optim(Section):
@@ -238,7 +249,9 @@ class Eval(Section):
     overlap: float = Field(0.5, ge=0, lt=1, description="share of a tile that its neighbour covers too")
     scales: tuple[float, ...] = Field((1.0,), min_length=1, description="multi-scale test")
     flip: bool = False
-    size: Union[Size, None] = Field(None, description="score at this size (labels resized by nearest); null: the mask's")
+    size: Union[Size, None] = Field(
+        None, description="score at this size (labels resized by nearest); null: the mask's"
+    )
 
     _check_duration = field_validator("every", mode="before")(_duration)
 
@@ -299,11 +312,9 @@ class Config(Section):
             raise ValueError("optim.name=muon needs whole weight matrices, which fsdp cuts: use ddp, or adamw")
         if parallel.compress != "none" and parallel.strategy in ("single", "dp", "fsdp"):
             raise ValueError(f"parallel.compress={parallel.compress} works with ddp and smddp, not {parallel.strategy}")
-        if isinstance(loss.class_weights, tuple) and isinstance(self.data.classes, tuple):
-            if len(loss.class_weights) != len(self.data.classes):
-                raise ValueError(
-                    f"loss.class_weights has {len(loss.class_weights)} numbers for {len(self.data.classes)} classes"
-                )
+        weights, classes = loss.class_weights, self.data.classes
+        if isinstance(weights, tuple) and isinstance(classes, tuple) and len(weights) != len(classes):
+            raise ValueError(f"loss.class_weights has {len(weights)} numbers for {len(classes)} classes")
         return self
 
     def to_yaml(self) -> str:

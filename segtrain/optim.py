@@ -44,7 +44,10 @@ def parameter_groups(model: nn.Module, encoder: Iterable[nn.Parameter], optim: O
         scale = optim.encoder_lr if id(parameter) in of_encoder else 1.0
         decay = optim.weight_decay if parameter.dim() > 1 else 0.0
         muon = (
-            optim.name == "muon" and parameter.dim() > 1 and parameter.shape[1] > 3 and parameter.shape[0] != num_classes
+            optim.name == "muon"
+            and parameter.dim() > 1
+            and parameter.shape[1] > 3
+            and parameter.shape[0] != num_classes
         )
         if muon:
             scale *= optim.muon_lr / optim.lr

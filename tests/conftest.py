@@ -80,7 +80,9 @@ class Zygote:
         out = self._folder / f"output-{self._count}.txt"
         what = {"code": code} if code else {"args": [str(arg) for arg in args]}
         env = {"SEGTRAIN_CACHE": str(self._folder / "cache"), **env}
-        return Process(self, self.ask({**what, "env": env, "cwd": str(cwd or self._folder), "out": str(out)})["pid"], out)
+        return Process(
+            self, self.ask({**what, "env": env, "cwd": str(cwd or self._folder), "out": str(out)})["pid"], out
+        )
 
     def start_ranks(self, world: int, *args: object, code: str = "", **env: str) -> list[Process]:
         from segtrain.parallel.cluster import Cluster, free_port

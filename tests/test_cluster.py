@@ -18,7 +18,14 @@ def test_nothing_is_one_process() -> None:
 
 
 def test_torchrun() -> None:
-    environ = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "h", "MASTER_PORT": "1"}
+    environ = {
+        "RANK": "5",
+        "WORLD_SIZE": "8",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "4",
+        "MASTER_ADDR": "h",
+        "MASTER_PORT": "1",
+    }
     assert discover(environ, NOWHERE) == Cluster(5, 8, 1, 4, "h", 1, "torchrun")
     assert discover(environ, NOWHERE).hosts == 2
 

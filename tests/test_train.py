@@ -76,7 +76,9 @@ def test_started_again_it_says_that_it_is_finished(zygote, whole: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
-def test_a_signal_stops_at_a_step_and_the_same_command_goes_on(zygote, tmp_path: Path, whole: Path, number: int) -> None:  # type: ignore[no-untyped-def]
+def test_a_signal_stops_at_a_step_and_the_same_command_goes_on(
+    zygote, tmp_path: Path, whole: Path, number: int
+) -> None:  # type: ignore[no-untyped-def]
     out = tmp_path / "run"
     process = zygote.start(*command(out))
     until(lambda: len(digests(out)) >= 2 if (out / "journal.jsonl").exists() else False)
@@ -135,7 +137,11 @@ def test_killed_and_resumed_on_another_world_size(zygote, tmp_path: Path, whole:
     for world in (2, 1, 4, 2, 1):
         before = max(digests(out), default=0) if (out / "journal.jsonl").exists() else 0
         ranks = zygote.start_ranks(world, *command(out, f"data.workers={draw.choice([0, 2])}"))
-        until(lambda before=before: (out / "journal.jsonl").exists() and max(digests(out), default=0) >= min(12, before + 2))
+        until(
+            lambda before=before: (
+                (out / "journal.jsonl").exists() and max(digests(out), default=0) >= min(12, before + 2)
+            )
+        )
         for rank in ranks:
             rank.signal(signal.SIGKILL)
         for rank in ranks:
@@ -150,7 +156,10 @@ def test_ranks_train_the_same_model(zygote, tmp_path: Path, world: int) -> None:
     """With synchronised batch norm the weights agree with one process's but for rounding."""
     settings = ("parallel.sync_bn=true", "train.duration=4st", "optim.name=sgd", "optim.lr=0.01", "optim.momentum=0.5")
     outs = [tmp_path / "one", tmp_path / "many"]
-    for out, ranks in zip(outs, (zygote.start_ranks(1, *command(outs[0], *settings)), zygote.start_ranks(world, *command(outs[1], *settings)))):
+    for out, ranks in zip(
+        outs,
+        (zygote.start_ranks(1, *command(outs[0], *settings)), zygote.start_ranks(world, *command(outs[1], *settings))),
+    ):
         assert [rank.wait() for rank in ranks] == [0] * len(ranks), ranks[0].output
         del out
     one, many = (final(out) for out in outs)

@@ -16,14 +16,14 @@ import segtrain.cli
 import segtrain.infer.export
 import segtrain.models.smp
 import segtrain.train.loop
-import segtrain.train.score  # noqa: F401
+import segtrain.train.score
 
 
 def child(request: dict[str, Any]) -> int:
     descriptor = os.open(request["out"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
-    sys.stdin = open(os.devnull)
+    sys.stdin = open(os.devnull)  # noqa: SIM115 (it stays open as long as the child lives)
     os.environ.update(request.get("env", {}))
     os.chdir(request.get("cwd", "."))
     sys.path[:0] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]

@@ -19,5 +19,7 @@ def check_folder(root: str, splits: list[str] | None, overrides: list[str]) -> l
     else:
         detected, found = detect(root)
         settings = detected.model_dump(exclude_unset=True, exclude={"root"})
-        data = load_config(None, [f"data.root={root}", *(f"data.{k}={v}" for k, v in settings.items()), *overrides]).data
+        data = load_config(
+            None, [f"data.root={root}", *(f"data.{k}={v}" for k, v in settings.items()), *overrides]
+        ).data
     return [audit(open_dataset(data, split)) for split in splits or found]

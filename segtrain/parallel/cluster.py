@@ -74,7 +74,9 @@ def _integer(environ: Mapping[str, str], key: str, default: str | None = None) -
     try:
         return int(text)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        raise ConfigError(f"the environment variable {key}={text!r} is no number: start with torchrun or srun") from None
+        raise ConfigError(
+            f"the environment variable {key}={text!r} is no number: start with torchrun or srun"
+        ) from None
 
 
 def _from_torchrun(environ: Mapping[str, str]) -> Cluster:
@@ -95,7 +97,9 @@ def _from_mpi(environ: Mapping[str, str], resource_config: Path) -> Cluster:
     if master is None and resource_config.is_file():
         master = sorted(json.loads(resource_config.read_text())["hosts"])[0]
     if master is None:
-        raise ConfigError("mpirun gives no rendezvous: set MASTER_ADDR to the host of rank 0 (mpirun -x MASTER_ADDR=HOST)")
+        raise ConfigError(
+            "mpirun gives no rendezvous: set MASTER_ADDR to the host of rank 0 (mpirun -x MASTER_ADDR=HOST)"
+        )
     return Cluster(
         rank=_integer(environ, "OMPI_COMM_WORLD_RANK"),
         world_size=_integer(environ, "OMPI_COMM_WORLD_SIZE"),

@@ -57,7 +57,9 @@ class Strategy:
         """The model ready to train: on its device, batch norm converted where asked, gradients shared."""
         settings = self.settings
         if settings.sync_bn and self.world_size > 1:
-            model = nn.SyncBatchNorm.convert_sync_batchnorm(model) if self.device.type == "cuda" else syncbn.convert(model)
+            model = (
+                nn.SyncBatchNorm.convert_sync_batchnorm(model) if self.device.type == "cuda" else syncbn.convert(model)
+            )
         model = model.to(self.device)
         if self.name == "dp":
             return nn.DataParallel(model)
@@ -109,7 +111,8 @@ class Strategy:
 def unwrapped(model: nn.Module) -> nn.Module:
     """The model inside DataParallel, DistributedDataParallel or torch.compile."""
     while True:
-        inner = getattr(model, "module", None) if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)) else None
+        wrapped = isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel))
+        inner = getattr(model, "module", None) if wrapped else None
         inner = inner if inner is not None else getattr(model, "_orig_mod", None)
         if inner is None:
             return model
@@ -148,7 +151,9 @@ def _device(wanted: str, cluster: Cluster) -> torch.device:
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        raise ConfigError("train.device=cuda, but torch sees no GPU: check the driver (nvidia-smi), or set train.device=cpu")
+        raise ConfigError(
+            "train.device=cuda, but torch sees no GPU: check the driver (nvidia-smi), or set train.device=cpu"
+        )
     if cluster.local_rank >= torch.cuda.device_count():
         raise ConfigError(
             f"local rank {cluster.local_rank} has no GPU of its own: this host has {torch.cuda.device_count()}; "
@@ -248,7 +253,9 @@ def load_full_state(
     for name, parameter in plain.named_parameters():
         if name in moments:
             optimizer.state[parameter] = {
-                k: share(v, parameter).clone() if isinstance(v, Tensor) and v.shape == weights[name].shape and v.dim() else v
+                k: share(v, parameter).clone()
+                if isinstance(v, Tensor) and v.shape == weights[name].shape and v.dim()
+                else v
                 for k, v in moments[name].items()
             }
 

@@ -56,7 +56,9 @@ def convert(model: nn.Module) -> nn.Module:
     """Replace every nn.BatchNorm2d in place (names, parameters and buffers stay); returns the model."""
     for name, child in model.named_children():
         if type(child) is nn.BatchNorm2d:
-            twin = SyncBatchNorm2d(child.num_features, child.eps, child.momentum, child.affine, child.track_running_stats)
+            twin = SyncBatchNorm2d(
+                child.num_features, child.eps, child.momentum, child.affine, child.track_running_stats
+            )
             if child.affine:
                 twin.weight, twin.bias = child.weight, child.bias
             if child.track_running_stats:

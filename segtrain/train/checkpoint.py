@@ -134,7 +134,9 @@ def read(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise CheckpointError(f"there is no checkpoint {path}") from None
     except Exception as error:  # zip, pickle and zlib each have their own
-        raise CheckpointError(f"{path} is no whole checkpoint ({type(error).__name__}): delete it, or take another") from None
+        raise CheckpointError(
+            f"{path} is no whole checkpoint ({type(error).__name__}): delete it, or take another"
+        ) from None
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise CheckpointError(f"{path} is no checkpoint of this format ({FORMAT}): it was not written by this version")
     return state

@@ -35,7 +35,12 @@ def train(config: Config, cluster: Cluster) -> int:
             except BaseException as error:
                 state = session.state
                 session.journal.write(
-                    "run_end", status="failed", error=str(error), step=state.step, seconds=state.wall_s, cpu_s=state.cpu_s
+                    "run_end",
+                    status="failed",
+                    error=str(error),
+                    step=state.step,
+                    seconds=state.wall_s,
+                    cpu_s=state.cpu_s,
                 )
                 session.trackers.close("failed")
                 raise
@@ -55,7 +60,8 @@ def train(config: Config, cluster: Cluster) -> int:
 def run(session: Session, signals: list[int]) -> int:
     """From the session's step to the end, or to a signal."""
     config, plan, state, strategy = session.config, session.plan, session.state, session.strategy
-    model, optimizer, scaler, ema, screen = session.model, session.optimizer, session.scaler, session.ema, session.screen
+    model, optimizer, scaler = session.model, session.optimizer, session.scaler
+    ema, screen = session.ema, session.screen
     parameters, device = session.parameters, strategy.device
     loader = TrainLoader(
         session.dataset,
@@ -171,7 +177,9 @@ def _log(session: Session, clock: Clock, share: Tensor, votes: Tensor, lr: float
     session.journal.write(
         "step", step=state.step, epoch=epoch, loss=loss, lr=lr, images_per_s=rate, spans=spans, cpu_s=state.cpu_s, **digest
     )  # fmt: skip
-    session.trackers.scalars({"train/loss": loss, "train/lr": lr, "train/images_per_s": rate, "train/wait": wait}, state.step)
+    session.trackers.scalars(
+        {"train/loss": loss, "train/lr": lr, "train/images_per_s": rate, "train/wait": wait}, state.step
+    )
 
 
 def _stop(session: Session, signals: list[int]) -> int:

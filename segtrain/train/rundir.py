@@ -25,7 +25,9 @@ def prepare_run_dir(config: Config, labels: LabelSpace) -> list[str]:
         probe.write_bytes(b"")
         probe.unlink()
     except OSError as error:
-        raise ConfigError(f"cannot write to the run folder {run_dir}: {error.strerror}: choose another with out=FOLDER") from None
+        raise ConfigError(
+            f"cannot write to the run folder {run_dir}: {error.strerror}: choose another with out=FOLDER"
+        ) from None
     remarks: list[str] = []
     known = run_dir / "config.yaml"
     if known.is_file():

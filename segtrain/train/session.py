@@ -7,7 +7,6 @@ import platform
 import socket
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -225,7 +224,9 @@ def open_session(config: Config, strategy: Strategy) -> Session:
         optimizer=optimizer,
         ema=ema,
         scaler=scaler,
-        precision=Precision(strategy.device.type, DTYPES[config.train.precision], config.loss.full_logits),
+        precision=Precision(
+            strategy.device.type, DTYPES[config.train.precision], config.loss.full_logits, config.loss.stride
+        ),
         channels_last=channels_last,
         state=state,
         watch=Stopwatch(strategy),

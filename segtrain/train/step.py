@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import random
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 from segtrain.losses import Criterion, low_res_loss, low_res_totals
 from segtrain.observe.clock import Clock
 from segtrain.parallel.strategy import Strategy, unwrapped
+
+Upsample = Callable[[Tensor, "tuple[int, int]"], Tensor]  # low-resolution logits to (H, W)
 
 
 @dataclass
@@ -24,11 +27,12 @@ class Micro:
 
 @dataclass(frozen=True)
 class Precision:
-    """Autocast of the forward pass, and whether full-size logits are held."""
+    """Numbers of the forward pass, and how closely the loss looks."""
 
     device: str
-    dtype: torch.dtype | None
-    full_logits: bool = False
+    dtype: torch.dtype | None = None
+    full_logits: bool = False  # hold those of the whole batch
+    loss_stride: int = 1  # every n-th pixel in each direction
 
     def autocast(self) -> contextlib.AbstractContextManager[None]:
         return torch.autocast(self.device, self.dtype) if self.dtype else contextlib.nullcontext()  # type: ignore[return-value]
@@ -53,12 +57,15 @@ def gradients(
     ``votes`` (float64, any length) rides along in the one collective that sums the totals; it comes back summed.
     Every rank makes that collective, whatever its batch holds, and then DDP's own.
     """
+    micros, upsample = _thinned(micros, unwrapped(model).upsample, precision.loss_stride, seed)  # type: ignore[arg-type]
     totals: list[Tensor] | None = None
     if not criterion.needs_logits:
         totals, votes = _reduced(strategy, [_label_totals(criterion, micros)], votes)
     elif len(micros) > 1:
         with clock("forward"):
-            totals, votes = _totals_by_extra_forward(model, micros, criterion, strategy, precision, seed, votes)
+            totals, votes = _totals_by_extra_forward(
+                model, micros, criterion, upsample, strategy, precision, seed, votes
+            )
 
     share = torch.zeros((), dtype=torch.float64, device=strategy.device)
     for index, micro in enumerate(micros):
@@ -68,9 +75,12 @@ def gradients(
                 with precision.autocast():
                     heads = model(micro.images, low=True)
                 if totals is None:  # one micro-batch, totals from its own logits
-                    totals, votes = _reduced(strategy, [_head_totals(criterion, h, micro, model, precision) for h in heads], votes)
+                    totals, votes = _reduced(
+                        strategy, [low_res_totals(criterion, h.detach(), micro.masks, upsample) for h in heads], votes
+                    )
                 loss = sum(
-                    (1.0 if k == 0 else aux_weight) * _head_loss(criterion, head, micro, totals[min(k, len(totals) - 1)], model, precision)
+                    (1.0 if k == 0 else aux_weight)
+                    * _share(criterion, head, micro.masks, totals[min(k, len(totals) - 1)], upsample, precision)
                     for k, head in enumerate(heads)
                     if k == 0 or aux_weight
                 )
@@ -88,17 +98,29 @@ def _label_totals(criterion: Criterion, micros: list[Micro]) -> Tensor:
     return torch.stack([criterion.totals(None, micro.masks) for micro in micros]).sum(0)
 
 
-def _head_totals(criterion: Criterion, head: Tensor, micro: Micro, model: nn.Module, precision: Precision) -> Tensor:
-    return low_res_totals(criterion, head.detach(), micro.masks, unwrapped(model).upsample)  # type: ignore[operator]
+def _thinned(micros: list[Micro], upsample: Upsample, stride: int, seed: int) -> tuple[list[Micro], Upsample]:
+    """Masks at every ``stride``-th pixel, from a corner drawn for the step (the same on all ranks), and logits to match.
+
+    Over the steps every pixel counts alike: the gradient is right on average, at a fraction of the loss's cost.
+    """
+    if stride == 1:
+        return micros, upsample
+    draw = random.Random(seed)
+    top, left = draw.randrange(stride), draw.randrange(stride)
+    size = (micros[0].masks.shape[-2], micros[0].masks.shape[-1])
+
+    def thinned(low: Tensor, _: tuple[int, int]) -> Tensor:
+        return upsample(low, size)[..., top::stride, left::stride]
+
+    return [Micro(m.images, m.masks[:, top::stride, left::stride]) for m in micros], thinned
 
 
-def _head_loss(
-    criterion: Criterion, head: Tensor, micro: Micro, totals: Tensor, model: nn.Module, precision: Precision
+def _share(
+    criterion: Criterion, head: Tensor, masks: Tensor, totals: Tensor, upsample: Upsample, precision: Precision
 ) -> Tensor:
-    upsample = unwrapped(model).upsample
     if precision.full_logits:
-        return criterion.loss(upsample(head, micro.masks.shape[-2:]), micro.masks, totals)  # type: ignore[operator]
-    return low_res_loss(criterion, head, micro.masks, totals, upsample)  # type: ignore[arg-type]
+        return criterion.loss(upsample(head, (masks.shape[-2], masks.shape[-1])), masks, totals)
+    return low_res_loss(criterion, head, masks, totals, upsample)
 
 
 def _reduced(strategy: Strategy, per_head: list[Tensor], votes: Tensor) -> tuple[list[Tensor], Tensor]:
@@ -107,7 +129,13 @@ def _reduced(strategy: Strategy, per_head: list[Tensor], votes: Tensor) -> tuple
 
 
 def _totals_by_extra_forward(
-    model: nn.Module, micros: list[Micro], criterion: Criterion, strategy: Strategy, precision: Precision, seed: int, votes: Tensor
+    model: nn.Module,
+    micros: list[Micro],
+    criterion: Criterion,
+    strategy: Strategy,
+    precision: Precision,
+    seed: int,
+    votes: Tensor,
 ) -> tuple[list[Tensor], Tensor]:
     """Totals of Dice, OHEM, ... over all micro-batches: one forward pass more, without gradient, same dropout."""
     sums: list[Tensor] = []
@@ -116,7 +144,7 @@ def _totals_by_extra_forward(
             torch.manual_seed(_seed(seed, strategy.rank, index))
             with precision.autocast():
                 heads = unwrapped(model)(micro.images, low=True)
-            each = [_head_totals(criterion, head, micro, model, precision) for head in heads]
+            each = [low_res_totals(criterion, head, micro.masks, upsample) for head in heads]
             sums = [a + b for a, b in zip(sums, each)] if sums else each
     return _reduced(strategy, sums, votes)
 

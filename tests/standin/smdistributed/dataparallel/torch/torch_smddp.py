@@ -52,7 +52,13 @@ def _refuse(what: str, otherwise: Any) -> Any:
 
 
 dist.all_reduce, dist.barrier = all_reduce, barrier
-for _name in ("new_group", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast_object_list", "all_gather_object"):
+for _name in (
+    "new_group",
+    "all_gather_into_tensor",
+    "reduce_scatter_tensor",
+    "broadcast_object_list",
+    "all_gather_object",
+):
     if hasattr(dist, _name):
         setattr(dist, _name, _refuse(_name, getattr(dist, _name)))
 nn.SyncBatchNorm.forward = _refuse("SyncBatchNorm", nn.SyncBatchNorm.forward)  # type: ignore[method-assign]
