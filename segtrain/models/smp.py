@@ -58,16 +58,19 @@ def build(model: Model, num_classes: int) -> SegModel:
     from . import native
     from .factory import reject_options
     from .unet import quicken
+    from .winograd import shorten
 
     reject_options(model, _RESERVED)
     if native.has_native(model):
         network = native.build(model, num_classes)
         if model.encoder_weights is not None:
             network.load_state_dict(_network(model, num_classes).state_dict())
+        shorten(network)
         return network
     network = SmpModel(_network(model, num_classes), num_classes)
     if model.fast:
         quicken(network.decoder)
+        shorten(network)
     if model.arch.lower() == "pan":
         network.least = 8 * network.stride  # three poolings follow the encoder
     freeze_unused(network)
