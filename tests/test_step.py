@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 LOSSES = ["ce", "ohem", "focal", "dice", "jaccard", "lovasz", "tversky", "ce+dice", "weighted"]
 
 RANK = """
-import json, os, sys
+import json, os, random
 import torch
 from torch import nn
 from segtrain.config import Loss, Parallel
@@ -65,14 +66,17 @@ with start(parallel, cluster, "cpu") as strategy:
                 part = rank_slice(8, cluster.world_size, cluster.rank, accumulate, micro)
                 micros.append(Micro(images[part], masks[part]))
             share, votes = gradients(
-                model, micros, criterion, strategy, Precision("cpu", None), seed=0,
+                model, micros, criterion, strategy, Precision("cpu", loss_stride=SETTINGS.get("stride", 1)), seed=SETTINGS.get("seed", 0),
                 votes=torch.ones(1, dtype=torch.float64), aux_weight=0.4, clock=Clock(),
             )
             assert float(votes) == cluster.world_size
             plain = unwrapped(model)
             whole = [p.grad.full_tensor() if hasattr(p.grad, "full_tensor") else p.grad for p in plain.parameters()]
             loss = strategy.reduce(share)
-            found[f"{name}/{accumulate}"] = (loss, whole, {k: v.clone() for k, v in plain.named_buffers()})
+            stride, draw = SETTINGS.get("stride", 1), random.Random(SETTINGS.get("seed", 0))
+            top, left = draw.randrange(stride), draw.randrange(stride)
+            valid = int((masks[:, top::stride, left::stride] != 255).sum())
+            found[f"{name}/{accumulate}"] = (loss, whole, {k: v.clone() for k, v in plain.named_buffers()}, valid)
 if cluster.rank == 0:
     torch.save(found, SETTINGS["out"])
 """
@@ -92,8 +96,8 @@ def relative(a: list[torch.Tensor], b: list[torch.Tensor]) -> float:
 
 
 def assert_same(found, reference, bound: float) -> None:  # type: ignore[no-untyped-def]
-    for key, (loss, gradient, _) in found.items():
-        expected_loss, expected, _ = reference[key.split("/")[0] + "/1"]
+    for key, (loss, gradient, *_) in found.items():
+        expected_loss, expected, *_ = reference[key.split("/")[0] + "/1"]
         assert float(expected_loss) > 0
         assert float(loss) == pytest.approx(float(expected_loss), rel=bound), key
         assert relative(gradient, expected) < bound, key
@@ -104,6 +108,22 @@ def test_gradients_do_not_know_the_number_of_ranks(run_ranks, tmp_path) -> None:
     assert_same(one, one, 1e-6)
     for world, accumulate in ((2, [1, 2]), (4, [1, 2])):
         assert_same(gradients_on(run_ranks, tmp_path, world, accumulate=accumulate), one, 1e-6)
+
+
+def test_thinned_pixels_average_to_all_pixels(run_ranks, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """Each corner of a stride of 2 is a quarter of the pixels: sums weighted by counts give back the whole gradient."""
+    whole = gradients_on(run_ranks, tmp_path, 1, losses=["ce"])["ce/1"][1]
+    corners = {}
+    for seed in range(40):
+        draw = random.Random(seed)
+        corners.setdefault((draw.randrange(2), draw.randrange(2)), seed)
+    found = [
+        gradients_on(run_ranks, tmp_path, 1, losses=["ce"], stride=2, seed=seed)["ce/1"] for seed in corners.values()
+    ]
+    counts = [entry[3] for entry in found]
+    mean = [sum(n * entry[1][k] for n, entry in zip(counts, found)) / sum(counts) for k in range(len(whole))]
+    assert len(found) == 4
+    assert relative(mean, whole) < 1e-9
 
 
 def test_with_synchronised_batch_norm_as_well(run_ranks, tmp_path) -> None:  # type: ignore[no-untyped-def]
