@@ -68,6 +68,7 @@ class Data(Section):
         default_factory=dict, description="raw id -> train id; -1 means ignore; empty: the layout's own"
     )
     ignore_index: int = Field(255, ge=0, le=255, description="train id that no loss and no metric counts")
+    limit: int = Field(0, ge=0, description="use only this many images of each split, evenly spread; 0: all")
     crop: Size = Field((256, 256), description="height, width of a training sample")
     scale: tuple[float, float] = Field((0.5, 2.0), description="random scale, drawn log-uniformly")
     scale_end: Union[tuple[float, float], None] = Field(

@@ -116,6 +116,8 @@ def open_dataset(data: config.Data, split: str) -> Dataset:
     if not os.path.isdir(data.root):
         raise DataError(layouts.no_folder(data.root, "data.root"))
     entries = layouts.LISTERS[data.layout](data, split)
+    if 0 < data.limit < len(entries):
+        entries = tuple(entries[place * len(entries) // data.limit] for place in range(data.limit))
     labels = label_space(data, _layout_labels(data))
     name = os.path.basename(os.path.abspath(data.root))
     return Dataset(name, split, labels, entries, os.path.abspath(data.root))
@@ -144,6 +146,7 @@ def _layout_labels(data: config.Data) -> LabelSpace | None:
 def _scenes(data: config.Data, split: str) -> Dataset:
     """Generated street scenes: ``train`` has data.scenes of them, every other split a quarter as many of its own."""
     count = data.scenes if split == data.train_split else max(1, data.scenes // 4)
+    count = min(count, data.limit or count)
     seed = int.from_bytes(hashlib.sha256(split.encode()).digest()[:4], "big")
     height, width = data.scene_size
     kind = f"scene{scenes.VERSION}:{split}:{height}x{width}"
