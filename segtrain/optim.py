@@ -125,13 +125,12 @@ class Muon(torch.optim.Optimizer):
                 continue
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    self._step(parameter, group)
+                    self._step(parameter, parameter.grad, group)
         if self._adamw is not None:
             self._adamw.step()
 
-    def _step(self, parameter: nn.Parameter, group: dict[str, Any]) -> None:
-        grad, momentum = parameter.grad, group["momentum"]
-        state = self.state[parameter]
+    def _step(self, parameter: nn.Parameter, grad: Tensor, group: dict[str, Any]) -> None:
+        momentum, state = group["momentum"], self.state[parameter]
         if not state:
             state["momentum"] = torch.zeros_like(parameter)
         state["momentum"].lerp_(grad, 1 - momentum)

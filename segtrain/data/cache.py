@@ -14,8 +14,10 @@ from segtrain.errors import ConfigError
 class Source(Protocol):
     """What a loader needs of a data set; ``read`` is called from several threads at once."""
 
-    labels: Any  # LabelSpace: num_classes and ignore_index
-    entries: Sequence[Any]  # Entry: image and mask are file names
+    @property
+    def labels(self) -> Any: ...  # LabelSpace: num_classes and ignore_index
+    @property
+    def entries(self) -> Sequence[Any]: ...  # Entry: image and mask are file names
 
     def __len__(self) -> int: ...
     def read(self, index: int) -> tuple[np.ndarray, np.ndarray]: ...

@@ -19,10 +19,11 @@ class Separable(nn.Sequential):
             nn.Conv2d(inputs, inputs, 3, padding=dilation, dilation=dilation, groups=inputs, bias=False),
             nn.Conv2d(inputs, outputs, 1, bias=False),
         )
+        self.dilation = dilation
 
     def forward(self, x: Tensor) -> Tensor:
-        depthwise, pointwise = self[0].weight, self[1].weight
-        dilation = self[0].dilation[0]
+        depthwise, pointwise = (layer.get_parameter("weight") for layer in self)
+        dilation = self.dilation
         kernel, padding = live_taps(depthwise, dilation, (x.shape[-2], x.shape[-1]))
         if kernel.shape[-2:] == (1, 1):  # a factor a channel: fold it into the pointwise kernel
             return F.conv2d(x, pointwise * kernel.transpose(0, 1))

@@ -38,12 +38,12 @@ def build_model(model: Model, num_classes: int) -> SegModel:
         hint = f"did you mean {near[0]!r}?" if near else "see the list below."
         raise ConfigError(f"unknown model.arch={model.arch!r}: {hint} Known: {', '.join(architectures())}")
     if arch == "pico":
-        from . import pico as family
+        from .pico import build
     elif arch in SMP:
-        from . import smp as family
+        from .smp import build
     else:
-        from . import torchvision_models as family
-    return family.build(model, num_classes)
+        from .torchvision_models import build
+    return build(model, num_classes)
 
 
 def reject_options(model: Model, reserved: dict[str, str]) -> None:

@@ -27,8 +27,9 @@ class Residual(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.body = nn.Sequential(conv_bn(channels, channels), conv_bn(channels, channels, relu=False))
-        nn.init.zeros_(self.body[1][1].weight)
+        last = conv_bn(channels, channels, relu=False)
+        nn.init.zeros_(last[1].get_parameter("weight"))
+        self.body = nn.Sequential(conv_bn(channels, channels), last)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.relu(x + self.body(x), inplace=True)

@@ -102,7 +102,7 @@ class ResNet(nn.Module):
     def forward(self, images: Tensor) -> list[Tensor]:
         features = [self.relu(self.bn1(self.conv1(images)))]
         x = self.maxpool(features[0])
-        for layer in (self.layer1, self.layer2, self.layer3, self.layer4):
-            x = layer(x)
+        for stage in range(4):
+            x = getattr(self, f"layer{stage + 1}")(x)
             features.append(x)
         return features

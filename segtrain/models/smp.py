@@ -27,11 +27,11 @@ _RESERVED = {
 class SmpModel(SegModel):
     """An SMP network whose head is split before its upsampling. Same parameter names as SMP's own."""
 
-    def __init__(self, network: nn.Module, num_classes: int) -> None:
+    def __init__(self, network: Any, num_classes: int) -> None:
         super().__init__()
-        self.encoder = network.encoder
-        self.decoder = network.decoder
-        self.segmentation_head = network.segmentation_head
+        self.encoder: Any = network.encoder
+        self.decoder: Any = network.decoder
+        self.segmentation_head: Any = network.segmentation_head
         self.num_classes = num_classes
         self.stride = int(network.encoder.output_stride)
         if not isinstance(self.segmentation_head, nn.Sequential):  # DPT: patches, then three more levels
@@ -129,7 +129,7 @@ def _check_options(model: Model, architecture: type) -> None:
     """SMP drops an unknown argument without a word; timm's encoders take many, and refuse unknown ones themselves."""
     if model.encoder.startswith("tu-"):
         return
-    known = [name for name in inspect.signature(architecture.__init__).parameters if name not in {"self", "kwargs"}]
+    known = [name for name in inspect.signature(architecture).parameters if name != "kwargs"]
     for key in model.options:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)

@@ -27,11 +27,11 @@ class TorchvisionModel(SegModel):
 
     def __init__(self, network: nn.Module, num_classes: int) -> None:
         super().__init__()
-        self.backbone = network.backbone
-        self.classifier = network.classifier
+        self.backbone: Any = network.backbone
+        self.classifier: Any = network.classifier
         aux = getattr(network, "aux_classifier", None)
         if aux is not None:
-            self.aux_classifier = aux
+            self.aux_classifier: Any = aux
         self.num_classes = num_classes
         if "mobilenet" in type(network.backbone).__name__.lower() or not hasattr(network, "aux_classifier"):
             self.stride = 16

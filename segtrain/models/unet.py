@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from .base import SegModel
@@ -25,7 +27,7 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, height: int = 0, width: int = 0, skip_connection: Tensor | None = None) -> Tensor:
         """(N, I, h, w) and the skip (N, S, 2h, 2w) to (N, O, 2h, 2w); ``height`` and ``width`` (SMP's) are 2h, 2w."""
-        first = self.conv1[0]
+        first: Any = self.conv1[0]
         x = upsample_conv(x, skip_connection, first.weight, first.bias)
         x = self.conv2(self.conv1[2](self.conv1[1](x)))
         return x if self.attention2 is None else self.attention2(x)
@@ -46,6 +48,7 @@ def quicken(decoder: nn.Module) -> int:
     """
     changed = 0
     for parent in [module for module in decoder.modules() if isinstance(module, (nn.ModuleList, nn.ModuleDict))]:
+        block: Any
         for name, block in parent.named_children():
             if not _is_plain(block):
                 continue
@@ -56,7 +59,7 @@ def quicken(decoder: nn.Module) -> int:
     return changed
 
 
-def _is_plain(block: nn.Module) -> bool:
+def _is_plain(block: Any) -> bool:
     """Whether a block of SMP computes conv2(conv1(cat(nearest x2, skip))) and at most an attention after it."""
     if type(block).__name__ not in ("UnetDecoderBlock", "DecoderBlock") or getattr(block, "conv1", None) is None:
         return False
@@ -112,7 +115,7 @@ class Unet(SegModel):
         self.decoder = Decoder(self.encoder.channels, tuple(decoder_channels))
         head = nn.Conv2d(decoder_channels[-1], num_classes, 3, padding=1)
         nn.init.xavier_uniform_(head.weight)
-        nn.init.zeros_(head.bias)
+        nn.init.zeros_(head.get_parameter("bias"))
         self.segmentation_head = nn.Sequential(head)
 
     def encoder_parameters(self) -> list[nn.Parameter]:

@@ -8,7 +8,7 @@ channels are many. Here channels are innermost ("NHWC"), which makes each map a 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -155,8 +155,8 @@ class WinogradConv2d(nn.Conv2d):
             conv.in_channels,
             conv.out_channels,
             3,
-            padding=conv.padding,
-            dilation=conv.dilation,
+            padding=conv.dilation[0],
+            dilation=conv.dilation[0],
             bias=False,
             device="meta",
         )
@@ -164,7 +164,7 @@ class WinogradConv2d(nn.Conv2d):
         return own.train(conv.training)
 
     @classmethod
-    def fits(cls, module: nn.Module) -> bool:
+    def fits(cls, module: nn.Module) -> TypeGuard[nn.Conv2d]:
         """Whether ``module`` is a convolution that this class computes, wide enough to gain."""
         return (
             type(module) is nn.Conv2d

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from segtrain.config import Parallel
-from segtrain.errors import ConfigError
+from segtrain.errors import ConfigError, SegtrainError
 from segtrain.parallel import syncbn
 from segtrain.parallel.cluster import Cluster, cores
 
@@ -75,7 +76,7 @@ class Strategy:
             static_graph=settings.static_graph,
             broadcast_buffers=settings.broadcast_buffers,
         )
-        _compress(wrapped, settings.compress, self.backend)
+        _compress(wrapped, settings.compress)
         return wrapped
 
     @contextlib.contextmanager
@@ -140,11 +141,53 @@ def start(settings: Parallel, cluster: Cluster, device: str = "auto") -> Iterato
     backend = ""
     if name in ("ddp", "fsdp", "smddp"):
         backend = _join(name, settings, cluster, place)
+    store = _store() if backend and cluster.world_size > 1 else None
     try:
         yield Strategy(name, cluster, place, settings, backend)
+    except (SegtrainError, RuntimeError) as error:
+        if store is None:
+            raise
+        failure = _one_voice(error, store, cluster)
+        if failure is error:
+            raise
+        raise failure from error
     finally:
         if backend and dist.is_initialized():
             dist.destroy_process_group()
+
+
+def _store() -> Any:
+    """The key-value store through which the ranks met; None where torch keeps it elsewhere."""
+    try:
+        return dist.distributed_c10d._get_default_store()
+    except (AttributeError, RuntimeError, ValueError):
+        return None
+
+
+def _one_voice(error: SegtrainError | RuntimeError, store: Any, cluster: Cluster) -> Exception:
+    """What this rank shall raise, so that one rank of the job says what went wrong, and the others end without a word.
+
+    The first rank that comes here speaks. A rank that fails ends its connections, which the others meet as a RuntimeError
+    of torch's: they come here in their turn. Any other RuntimeError is returned as it is.
+    """
+    if not isinstance(error, SegtrainError):
+        reason = " ".join(str(error).split())
+        if not any(word in reason for word in ("gloo", "onnection", "NCCL", "SMDDP", "Socket", "socket")):
+            return error
+        lost = SegtrainError(
+            f"rank {cluster.rank} has lost another rank ({reason[:160]}): see that one's output, and whether it was killed; "
+            "the same command goes on from the newest checkpoint"
+        )
+        return _one_voice(lost, store, cluster)
+    try:
+        error.silent = store.add("segtrain/failed", 1) > 1
+        dist.destroy_process_group()  # the others learn of it here
+        end = time.monotonic() + 5
+        while cluster.rank == 0 and time.monotonic() < end and store.add("segtrain/failed", 0) < cluster.world_size:
+            time.sleep(0.02)  # rank 0 may be the one that keeps the store
+    except RuntimeError:
+        error.silent = True  # the rank that keeps the store has ended before, and said why
+    return error
 
 
 def _device(wanted: str, cluster: Cluster) -> torch.device:
@@ -155,10 +198,12 @@ def _device(wanted: str, cluster: Cluster) -> torch.device:
             "train.device=cuda, but torch sees no GPU: check the driver (nvidia-smi), or set train.device=cpu"
         )
     if cluster.local_rank >= torch.cuda.device_count():
-        raise ConfigError(
+        error = ConfigError(
             f"local rank {cluster.local_rank} has no GPU of its own: this host has {torch.cuda.device_count()}; "
             f"start at most that many processes on it"
         )
+        error.silent = False  # the first rank of the host has one, and would say nothing
+        raise error
     torch.cuda.set_device(cluster.local_rank)
     return torch.device("cuda", cluster.local_rank)
 
@@ -175,6 +220,13 @@ def _join(name: str, settings: Parallel, cluster: Cluster, device: torch.device)
             ) from None
     else:
         backend = settings.backend if settings.backend != "auto" else ("nccl" if device.type == "cuda" else "gloo")
+    if backend == "nccl" and device.type == "cpu":
+        raise ConfigError("parallel.backend=nccl needs GPUs, and torch sees none: set parallel.backend=gloo or auto")
+    if backend == "gloo" and settings.compress not in ("none", "fp16"):
+        # bf16 is refused by gloo, PowerSGD aborts or hangs there as soon as there are two buckets.
+        raise ConfigError(
+            f"parallel.compress={settings.compress} does not work with gloo: use fp16 or none, or the nccl backend"
+        )
     if settings.sync_bn and name == "smddp":
         raise ConfigError("parallel.sync_bn=true: the smddp backend has no SyncBatchNorm; set it to false")
     if cluster.world_size == 1 and "MASTER_ADDR" not in os.environ:
@@ -186,16 +238,13 @@ def _join(name: str, settings: Parallel, cluster: Cluster, device: torch.device)
     return backend
 
 
-def _compress(model: nn.parallel.DistributedDataParallel, kind: str, backend: str) -> None:
+def _compress(model: nn.parallel.DistributedDataParallel, kind: str) -> None:
     if kind == "none":
         return
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
     if kind == "fp16":
         model.register_comm_hook(None, default_hooks.fp16_compress_hook)
-    elif backend == "gloo":
-        # bf16 is refused by gloo, PowerSGD aborts or hangs there as soon as there are two buckets.
-        raise ConfigError(f"parallel.compress={kind} does not work with gloo: use fp16 or none, or the nccl backend")
     elif kind == "bf16":
         model.register_comm_hook(None, default_hooks.bf16_compress_hook)
     else:
@@ -219,7 +268,8 @@ def _fully_shard(model: nn.Module, device: torch.device, world_size: int) -> nn.
     encoder = next((child for name, child in model.named_modules() if name.rpartition(".")[2] == "encoder"), None)
     if encoder is not None:
         fully_shard(encoder, mesh=mesh)
-    return fully_shard(model, mesh=mesh)
+    fully_shard(model, mesh=mesh)  # in place
+    return model
 
 
 def full_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -156,7 +156,7 @@ def _digest(batches: list[Batch], wanted: bool) -> int:
     for batch in batches:
         for k in range(len(batch.ids)):
             who = zlib.crc32(np.array([batch.ids[k], batch.epochs[k]]).tobytes())
-            total += zlib.crc32(batch.masks[k].numpy(), zlib.crc32(batch.images[k].numpy(), who))
+            total += zlib.crc32(batch.masks[k].numpy().data, zlib.crc32(batch.images[k].numpy().data, who))
     return total
 
 

@@ -137,7 +137,7 @@ def copy_into(target: dict[str, Tensor], source: dict[str, Tensor]) -> None:
 
 def all_finite(parameters: list[nn.Parameter], strategy: Strategy) -> bool:
     """The same answer on every rank; one host sync. Sharded parameters answer for their own shard."""
-    local = [p.detach().to_local() if hasattr(p, "to_local") else p.detach() for p in parameters]
+    local = [getattr(p.detach(), "to_local", p.detach)() for p in parameters]
     bad = (~torch.isfinite(torch.stack(list(torch._foreach_norm(local))))).any()
     return not bool(strategy.reduce(bad.double().reshape(1)))
 
