@@ -1,0 +1,80 @@
+"""Promises 3 and 4: do scores know the number of ranks, or batches the number of workers?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from segtrain.config import Config
+from segtrain.data.datasets import open_dataset
+from segtrain.data.loader import TrainLoader
+from segtrain.models import build_model
+from segtrain.parallel.cluster import Cluster
+from segtrain.parallel.strategy import start
+from segtrain.prove.ranks import RankFailed, on_ranks
+from segtrain.prove.table import Row, row
+from segtrain.train import checkpoint
+from segtrain.train.evaluate import evaluate
+from segtrain.train.loop import _digest
+
+SCORES, WORKERS = "3 evaluation", "4 workers"
+COUNTS = (0, 1, 4)  # workers
+
+
+def prove_evaluation(folder: Path, config: Config, worlds: list[int]) -> Iterator[Row]:
+    """The confusion of the weights in ``folder/whole`` (fresh ones if it has none) on 1, 2, 3 ranks, none above ``worlds``."""
+    several = list(range(2, min(3, max(worlds)) + 1))
+    what = f"confusion on {' and '.join(map(str, several))} ranks against 1, split {config.data.split!r}"
+    if not several:
+        yield row(SCORES, "confusion on several ranks", "--ranks has one rank alone: nothing to compare with")
+        return
+    expected, miou, images = on_ranks(folder, 1, score, config, folder)[0]
+    odd = 0
+    for world in several:
+        for found, _, _ in on_ranks(folder, world, score, config, folder):  # every rank has the same
+            odd = max(odd, int(np.count_nonzero(found != expected)))
+    remark = "" if expected.sum() else "no pixel counted: the images to score are all void"
+    measured = f"{odd} of {expected.size} cells differ, mIoU {100 * miou:.6f}%"
+    yield row(SCORES, f"{what}, {images} images", remark, not odd and bool(expected.sum()), measured, "0")
+
+
+def score(place: Cluster, config: Config, folder: Path) -> tuple[np.ndarray, float, int]:
+    """Confusion int64 (C, C), mIoU and number of images, as every rank of an evaluation has them."""
+    with start(config.parallel, place, "cpu") as strategy:
+        dataset = open_dataset(config.data, config.data.split)
+        torch.manual_seed(config.train.seed)
+        model = build_model(config.model, dataset.labels.num_classes)
+        if checkpoint.checkpoints(folder / "whole"):
+            model.load_state_dict(checkpoint.load_weights(folder / "whole", "last"))
+        result = evaluate(
+            model, dataset, config.eval, rank=place.rank, world_size=place.world_size, all_reduce=strategy.reduce,
+            workers=1, base_scale=config.data.base_scale,
+        )  # fmt: skip
+    return result.confusion, float(result.scores.miou), len(dataset)
+
+
+def prove_workers(folder: Path, config: Config, full_size: Config) -> Iterator[Row]:
+    """Batches of the first epochs with crops of the user's own size, by 0, 1 and 4 workers."""
+    steps = 6
+    first, *others = [
+        on_ranks(folder, 1, consumed, config, full_size.data.crop, steps, workers)[0] for workers in COUNTS
+    ]
+    if not all(first):
+        raise RankFailed("a batch has no checksum")
+    odd = max(sum(a != b for a, b in zip(first, other)) for other in others)
+    size = "{}x{}".format(*full_size.data.crop)
+    what = f"samples and pixels of {steps} batches with {', '.join(map(str, COUNTS))} workers, crops of {size}"
+    yield row(WORKERS, what, "", not odd, f"{odd} of {steps} batches differ", "0")
+
+
+def consumed(place: Cluster, config: Config, crop: tuple[int, int], steps: int, workers: int) -> list[int]:
+    """A checksum of each batch."""
+    dataset = open_dataset(config.data, config.data.train_split)
+    with TrainLoader(
+        dataset, config.data.model_copy(update={"crop": tuple(crop)}), seed=config.train.seed,
+        batch_size=config.train.batch_size, last_step=steps, workers=workers, prefetch=1 + workers,
+    ) as loader:  # fmt: skip
+        return [_digest(batches, True) for batches in loader]

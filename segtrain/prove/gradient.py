@@ -1,0 +1,165 @@
+"""Promise 1: does the gradient know the number of ranks or micro-batches? The user's model, loss and data, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from segtrain.config import Config
+from segtrain.data.datasets import open_dataset
+from segtrain.data.loader import Batch, TrainLoader
+from segtrain.data.normalise import normalise
+from segtrain.data.order import samples
+from segtrain.losses import build_criterion
+from segtrain.models import build_model
+from segtrain.observe.clock import Clock
+from segtrain.parallel import syncbn
+from segtrain.parallel.cluster import Cluster
+from segtrain.parallel.strategy import start, unwrapped
+from segtrain.prove.ranks import on_ranks
+from segtrain.prove.short import changed
+from segtrain.prove.table import Row, row
+from segtrain.train.step import Micro, Precision, gradients
+
+BOUND = 1e-6  # relative; float64 rounding stays below 1e-10
+NAME = "1 world size"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One gradient against the reference. ``norms``: batch norms of the model, ``unsynced``: those that cannot span ranks."""
+
+    difference: float
+    images: int
+    norms: int
+    unsynced: int
+
+
+def prove_gradient(folder: Path, config: Config, worlds: list[int]) -> Iterator[Row]:
+    """``worlds``: numbers of ranks to compare with one rank."""
+    batch = 2 * max(2, *worlds)
+    wide = [world for world in worlds if world > 1]
+    reference = str(folder / "gradient.pt")
+    first = on_ranks(folder, 1, gradient, config, batch, 1, False, reference)[0]
+    split = " and ".join(map(str, wide))
+    if not wide:
+        yield row(NAME, "gradient on several ranks", "--ranks has one rank alone: nothing to compare with")
+    elif first.unsynced:
+        why = f"{first.unsynced} batch norms of the model are of a kind that cannot span ranks; frozen they are compared below"
+        yield row(NAME, f"gradient on {split} ranks against 1", why)
+    else:
+        found = [on_ranks(folder, world, gradient, config, batch, 1, False, reference)[0] for world in wide]
+        norm = ", synchronised batch norm" if first.norms else ""
+        yield _row(f"gradient on {split} ranks against 1{norm}", found)
+
+    # Under accumulation batch norm sees micro-batches, not the batch: another function, so that nothing can agree.
+    frozen = first.norms > 0
+    if frozen:
+        on_ranks(folder, 1, gradient, config, batch, 1, True, reference, True)
+    cases = [(1, 2), *((world, 2) for world in wide), *(((max(wide), 1),) if wide and frozen else ())]
+    found = [on_ranks(folder, world, gradient, config, batch, parts, frozen, reference)[0] for world, parts in cases]
+    ranks = " and ".join(map(str, [1, *wide]))
+    remark = "batch norm frozen: under accumulation its own statistics are those of a micro-batch" if frozen else ""
+    yield _row(f"gradient in 2 micro-batches on {ranks} ranks against 1 whole batch", found, remark)
+
+
+def _row(what: str, found: list[Measured], remark: str = "") -> Row:
+    worst = max((m.difference for m in found), key=lambda d: d if d == d else float("inf"))
+    return row(
+        NAME, f"{what}, {found[0].images} images, float64", remark, worst <= BOUND, f"{worst:.1e}", f"{BOUND:.0e}"
+    )
+
+
+def gradient(
+    place: Cluster, config: Config, batch: int, accumulate: int, frozen: bool, reference: str, write: bool = False
+) -> Measured:
+    """The gradient of the first step, relative to that in the file ``reference`` (written if absent, or with ``write``).
+
+    ``frozen``: batch norm uses the statistics of the whole batch, which the file holds.
+    """
+    settings = changed(config, parallel__sync_bn=not frozen, train__batch_size=batch, train__accumulate=accumulate)
+    with start(settings.parallel, place, "cpu") as strategy:
+        dataset = open_dataset(settings.data, settings.data.train_split)
+        labels = dataset.labels
+        torch.manual_seed(settings.train.seed)
+        plain = build_model(settings.model, labels.num_classes).double()
+        known = torch.load(reference, weights_only=True) if Path(reference).is_file() else None
+        norms = _prepare(plain, known if frozen else None)
+        model = strategy.wrap(plain)
+        unsynced = sum(1 for m in norms if type(m) is not nn.BatchNorm2d and not isinstance(m, syncbn.SyncBatchNorm2d))
+        criterion = build_criterion(settings.loss, labels.num_classes, labels.ignore_index, None)
+        with TrainLoader(
+            dataset, settings.data, seed=settings.train.seed, batch_size=batch, accumulate=accumulate,
+            rank=place.rank, world=place.world_size, last_step=1,
+        ) as loader:  # fmt: skip
+            batches = next(iter(loader))
+        planted = _first_two(settings.train.seed, len(dataset), batch)
+        share, _ = gradients(
+            model,
+            [_micro(b, planted, labels.ignore_index) for b in batches],
+            criterion,
+            strategy,
+            Precision("cpu", None, settings.loss.full_logits),
+            seed=settings.train.seed,
+            votes=torch.zeros(1, dtype=torch.float64),
+            aux_weight=settings.loss.aux_weight,
+            clock=Clock(),
+        )
+        loss = strategy.reduce(share.clone())
+        inner = unwrapped(model)
+        parts = [p.grad.reshape(-1) for p in inner.parameters() if p.grad is not None]
+        whole = torch.cat([*parts, loss.reshape(1)])
+        buffers = {name: value.clone() for name, value in inner.named_buffers()}
+    if (known is None or write) and place.rank == 0:
+        torch.save({"gradient": whole, "buffers": known["buffers"] if known else buffers}, reference)
+    expected = whole if known is None or write else known["gradient"]
+    return Measured(_relative(whole, expected), batch, len(norms), unsynced)
+
+
+def _relative(found: Tensor, expected: Tensor) -> float:
+    """Of the gradient and, in the last place, the loss: the larger of the two relative differences. NaN for no gradient."""
+    if found.shape != expected.shape:
+        return float("inf")
+    gradient = (found[:-1] - expected[:-1]).norm() / expected[:-1].norm()
+    loss = (found[-1] - expected[-1]).abs() / expected[-1].abs()
+    return float(torch.maximum(gradient, loss))  # maximum keeps NaN
+
+
+def _prepare(model: nn.Module, known: dict[str, Any] | None) -> list[_BatchNorm]:
+    """Training mode without randomness; batch norm keeps the batch's statistics, or uses the ``known`` ones."""
+    model.train()
+    for module in model.modules():
+        if any(word in type(module).__name__ for word in ("Dropout", "DropPath", "StochasticDepth")):
+            module.eval()  # dropout draws for each rank by itself
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    for norm in norms:
+        norm.momentum = 1.0  # the running statistics become those of this batch
+        if known is not None:
+            norm.eval()
+    if known is not None:
+        for name, buffer in model.named_buffers():
+            buffer.copy_(known["buffers"][name])
+    return norms
+
+
+def _first_two(seed: int, count: int, batch: int) -> list[tuple[int, int]]:
+    """(epoch, id) of the batch's first two samples, on every rank."""
+    epochs, ids = samples(seed, count, 0, batch)
+    return [(int(epochs[k]), int(ids[k])) for k in range(2)]
+
+
+def _micro(batch: Batch, planted: list[tuple[int, int]], ignore_index: int) -> Micro:
+    """Floats in float64. Void is spread unevenly: the first sample is all void, the second half, wherever they went."""
+    masks = batch.masks.clone()
+    for k, who in enumerate(zip(batch.epochs.tolist(), batch.ids.tolist())):
+        if who == planted[0]:
+            masks[k] = ignore_index
+        elif who == planted[1]:
+            masks[k, : masks.shape[1] // 2] = ignore_index
+    return Micro(normalise(batch.images).double(), masks)

@@ -1,0 +1,183 @@
+"""Promise 5: is a bad label found before training? The user's data set is audited, and copies of it are damaged on purpose."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from segtrain.config import Config
+from segtrain.data.datasets import Dataset, open_dataset
+from segtrain.data.decode import decode_mask
+from segtrain.data.labels import LabelSpace
+from segtrain.errors import SegtrainError
+from segtrain.observe.journal import read_journal
+from segtrain.parallel.cluster import Cluster
+from segtrain.prove.ranks import on_ranks
+from segtrain.prove.short import Survey, changed
+from segtrain.prove.table import Row, row
+from segtrain.train.loop import train
+
+NAME = "5 labels"
+PIXELS = 7  # that get the unknown value
+
+
+@dataclass(frozen=True)
+class Planted:
+    """What became of training on data with one fault. ``named``: what the message had to say; ``steps``: trained all the same."""
+
+    kind: str
+    named: tuple[str, ...]
+    message: str
+    steps: int
+
+    @property
+    def found(self) -> bool:
+        return self.steps == 0 and all(
+            re.search(rf"(?<![\w.]){re.escape(text)}(?!\w)", self.message) for text in self.named
+        )
+
+
+def prove_audit(found: Survey) -> Row:
+    images = " + ".join(f"{count} {split}" for split, count in found.images.items())
+    what = f"audit of {found.name}: {images} images and masks"
+    many = f"the first: {found.faults[0]}; `segtrain data check` lists all" if found.faults else ""
+    remark = many or ("; ".join(found.warnings) and f"warnings of the audit: {'; '.join(found.warnings)}")
+    return row(NAME, what, remark, not found.faults, f"{len(found.faults)} faults", "0")
+
+
+def prove_planted(folder: Path, config: Config) -> Iterator[Row]:
+    """Training must refuse each planted fault before its first step, naming the file and what is wrong in it."""
+    for planted in on_ranks(folder, 1, plant_all, config, folder)[0]:
+        missing = "" if planted.found else _why(planted)
+        measured = "found before training" if planted.found else "not found"
+        yield row(
+            NAME, f"planted {planted.kind} is found, by file and value", missing, planted.found, measured, "found"
+        )
+
+
+def _why(planted: Planted) -> str:
+    if planted.steps:
+        return f"{planted.kind}: trained {planted.steps} steps on it"
+    return f"{planted.kind}: the message should name {', '.join(planted.named)}: {planted.message or '(none)'}"
+
+
+def plant_all(place: Cluster, config: Config, folder: Path) -> list[Planted]:
+    """Copy two samples, damage one of them, and start training, for each kind of fault."""
+    dataset = open_dataset(config.data, config.data.train_split)
+    found = []
+    for kind, damage in (
+        ("unknown id", _unknown_id),
+        ("mask of another size", _other_size),
+        ("truncated file", _truncated),
+    ):
+        root = folder / kind.replace(" ", "-")
+        broken, extra = _copy(dataset, root)
+        named = damage(*broken, dataset.labels)
+        out = root / "run"
+        settings = _settings(config, dataset.labels, root, extra)
+        message = ""
+        try:
+            train(changed(config, out=str(out), **settings), place)
+        except SegtrainError as error:
+            message = " ".join(str(error).split())
+        journal = read_journal(out, say=lambda _: None) if (out / "journal.jsonl").is_file() else []
+        found.append(Planted(kind, named, message, sum(event["event"] == "step" for event in journal)))
+    return found
+
+
+def _copy(dataset: Dataset, root: Path) -> tuple[tuple[Path, Path], bool]:
+    """Two samples as ``images/train/N`` and ``masks/train/N``; returns the second one's image and mask, and whether masks are RGB."""
+    for part in ("images", "masks"):
+        (root / part / "train").mkdir(parents=True)
+    coloured = False
+    for index in range(min(2, len(dataset))):
+        entry = dataset.entries[index]
+        image, mask = (root / part / "train" / f"sample{index}.png" for part in ("images", "masks"))
+        if dataset.draw:
+            pixels, ids = dataset.read(index)
+            Image.fromarray(pixels).save(image)
+            Image.fromarray(_raw(ids, dataset.labels)).save(mask)
+        else:
+            image, mask = image.with_suffix(Path(entry.image).suffix), mask.with_suffix(Path(str(entry.mask)).suffix)
+            shutil.copyfile(entry.image, image)
+            shutil.copyfile(str(entry.mask), mask)
+            raw = decode_mask(mask)
+            coloured = raw.ndim == 3
+    return (image, mask), coloured
+
+
+def _raw(ids: np.ndarray, labels: LabelSpace) -> np.ndarray:
+    """Train ids as raw ids of the label space."""
+    table = np.zeros(256, np.uint8)
+    for raw, train_id in sorted(labels.raw_to_train.items(), reverse=True):
+        if 0 <= raw < 256:
+            table[train_id] = raw
+    return table[ids]
+
+
+def _settings(config: Config, labels: LabelSpace, root: Path, coloured: bool) -> dict[str, object]:
+    """The copies as layout 'folders', with the user's classes."""
+    ignore = labels.ignore_index
+    classes: object = list(labels.names)
+    if coloured and labels.colours:
+        lines = [
+            f"{code >> 16} {code >> 8 & 255} {code & 255} {'void' if train_id == ignore else labels.names[train_id]}"
+            for code, train_id in sorted(labels.colours.items(), key=lambda item: (item[1] == ignore, item[1]))
+        ]
+        (root / "classes.txt").write_text("\n".join(lines), encoding="utf-8")
+        classes = str(root / "classes.txt")
+    table = {raw: -1 if train_id == ignore else train_id for raw, train_id in labels.raw_to_train.items()}
+    return {
+        "data__layout": "folders",
+        "data__root": str(root),
+        "data__images": "images/{split}",
+        "data__masks": "masks/{split}",
+        "data__train_split": "train",
+        "data__split": "train",
+        "data__classes": classes,
+        "data__label_map": {} if coloured else table,
+        "data__limit": 0,
+        "train__duration": "1st",
+        "loss__class_weights": "none",
+    }
+
+
+def _unknown_id(image: Path, mask: Path, labels: LabelSpace) -> tuple[str, ...]:
+    raw = decode_mask(mask)
+    if raw.ndim == 3 and labels.colours:
+        code = next(c for c in range(1 << 24) if c not in labels.colours)
+        value: object = tuple(int(part) for part in code.to_bytes(3, "big"))
+        raw = raw.copy()
+        raw[0, :PIXELS] = value
+        _save(raw, mask)
+        return mask.name, str(value).strip("()"), f"{PIXELS} pixels"
+    raw = raw[..., 0] if raw.ndim == 3 else raw  # one id saved three times over
+    unknown = next(value for value in range(1 << 16) if value not in labels.raw_to_train)
+    raw = raw.astype(np.uint8 if max(unknown, int(raw.max())) < 256 else np.uint16)
+    raw[0, :PIXELS] = unknown
+    _save(raw, mask)
+    return mask.name, str(unknown), f"{PIXELS} pixels"
+
+
+def _other_size(image: Path, mask: Path, labels: LabelSpace) -> tuple[str, ...]:
+    raw = decode_mask(mask)[:-1]
+    _save(raw if raw.dtype in (np.uint8, np.uint16) else raw.astype(np.uint16), mask)
+    return mask.name, f"{raw.shape[0]} x {raw.shape[1]}"
+
+
+def _truncated(image: Path, mask: Path, labels: LabelSpace) -> tuple[str, ...]:
+    content = image.read_bytes()
+    image.write_bytes(content[: len(content) // 2])
+    return image.name, f"{len(content) // 2:,} bytes"
+
+
+def _save(raw: np.ndarray, mask: Path) -> None:
+    """As PNG, whatever the ending says: the decoder goes by the content."""
+    with open(mask, "wb") as file:
+        Image.fromarray(np.ascontiguousarray(raw)).save(file, format="PNG")

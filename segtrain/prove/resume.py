@@ -1,0 +1,119 @@
+"""Promise 2: does a run that was stopped or killed go on as if nothing had happened?"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from segtrain.config import Config
+from segtrain.errors import EXIT_RESUMABLE
+from segtrain.observe.journal import read_journal
+from segtrain.parallel.cluster import Cluster
+from segtrain.prove.ranks import TIMEOUT_S, RankFailed, Ranks, on_ranks
+from segtrain.prove.short import STEPS, changed
+from segtrain.prove.table import Row, row
+from segtrain.train import checkpoint
+from segtrain.train.loop import train
+
+NAME = "2 resume"
+TRIES = 5  # a fast run may be over before the signal comes
+
+
+def prove_resume(folder: Path, config: Config, worlds: list[int]) -> Iterator[Row]:
+    """``worlds``: the largest says whether a second rank may be used. Leaves the uninterrupted run in ``folder/whole``."""
+    whole = changed(config, out=str(folder / "whole"))
+    code = on_ranks(folder, 1, train_here, whole)[0]
+    if code != 0:
+        raise RankFailed(f"a run of {STEPS} steps ended with exit code {code}")
+    draw = random.Random()
+    cases = [(signal.SIGTERM, 1, 3), (signal.SIGKILL, 1, 0), *([(signal.SIGKILL, 2, 2)] if max(worlds) > 1 else [])]
+    for number, world, workers in cases:
+        name = signal.Signals(number).name
+        what = f"run stopped by {name}, resumed on {world} rank{'s' * (world > 1)} with {workers} workers"
+        found = _interrupted(folder, whole, number, draw)
+        if found is None:
+            yield row(NAME, what, f"the {STEPS} steps were over before the signal came, {TRIES} times")
+            continue
+        partial, at = found
+        code = on_ranks(folder, world, train_here, changed(partial, data__workers=workers))[0]
+        if code != 0:
+            raise RankFailed(f"the resumed run ended with exit code {code}")
+        yield _judge(folder, what, at, whole, partial, weights=world == 1)
+    if max(worlds) < 2:
+        yield row(NAME, "run stopped by SIGKILL, resumed on 2 ranks", "--ranks has one rank alone")
+
+
+def train_here(place: Cluster, config: Config) -> int:
+    return train(config, place)
+
+
+def _interrupted(folder: Path, whole: Config, number: int, draw: random.Random) -> tuple[Config, int] | None:
+    """A run with a folder of its own, stopped after a random step; and that step. None: it was always over before."""
+    for _ in range(TRIES):
+        step = draw.randint(2, STEPS // 2)
+        config = changed(whole, out=str(folder / f"stopped-{signal.Signals(number).name}-{step}"))
+        shutil.rmtree(config.out, ignore_errors=True)
+        ranks = Ranks(folder, 1, train_here, config)
+        end = time.monotonic() + TIMEOUT_S
+        while ranks.running and max(_digests(config), default=0) < step and time.monotonic() < end:
+            time.sleep(0.002)
+        if ranks.running:
+            ranks.signal(number)
+        if number == signal.SIGKILL:
+            stopped = ranks.wait() == [-signal.SIGKILL]
+        else:
+            stopped = ranks.results() == [EXIT_RESUMABLE]
+        done = max(_digests(config), default=0)
+        if stopped and done < STEPS:
+            return config, done
+    return None
+
+
+def _judge(folder: Path, what: str, at: int, whole: Config, partial: Config, weights: bool) -> Row:
+    """Samples and pixels of every step, also of those that were done twice; with ``weights`` the final ones too."""
+    expected, found = _digests(whole), _digests(partial)
+    odd = sorted(step for step in expected if found.get(step) != expected[step])
+    measured = f"{len(odd)} of {len(expected)} steps differ"
+    remark = f"the first: step {odd[0]}, after the stop at step {at}" if odd else ""
+    if weights:
+        differing, tensors = on_ranks(folder, 1, _unequal_weights, whole.out, partial.out)[0]
+        measured += f", {differing} of {tensors} tensors"
+        what += ": samples, pixels, final weights and moments"
+        return row(NAME, what, remark, not odd and not differing, measured, "0")
+    return row(NAME, what + ": samples and pixels", remark, not odd, measured, "0")
+
+
+def _digests(config: Config) -> dict[int, set[int]]:
+    """Checksums of what each step consumed: of a step that was done twice both."""
+    found: dict[int, set[int]] = {}
+    if not Path(config.out, "journal.jsonl").is_file():
+        return found
+    for event in read_journal(config.out, say=lambda _: None):
+        if event["event"] == "step":
+            found.setdefault(event["step"], set()).add(event["digest"])
+    return found
+
+
+def _unequal_weights(place: Cluster, one: str, other: str) -> tuple[int, int]:
+    """How many tensors of the newest checkpoints differ in any bit (weights, averages, moments), and of how many."""
+    tensors = []
+    for folder in (one, other):
+        state, _ = checkpoint.newest(Path(folder))
+        if state is None:
+            raise RankFailed(f"{folder} has no whole checkpoint")
+        moments = {f"{p}.{k}": v for p, slots in state["optimizer"].items() for k, v in slots.items()}
+        tensors.append({**state["model"], **{f"ema.{k}": v for k, v in state["ema"].items()}, **moments})
+    first, second = tensors
+    if first.keys() != second.keys():
+        return len(first.keys() ^ second.keys()), len(first)
+    return sum(not _same(first[name], second[name]) for name in first), len(first)
+
+
+def _same(a: object, b: object) -> bool:
+    return torch.equal(a, b) if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) else a == b

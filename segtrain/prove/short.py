@@ -1,0 +1,131 @@
+"""Which short runs stand for the user's run? His config, on few images, on CPU ranks of one thread."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from segtrain.config import Config, make_config
+from segtrain.data.audit import audit
+from segtrain.data.datasets import open_dataset
+from segtrain.parallel.cluster import Cluster
+
+IMAGES = 5  # of each split: not a multiple of 2, 3 or 4 ranks, nor of the batch
+STEPS = 12
+BATCH = 4
+PIXELS = 96 * 128  # of a crop, and of a scored image: more would prove no more
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a look at the whole data set found; plain values."""
+
+    name: str
+    images: dict[str, int]  # split -> images
+    faults: tuple[str, ...]
+    warnings: tuple[str, ...]
+    pixels: tuple[int, ...]  # of each class, training split
+    size: tuple[int, int]  # of the first image to score
+
+
+def survey(place: Cluster, config: Config) -> Survey:
+    """Open and audit both splits as training does. Raises DataError where a split cannot be listed."""
+    splits = list(dict.fromkeys((config.data.train_split, config.data.split)))
+    datasets = [open_dataset(config.data, split) for split in splits]
+    reports = [audit(dataset, decode_images=False) for dataset in datasets]
+    faults = tuple(message for report in reports for _, message in report.faults)
+    return Survey(
+        datasets[0].name,
+        {dataset.split: len(dataset) for dataset in datasets},
+        faults,
+        tuple(text for report in reports for text in report.warnings),
+        tuple(int(n) for n in reports[0].pixels),
+        (0, 0) if faults else datasets[-1].size(0),
+    )
+
+
+def changed(config: Config, **settings: Any) -> Config:
+    """``config`` with ``section__key=value`` in place of what it had; checked again."""
+    content = config.model_dump(mode="json")
+    for name, value in settings.items():
+        section, _, key = name.partition("__")
+        if key:
+            content[section][key] = value
+        else:
+            content[section] = value
+    return make_config(content, "segtrain prove")
+
+
+def shortened(config: Config, weights: list[float] | None) -> tuple[Config, list[str]]:
+    """The config of the proofs, and what is not as the user has it, one line each.
+
+    ``weights``: class weights of the whole data set, where the config asks for automatic ones.
+    """
+    data, train, parallel = config.data, config.train, config.parallel
+    crop = _fewer_pixels(data.crop)
+    settings: dict[str, Any] = {
+        "data__limit": min(IMAGES, data.limit or IMAGES),
+        "data__crop": crop,
+        "data__workers": 1,
+        "model__encoder_weights": None,
+        "optim__warmup": "25%" if config.optim.warmup[0] != "0" else "0st",
+        "train__duration": f"{STEPS}st",
+        "train__batch_size": BATCH,
+        "train__accumulate": 1,
+        "train__precision": "fp32",
+        "train__device": "cpu",
+        "train__compile": False,
+        "parallel__strategy": "auto",
+        "parallel__backend": "auto",
+        "parallel__procs": 1,
+        "parallel__threads": 1,
+        "parallel__compress": "none",
+        "parallel__timeout_s": 120.0,
+        "eval__every": f"{STEPS}st",
+        "eval__batch_size": min(2, config.eval.batch_size),
+        "checkpoint__every": "3st",
+        "checkpoint__resume": True,
+        "log__every": 1,
+        "log__digest": True,
+        "log__tensorboard": False,
+        "log__mlflow": "",
+        "log__pictures": 0,
+    }
+    if config.loss.class_weights == "auto":
+        settings["loss__class_weights"] = weights
+    remarks = [
+        f"{settings['data__limit']} images of each split, batches of {BATCH}, runs of {STEPS} steps, fp32 on the CPU"
+    ]
+    if crop != data.crop:
+        remarks.append(f"crops of {crop[0]}x{crop[1]} (the config: {data.crop[0]}x{data.crop[1]})")
+    if config.model.encoder_weights:
+        remarks.append(f"fresh weights (the config: {config.model.encoder_weights})")
+    if parallel.strategy in ("dp", "fsdp", "smddp"):
+        remarks.append(f"strategy ddp over gloo (the config: {parallel.strategy})")
+    if parallel.compress != "none":
+        remarks.append(f"gradients uncompressed (the config: {parallel.compress}, which rounds them)")
+    if train.precision != "fp32":
+        remarks.append(f"fp32 (the config: {train.precision})")
+    return changed(config, **settings), remarks
+
+
+def _fewer_pixels(size: tuple[int, int]) -> tuple[int, int]:
+    """The same shape with at most about PIXELS pixels, sides a multiple of 16."""
+    factor = math.sqrt(PIXELS / (size[0] * size[1]))
+    if factor >= 1:
+        return size
+    return max(32, round(size[0] * factor / 16) * 16), max(32, round(size[1] * factor / 16) * 16)
+
+
+def smaller_images(config: Config, size: tuple[int, int]) -> Config:
+    """The evaluation settings with scales and windows so small that an image of ``size`` has about PIXELS pixels."""
+    factor = math.sqrt(PIXELS / max(1, size[0] * size[1]))
+    if factor >= 1:
+        return config
+    tile = config.eval.tile
+    return changed(
+        config,
+        eval__scales=[factor * scale for scale in config.eval.scales],
+        eval__tile=None if tile is None else [max(32, int(side * factor)) for side in tile],
+    )

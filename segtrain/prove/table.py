@@ -1,0 +1,58 @@
+"""How is a proof told: one live line, then a row of the table?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PASS, FAIL, SKIPPED = "PASS", "FAIL", "SKIPPED"
+HEAD = ("promise", "what was compared", "measured", "bound", "verdict")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison. ``remark``: why it was skipped, how it failed, or what a reader should know."""
+
+    promise: str
+    compared: str
+    measured: str
+    bound: str
+    verdict: str
+    remark: str = ""
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        return self.promise, self.compared, self.measured, self.bound, self.verdict
+
+
+def row(
+    promise: str, compared: str, remark: str = "", kept: bool | None = None, measured: str = "-", bound: str = "-"
+) -> Row:
+    """``kept``: whether the promise was kept; None: it was not tried, for the reason in ``remark``."""
+    return Row(promise, compared, measured, bound, SKIPPED if kept is None else PASS if kept else FAIL, remark)
+
+
+def failed(promise: str, compared: str, error: Exception) -> Row:
+    """A proof that could not be finished: the promise is not kept."""
+    return Row(promise, compared, "-", "-", FAIL, " ".join(str(error).split()))
+
+
+def live(found: Row, seconds: float) -> str:
+    measured = "" if found.measured == "-" else f": {found.measured}"
+    return f"{found.verdict:<7}  {found.promise:<13}  {found.compared}{measured}  ({seconds:.1f} s)"
+
+
+def table(rows: list[Row]) -> str:
+    """Aligned columns; remarks stand below, numbered in the last column."""
+    rows = sorted(rows, key=lambda r: r.promise)
+    remarks = list(dict.fromkeys(r.remark for r in rows if r.remark))
+    cells = [HEAD, *(r.cells for r in rows)]
+    wide = [max(len(line[k]) for line in cells) for k in range(len(HEAD))]
+    marks = [""] + [f"  [{remarks.index(r.remark) + 1}]" if r.remark else "" for r in rows]
+    lines = [
+        "  ".join(cell.ljust(w) for cell, w in zip(line, wide)).rstrip() + mark for line, mark in zip(cells, marks)
+    ]
+    lines.insert(1, "  ".join("-" * w for w in wide))
+    lines += [f"[{k}] {text}" for k, text in enumerate(remarks, 1)]
+    verdicts = [r.verdict for r in rows]
+    counts = ", ".join(f"{verdicts.count(v)} {v}" for v in (PASS, FAIL, SKIPPED) if v in verdicts)
+    return "\n".join([*lines, counts])
