@@ -170,7 +170,7 @@ def test_ranks_train_the_same_model(zygote, tmp_path: Path, world: int) -> None:
 
 
 def test_fsdp_trains_and_its_checkpoint_fits_one_process(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    if not hasattr(torch.distributed, "fsdp") or not hasattr(torch.distributed.fsdp, "fully_shard"):
+    if not hasattr(pytest.importorskip("torch.distributed.fsdp", reason="this torch has no FSDP"), "fully_shard"):
         pytest.skip("this torch has no fully_shard (2.6)")
     out = tmp_path / "run"
     ranks = zygote.start_ranks(2, *command(out, "parallel.strategy=fsdp", "train.duration=12st"))
@@ -188,6 +188,46 @@ def test_the_command_starts_its_own_ranks_on_a_cpu(segtrain, tmp_path: Path) -> 
     assert done.stdout.count("step 1/2") == 1
 
 
+@pytest.mark.parametrize(
+    ("world", "settings"),
+    [
+        (1, ["parallel.strategy=dp"]),
+        (1, ["train.deterministic=true", "train.accumulate=2", "optim.clip=0.1", "optim.schedule=cosine"]),
+        (1, ["train.precision=bf16", "optim.name=muon", "optim.warmup=25%", "train.channels_last=true"]),
+        (1, ["loss.terms=[ohem, dice, lovasz]", "loss.class_weights=auto", "train.accumulate=2"]),
+        (1, ["loss.terms=[jaccard, focal, tversky]", "loss.full_logits=true", "loss.stride=2"]),
+        (1, ["data.balance=1", "data.scale_end=[1, 1]", "train.progressive=[[0.5, 0.5]]", "eval.tile=[24, 24]"]),
+        (1, ["model.arch=unet", "model.options={}", "optim.encoder_lr=0.1", "data.cache=ram", "eval.scales=[1, 0.5]"]),
+        (1, ["model.arch=torchvision/lraspp_mobilenet_v3_large", "model.options={}", "eval.flip=true"]),
+        (2, ["parallel.compress=fp16", "parallel.static_graph=true", "parallel.bucket_view=false"]),
+        (2, ["parallel.broadcast_buffers=true", "train.batch_size=8", "train.accumulate=2", "loss.terms=[dice]"]),
+    ],
+    ids=lambda value: None if isinstance(value, int) else value[0],
+)
+def test_settings_that_a_run_may_have(zygote, tmp_path: Path, world: int, settings: list[str]) -> None:  # type: ignore[no-untyped-def]
+    """Each of them trains, scores, saves, and can be stopped and resumed."""
+    out = tmp_path / "run"
+    more = ["train.duration=4st", "checkpoint.every=2st", *settings]
+    ranks = zygote.start_ranks(world, *command(out, *more))
+    assert [rank.wait() for rank in ranks] == [0] * world, ranks[0].output
+    losses = [e["loss"] for e in read_journal(out) if e["event"] == "step"]
+    assert len(losses) == 4
+    (checkpoint.checkpoints(out)[-1]).unlink()
+    ranks = zygote.start_ranks(world, *command(out, *more))
+    assert [rank.wait() for rank in ranks] == [0] * world, ranks[0].output
+    assert "going on from step 2" in ranks[0].output
+    again = [e["loss"] for e in read_journal(out) if e["event"] == "step"]
+    assert again[-2:] == pytest.approx(losses[-2:], rel=1e-9 if world == 1 else 1e-4)
+
+
+def test_smddp_runs_where_its_library_is(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """On a stand-in that refuses what the real library refuses."""
+    settings = command(tmp_path / "run", "train.duration=4st", "parallel.strategy=smddp")
+    ranks = zygote.start_ranks(2, *settings, PYTHONPATH=str(Path(__file__).parent / "standin"))
+    assert [rank.wait() for rank in ranks] == [0, 0], ranks[0].output
+    assert "strategy smddp" in ranks[0].output
+
+
 def test_a_loss_that_is_not_finite_is_an_error_and_is_not_saved(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     out = tmp_path / "run"
     process = zygote.start(*command(out, "optim.name=sgd", "optim.lr=1e30", "checkpoint.every=1st"))
@@ -197,6 +237,13 @@ def test_a_loss_that_is_not_finite_is_an_error_and_is_not_saved(zygote, tmp_path
     assert "Traceback" not in process.output
     state, _ = checkpoint.newest(out)
     assert state is None or all(v.isfinite().all() for v in state["model"].values())
+
+
+def test_a_batch_too_small_for_batch_norm_names_the_cure(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    process = zygote.start(*command(tmp_path / "run", "train.accumulate=4"))
+    assert process.wait() == EXIT_ERROR
+    assert "1 image of 32x32: raise train.batch_size" in process.output
+    assert "Traceback" not in process.output
 
 
 def test_a_folder_of_another_run_is_refused(zygote, tmp_path: Path, whole: Path) -> None:  # type: ignore[no-untyped-def]

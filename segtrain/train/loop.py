@@ -47,14 +47,28 @@ def train(config: Config, cluster: Cluster) -> int:
             finally:
                 session.screen.close()
                 session.journal.close()
-        except RuntimeError as error:
-            if "out of memory" not in str(error).lower():
+        except (RuntimeError, ValueError) as error:
+            explained = _explained(error, config, cluster, str(strategy.device))
+            if explained is None:
                 raise
-            images = config.train.batch_size // config.train.accumulate // cluster.world_size
-            raise SegtrainError(
-                f"out of memory on {strategy.device} with {images} images of {config.data.crop} at once: raise "
-                f"train.accumulate, or lower data.crop or train.batch_size ({str(error).splitlines()[0]})"
-            ) from error
+            raise explained from error
+
+
+def _explained(error: Exception, config: Config, cluster: Cluster, device: str) -> SegtrainError | None:
+    """torch's two complaints that a setting cures, in words; None for any other."""
+    images = config.train.batch_size // config.train.accumulate // cluster.world_size
+    reason, size = str(error).splitlines()[0] if str(error) else "", "x".join(map(str, config.data.crop))
+    if "out of memory" in reason.lower():
+        return SegtrainError(
+            f"out of memory on {device} with {images} images of {size} at once: raise train.accumulate, or lower data.crop "
+            f"or train.batch_size ({reason})"
+        )
+    if "more than 1 value per channel" in reason:
+        return SegtrainError(
+            f"batch norm of model.arch={config.model.arch} gets a single value a channel from {images} image of {size}: raise "
+            "train.batch_size or data.crop, lower train.accumulate or the number of ranks, or set parallel.sync_bn=true"
+        )
+    return None
 
 
 def run(session: Session, signals: list[int]) -> int:
