@@ -69,11 +69,15 @@ def build_optimizer(model: nn.Module, encoder: Iterable[nn.Parameter], optim: Op
 
 
 def _fused(kind: Any, groups: list[dict[str, Any]], **settings: Any) -> torch.optim.Optimizer:
+    # Fused CPU kernels came with torch 2.4, SGD's with 2.3; some releases in between take the argument and fail in the
+    # first step. The foreach form is the same arithmetic, a little slower.
+    probe = torch.zeros(1, device=groups[0]["params"][0].device, requires_grad=True)
+    probe.grad = torch.zeros_like(probe)
     try:
-        return kind(groups, fused=True, **settings)  # type: ignore[no-any-return]
+        kind([probe], fused=True, **settings).step()
     except (TypeError, RuntimeError):
-        # Fused CPU kernels came with torch 2.4, SGD's with 2.3: the foreach form is the same arithmetic, a little slower.
         return kind(groups, foreach=True, **settings)  # type: ignore[no-any-return]
+    return kind(groups, fused=True, **settings)  # type: ignore[no-any-return]
 
 
 def orthogonalise(matrix: Tensor, steps: int = 5) -> Tensor:

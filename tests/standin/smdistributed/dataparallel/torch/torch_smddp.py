@@ -6,6 +6,7 @@ process group for the whole job, no barrier with device_ids, no SyncBatchNorm, n
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -21,7 +22,10 @@ def _gloo(store: Any, rank: int, size: int, timeout: Any) -> Any:
     return dist.ProcessGroupGloo(store, rank, size, timeout)
 
 
-dist.Backend.register_backend("smddp", _gloo, devices=["cpu", "cuda"])
+if "devices" in inspect.signature(dist.Backend.register_backend).parameters:
+    dist.Backend.register_backend("smddp", _gloo, devices=["cpu", "cuda"])
+else:  # torch 2.0: one backend for every device
+    dist.Backend.register_backend("smddp", _gloo)
 
 _all_reduce, _barrier = dist.all_reduce, dist.barrier
 
