@@ -83,14 +83,22 @@ def freeze_unused(network: SegModel) -> None:
     DDP would wait for their gradients. Found by a backward pass without numbers, on the meta device.
     """
     parameters = {name: p for name, p in network.named_parameters() if p.requires_grad}
-    ghosts = {name: torch.empty_like(p, device="meta", requires_grad=True) for name, p in parameters.items()}
-    buffers = {name: torch.empty_like(b, device="meta") for name, b in network.named_buffers()}
-    side = max(network.least, 2 * network.stride)
-    images = torch.empty(2, 3, side, side, device="meta")
-    outputs = torch.func.functional_call(network, {**ghosts, **buffers}, (images,), {"low": True})
-    grads = torch.autograd.grad(sum(output.sum() for output in outputs), list(ghosts.values()), allow_unused=True)
+    try:
+        grads = _gradients(network, parameters, "meta")
+    except NotImplementedError:  # an older torch, without some layer's shape rule
+        grads = _gradients(network, parameters, "cpu")
     for parameter, grad in zip(parameters.values(), grads):
         parameter.requires_grad_(grad is not None)
+
+
+def _gradients(network: SegModel, parameters: dict[str, nn.Parameter], device: str) -> tuple[Tensor | None, ...]:
+    """Gradients of the parameters, None where unused, with stand-ins for parameters and buffers."""
+    ghosts = {name: torch.zeros_like(p, device=device, requires_grad=True) for name, p in parameters.items()}
+    buffers = {name: torch.zeros_like(b, device=device) for name, b in network.named_buffers()}
+    side = max(network.least, 2 * network.stride)
+    images = torch.zeros(2, 3, side, side, device=device)
+    (output,) = torch.func.functional_call(network, {**ghosts, **buffers}, (images,), {"low": True})
+    return torch.autograd.grad(output.sum(), list(ghosts.values()), allow_unused=True)
 
 
 def _network(model: Model, num_classes: int) -> nn.Module:
