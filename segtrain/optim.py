@@ -204,7 +204,13 @@ class Ema:
         weight = 1 - min(self.decay, (1 + step) / (10 + step))
         current = model.state_dict()
         averaged = [name for name, value in current.items() if value.is_floating_point()]
-        torch._foreach_lerp_([self.shadow[n] for n in averaged], [current[n].detach() for n in averaged], weight)
+        shadow, new = ([_shard(state[name].detach()) for name in averaged] for state in (self.shadow, current))
+        torch._foreach_lerp_(shadow, new, weight)
         for name, value in current.items():
             if not value.is_floating_point():
                 self.shadow[name].copy_(value)
+
+
+def _shard(value: Tensor) -> Tensor:
+    """This rank's part, in place: foreach kernels refuse fsdp's sharded parameters beside whole buffers."""
+    return value.to_local() if hasattr(value, "to_local") else value
