@@ -174,6 +174,6 @@ def _runs(known: argparse.Namespace, overrides: list[str], arguments: list[str])
 
 
 def _prove(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
-    from segtrain.prove import prove
+    from segtrain.prove import parse_ranks, prove
 
-    return prove(known.config, overrides, [int(n) for n in known.ranks.split(",")])
+    return prove(known.config, overrides, parse_ranks(known.ranks))

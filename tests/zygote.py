@@ -12,6 +12,8 @@ import sys
 import traceback
 from typing import Any
 
+import torch._dynamo  # optimizers and DDP import it at their first use, which would be in each child anew (2 CPU-s)  # noqa: F401
+
 import segtrain.cli
 import segtrain.infer.export
 import segtrain.models.smp

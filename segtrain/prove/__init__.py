@@ -18,6 +18,17 @@ from segtrain.prove.table import FAIL, Row, failed, live, row, table
 PROMISES = (gradient.NAME, resume.NAME, counts.SCORES, counts.WORKERS, plant.NAME)
 
 
+def parse_ranks(text: str) -> list[int]:
+    """``1,2,4`` as numbers. Raises ConfigError."""
+    try:
+        ranks = [int(part) for part in text.split(",")]
+    except ValueError:
+        ranks = [0]
+    if min(ranks) < 1:
+        raise ConfigError(f"--ranks {text}: give numbers of ranks from 1 on, as in --ranks 1,2,4")
+    return ranks
+
+
 def prove(
     config_path: str | Path | None, overrides: list[str], ranks: list[int], say: Callable[[str], None] = print
 ) -> int:
@@ -26,8 +37,6 @@ def prove(
     ``ranks``: world sizes to compare. Everything runs on CPU ranks that this process starts, in a folder that is removed.
     Raises SegtrainError where the config is wrong or the data set cannot be listed.
     """
-    if not ranks or min(ranks) < 1:
-        raise ConfigError(f"--ranks {','.join(map(str, ranks))}: give numbers of ranks from 1 on, as in --ranks 1,2,4")
     config = load_config(config_path, overrides)
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="segtrain-prove-") as scratch:

@@ -29,16 +29,16 @@ PIXELS = 7  # that get the unknown value
 
 @dataclass(frozen=True)
 class Planted:
-    """What became of training on data with one fault. ``named``: what the message had to say; ``steps``: trained all the same."""
+    """What became of training on data with one fault. ``named``: what the message had to say; ``started``: training began."""
 
     kind: str
     named: tuple[str, ...]
     message: str
-    steps: int
+    started: bool
 
     @property
     def found(self) -> bool:
-        return self.steps == 0 and all(
+        return not self.started and all(
             re.search(rf"(?<![\w.]){re.escape(text)}(?!\w)", self.message) for text in self.named
         )
 
@@ -62,8 +62,8 @@ def prove_planted(folder: Path, config: Config) -> Iterator[Row]:
 
 
 def _why(planted: Planted) -> str:
-    if planted.steps:
-        return f"{planted.kind}: trained {planted.steps} steps on it"
+    if planted.started:
+        return f"{planted.kind}: training began all the same"
     return f"{planted.kind}: the message should name {', '.join(planted.named)}: {planted.message or '(none)'}"
 
 
@@ -87,7 +87,7 @@ def plant_all(place: Cluster, config: Config, folder: Path) -> list[Planted]:
         except SegtrainError as error:
             message = " ".join(str(error).split())
         journal = read_journal(out, say=lambda _: None) if (out / "journal.jsonl").is_file() else []
-        found.append(Planted(kind, named, message, sum(event["event"] == "step" for event in journal)))
+        found.append(Planted(kind, named, message, any(event["event"] == "run_start" for event in journal)))
     return found
 
 

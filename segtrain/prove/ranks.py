@@ -15,6 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch._dynamo  # optimizers and DDP import it at their first use, which would be in each rank anew (2 CPU-s)  # noqa: F401
+
+import segtrain.models.pico  # noqa: F401
 from segtrain.errors import SegtrainError
 from segtrain.parallel.cluster import Cluster, free_port
 

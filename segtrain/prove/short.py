@@ -9,6 +9,7 @@ from typing import Any
 from segtrain.config import Config, make_config
 from segtrain.data.audit import audit
 from segtrain.data.datasets import open_dataset
+from segtrain.models import build_model
 from segtrain.parallel.cluster import Cluster
 
 IMAGES = 5  # of each split: not a multiple of 2, 3 or 4 ranks, nor of the batch
@@ -30,9 +31,10 @@ class Survey:
 
 
 def survey(place: Cluster, config: Config) -> Survey:
-    """Open and audit both splits as training does. Raises DataError where a split cannot be listed."""
+    """Open and audit both splits as training does; build the model once. Raises SegtrainError where that cannot be done."""
     splits = list(dict.fromkeys((config.data.train_split, config.data.split)))
     datasets = [open_dataset(config.data, split) for split in splits]
+    build_model(config.model.model_copy(update={"encoder_weights": None}), datasets[0].labels.num_classes)
     reports = [audit(dataset, decode_images=False) for dataset in datasets]
     faults = tuple(message for report in reports for _, message in report.faults)
     return Survey(

@@ -1,0 +1,222 @@
+"""Does `segtrain prove` pass where the promises are kept, and fail where one is broken?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from segtrain.prove.table import FAIL, PASS, SKIPPED, Row, row, table
+
+SMALL = [
+    "data.scenes=9", "data.scene_size=[40,48]", "data.crop=[32,32]", "train.batch_size=4",
+    "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1]}",
+]  # fmt: skip
+
+ONE = """
+import json, os, pathlib
+import numpy as np
+import torch
+from segtrain.config import load_config
+from segtrain.prove import counts, gradient, plant, resume
+from segtrain.prove.short import changed, shortened
+{broken}
+folder = pathlib.Path(os.environ["FOLDER"])
+full = load_config(None, {settings})
+config, _ = shortened(full, None)
+rows = list({proof})
+print("ROWS", json.dumps([vars(found) for found in rows]))
+"""
+
+PROOFS = {
+    "gradient": "gradient.prove_gradient(folder, config, [1, 2])",
+    "resume": "resume.prove_resume(folder, config, [1])",
+    "evaluation": "counts.prove_evaluation(folder, config, [1, 2])",
+    "workers": "counts.prove_workers(folder, config, full)",
+    "labels": "plant.prove_planted(folder, changed(config, data__limit=0))",
+}
+
+
+def verdicts(
+    zygote: Any, tmp_path: Path, proof: str, broken: str = "", settings: list[str] = SMALL
+) -> list[dict[str, str]]:
+    """The rows of one proof, with a part of segtrain broken in all its processes."""
+    process = zygote.start(code=ONE.format(broken=broken, proof=PROOFS[proof], settings=settings), FOLDER=str(tmp_path))
+    assert process.wait() == 0, process.output
+    line = next(line for line in process.output.splitlines() if line.startswith("ROWS "))
+    return list(json.loads(line.removeprefix("ROWS ")))
+
+
+def failures(rows: list[dict[str, str]]) -> list[str]:
+    return [found["compared"] for found in rows if found["verdict"] == FAIL]
+
+
+def test_all_promises_are_kept(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    process = zygote.start("prove", *SMALL, "--ranks", "1,2", cwd=tmp_path)
+    assert process.wait() == 0, process.output
+    text = process.output
+    assert FAIL not in text
+    assert "\n11 PASS" in text or "\n10 PASS, 1 SKIPPED" in text, text  # a fast run may be over before its signal
+    for promise in ("1 world size", "2 resume", "3 evaluation", "4 workers", "5 labels"):
+        assert text.count(f"\n{promise}") >= 1
+    assert not list(tmp_path.iterdir())
+
+
+GRADIENT_OF_A_MEAN = """
+from segtrain.parallel.strategy import Strategy
+Strategy.gradient_scale = property(lambda self: 1)
+"""
+TOTALS_OF_A_MICRO_BATCH = """
+from segtrain.train import step
+plain = step._label_totals
+step._label_totals = lambda criterion, micros: plain(criterion, micros[:1])
+"""
+
+
+def test_a_gradient_averaged_over_ranks_is_found(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    rows = verdicts(zygote, tmp_path, "gradient", GRADIENT_OF_A_MEAN)
+    assert any("on 2 ranks against 1" in text for text in failures(rows)), rows
+
+
+def test_a_loss_of_each_micro_batch_is_found(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    rows = verdicts(zygote, tmp_path, "gradient", TOTALS_OF_A_MICRO_BATCH)
+    assert [text for text in failures(rows) if "micro-batches" in text] == failures(rows) != []
+
+
+FROM_THE_BEGINNING = """
+from segtrain.train import loop
+class Forgetful(loop.TrainLoader):
+    def __init__(self, *args, first_step, last_step, **rest):
+        super().__init__(*args, first_step=0, last_step=last_step - first_step, **rest)
+loop.TrainLoader = Forgetful
+"""
+NO_MOMENTS = """
+from segtrain.train import session
+plain = session.load_full_state
+session.load_full_state = lambda model, optimizer, weights, moments: plain(model, optimizer, weights, {})
+"""
+
+
+def test_an_order_that_begins_again_is_found(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    rows = verdicts(zygote, tmp_path, "resume", FROM_THE_BEGINNING)
+    assert any("SIGTERM" in text or "SIGKILL" in text for text in failures(rows)), rows
+    assert any(not found["measured"].startswith("0 of") for found in rows)
+
+
+def test_moments_that_are_lost_are_found(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    rows = verdicts(zygote, tmp_path, "resume", NO_MOMENTS)
+    assert failures(rows), rows
+    assert all(found["measured"].startswith("0 of 12 steps differ") for found in rows if found["verdict"] == FAIL)
+
+
+COUNTED_TWICE = """
+from segtrain.train import evaluate
+plain = evaluate.confusion
+evaluate.confusion = lambda *args: plain(*args) * (2 if os.environ.get("RANK") == "1" else 1)
+"""
+
+
+def test_a_score_that_knows_the_ranks_is_found(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    assert failures(verdicts(zygote, tmp_path, "evaluation", COUNTED_TWICE))
+
+
+DRAWN_ANEW = """
+from segtrain.data import loader
+loader.rng_for = lambda *key: np.random.default_rng()
+"""
+
+
+def test_pixels_that_differ_are_found(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    assert failures(verdicts(zygote, tmp_path, "workers", DRAWN_ANEW))
+
+
+NO_CHECK = """
+from segtrain.data.audit import audit
+from segtrain.train import session
+session.check_before_training = audit
+"""
+
+
+def test_faults_found_while_training_are_found_too_late(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    assert len(failures(verdicts(zygote, tmp_path, "labels", NO_CHECK))) == 3
+
+
+def folders(root: Path, masks: list[np.ndarray]) -> Path:
+    draw = np.random.default_rng(0)
+    for split in ("train", "val"):
+        for k, mask in enumerate(masks):
+            for part in ("images", "masks"):
+                (root / part / split).mkdir(parents=True, exist_ok=True)
+            cv2.imwrite(
+                str(root / f"images/{split}/{k}.jpg"), draw.integers(0, 255, (*mask.shape[:2], 3), dtype=np.uint8)
+            )
+            cv2.imwrite(str(root / f"masks/{split}/{k}.png"), mask)
+    return root
+
+
+def test_a_fault_of_the_users_data_fails_and_the_rest_is_skipped(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    mask = np.zeros((24, 32), np.uint8)
+    mask[3, :5] = 9
+    root = folders(tmp_path / "data", [np.zeros((24, 32), np.uint8), mask])
+    process = zygote.start("prove", "data.layout=folders", f"data.root={root}", "data.classes=[a, b]")
+    assert process.wait() == 1, process.output
+    assert "masks/train/1.png: unknown ids 9 (5 pixels)" in process.output
+    assert "1 FAIL, 4 SKIPPED" in process.output
+
+
+@pytest.mark.parametrize("kind", ["16-bit ids", "RGB masks"])
+def test_faults_are_planted_in_masks_of_any_kind(zygote, tmp_path: Path, kind: str) -> None:  # type: ignore[no-untyped-def]
+    settings = [*SMALL, "data.layout=folders", f"data.root={tmp_path / 'data'}"]
+    if kind == "RGB masks":
+        mask = np.zeros((24, 32, 3), np.uint8)
+        mask[4:9] = (30, 20, 10)  # blue, green, red
+        (tmp_path / "classes.txt").write_text("0 0 0 road\n10 20 30 car\n1 2 3 void\n")
+        settings.append(f"data.classes={tmp_path / 'classes.txt'}")
+    else:
+        mask = np.full((24, 32), 1000, np.uint16)
+        mask[4:9] = 7
+        settings += ["data.classes=[road, car]", "data.label_map={1000: 0, 7: 1, 8: -1}"]
+    folders(tmp_path / "data", [mask, mask])
+    rows = verdicts(zygote, tmp_path, "labels", settings=settings)
+    assert [found["verdict"] for found in rows] == [PASS] * 3, rows
+
+
+def test_wrong_use_is_an_error_and_no_verdict(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    for arguments, said in (
+        (("--ranks", "0"), "--ranks"),
+        (("--ranks", "1,x"), "--ranks"),
+        (("data.layout=camvid", f"data.root={tmp_path}/none"), "no such folder"),
+        (("model.arch=pixo",), "did you mean"),
+    ):
+        process = zygote.start("prove", *SMALL[:1], *arguments)
+        assert process.wait() == 2, process.output
+        assert said in process.output
+        assert "Traceback" not in process.output
+
+
+def test_the_table_is_aligned_and_counts() -> None:
+    rows = [
+        row("2 b", "x" * 30, "why", False, "3", "0"),
+        row("1 a", "y", "not here"),
+        Row("3 c", "z", "0", "0", PASS, "why"),
+    ]
+    lines = table(rows).splitlines()
+    assert [line.split()[0] for line in lines[2:5]] == ["1", "2", "3"]
+    assert (
+        len(
+            {
+                line.index(word)
+                for line, word in zip(lines, ("verdict", "-------", SKIPPED, FAIL, PASS))
+                if word != "-------"
+            }
+        )
+        == 1
+    )
+    assert lines[2].endswith("[1]")
+    assert lines[3].endswith("[2]")
+    assert lines[4].endswith("[2]")
+    assert lines[-1] == "1 PASS, 1 FAIL, 1 SKIPPED"
