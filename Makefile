@@ -1,7 +1,12 @@
 # make train: a fresh machine trains on generated street scenes. make test: a fresh machine passes the tests.
 PYTHON ?= python3
 VENV ?= .venv
-OLD_PYTHON ?= $(shell command -v python3.10 || echo $(PYTHON))
+# The first Python 3.10 that really runs: a shim of pyenv on the path may name one that is not selected.
+OLD_PYTHON ?= $(shell \
+	for python in python3.10 "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.10*/bin/python; do \
+		"$$python" -c 'import ensurepip, venv' 2>/dev/null && echo "$$python" && exit; \
+	done; \
+	echo "no working Python 3.10 found, $(PYTHON) takes its place (or give OLD_PYTHON=...)" >&2; echo $(PYTHON))
 OLD_VENV ?= .venv-oldest
 # The lock names today's newest releases, which need Python 3.11; an older Python resolves by pyproject.toml alone.
 LOCK := $(shell $(PYTHON) -c 'import sys; print("-c requirements.lock" if sys.version_info >= (3, 11) else "")')

@@ -31,4 +31,5 @@ class MissingExtra(SegtrainError):
     """An optional package is absent."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
-        super().__init__(f"{purpose} needs the package {package!r}: pip install 'segtrain[{extra}]'")
+        wanted = f"'segtrain[{extra}]'" if extra else package  # "": a plain dependency is gone
+        super().__init__(f"{purpose} needs the package {package!r}: pip install {wanted}")

@@ -108,7 +108,7 @@ def _network(model: Model, num_classes: int) -> nn.Module:
     except ImportError as error:
         if error.name != "segmentation_models_pytorch":
             raise
-        raise MissingExtra("segmentation-models-pytorch", "smp", f"model.arch={model.arch}") from None
+        raise MissingExtra("segmentation-models-pytorch", "", f"model.arch={model.arch}") from None
     arch = model.arch.lower()
     known = {name.lower(): getattr(smp, name) for name in smp.__all__ if isinstance(getattr(smp, name), type)}
     if arch not in known:

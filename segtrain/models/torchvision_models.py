@@ -60,7 +60,7 @@ def build(model: Model, num_classes: int) -> SegModel:
     except ImportError as error:
         if error.name is None or not error.name.startswith("torchvision"):
             raise
-        raise MissingExtra("torchvision", "torchvision", f"model.arch={model.arch}") from None
+        raise MissingExtra("torchvision", "", f"model.arch={model.arch}") from None
     reject_options(model, _RESERVED)
     name = model.arch.lower().partition("/")[2]
     options: dict[str, Any] = {} if name.startswith("lraspp") else {"aux_loss": True}
