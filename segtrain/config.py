@@ -140,8 +140,8 @@ class Model(Section):
 class LossTerm(Section):
     """One term of the loss: its name, its weight in the sum, and the settings of that name."""
 
-    name: Literal["ce", "ohem", "focal", "dice", "jaccard", "lovasz", "tversky"] = "ce"
-    weight: float = Field(1.0, gt=0)
+    name: Literal["ce", "ohem", "focal", "dice", "jaccard", "lovasz", "tversky"] = Field("ce", description="which loss")
+    weight: float = Field(1.0, gt=0, description="its factor in the sum")
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="ce")
     keep: float = Field(0.25, gt=0, le=1, description="ohem: least share of valid pixels kept")
     threshold: float = Field(0.7, gt=0, le=1, description="ohem: pixels below this probability are always kept")
@@ -178,15 +178,17 @@ class Loss(Section):
 class Optim(Section):
     """Optimizer, schedule and what is done to the gradient."""
 
-    name: Literal["sgd", "adamw", "muon"] = "adamw"
-    lr: float = Field(1e-3, gt=0)
+    name: Literal["sgd", "adamw", "muon"] = Field("adamw", description="optimizer")
+    lr: float = Field(1e-3, gt=0, description="learning rate, before the schedule")
     encoder_lr: float = Field(1.0, ge=0, description="multiplier of lr for the encoder")
     weight_decay: float = Field(1e-2, ge=0, description="not applied to biases and norms")
     muon_lr: float = Field(2e-2, gt=0, description="muon: learning rate of the convolution filters; lr is for the rest")
     momentum: float = Field(0.9, ge=0, lt=1, description="sgd and muon")
     betas: tuple[float, float] = Field((0.9, 0.999), description="adamw")
-    schedule: Literal["constant", "poly", "cosine", "onecycle", "linear"] = "poly"
-    poly_power: float = Field(0.9, gt=0)
+    schedule: Literal["constant", "poly", "cosine", "onecycle", "linear"] = Field(
+        "poly", description="learning rate over the run; after the warm-up it falls to 0 (but constant)"
+    )
+    poly_power: float = Field(0.9, gt=0, description="poly: (1 - step / steps) ** power")
     warmup: str = Field("0st", description="linear warm-up (onecycle: its rise): '1ep', '500st' or '15%'")
     clip: float = Field(0.0, ge=0, description="global gradient norm; 0: off")
     ema: float = Field(0.0, ge=0, lt=1, description="decay of the moving average of the weights; 0: off")
@@ -200,11 +202,15 @@ class Train(Section):
     duration: str = Field("20ep", description="'20ep' or '5000st'")
     batch_size: int = Field(16, ge=1, description="images in one optimizer step, over all ranks and micro-batches")
     accumulate: int = Field(1, ge=1, description="micro-batches in one optimizer step")
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    seed: int = Field(0, ge=0)
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    channels_last: Union[bool, Literal["auto"]] = Field("auto", description="auto: on with CUDA")
-    compile: bool = False
+    precision: Literal["fp32", "bf16", "fp16"] = Field(
+        "fp32", description="numbers of forward and backward; weights stay fp32"
+    )
+    seed: int = Field(0, ge=0, description="of weights, order and augmentation")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where there is a GPU")
+    channels_last: Union[bool, Literal["auto"]] = Field(
+        "auto", description="auto: on with CUDA and on CPUs with AVX512"
+    )
+    compile: bool = Field(False, description="torch.compile: slower to start, faster after")
     deterministic: bool = Field(False, description="refuse kernels whose result varies from run to run")
     progressive: tuple[tuple[float, float], ...] = Field(
         (), description="[[until share of steps, size factor], ...]: smaller crops at first"
@@ -232,10 +238,10 @@ class Parallel(Section):
         "auto", description="ranks that `segtrain train` starts by itself on a CPU host; auto: one a core"
     )
     threads: Union[int, Literal["auto"]] = Field("auto", description="compute threads of a rank; auto: cores / ranks")
-    sync_bn: bool = False
-    bucket_mb: float = Field(25.0, gt=0)
-    bucket_view: bool = True
-    static_graph: bool = False
+    sync_bn: bool = Field(False, description="batch norm statistics over all ranks")
+    bucket_mb: float = Field(25.0, gt=0, description="ddp: MiB of gradients that travel together")
+    bucket_view: bool = Field(True, description="ddp: gradients live in the buckets (saves memory)")
+    static_graph: bool = Field(False, description="ddp: promise that every step uses the same layers")
     compress: Literal["none", "fp16", "bf16", "powersgd"] = Field("none", description="gradient compression (ddp)")
     broadcast_buffers: bool = Field(False, description="ddp: copy rank 0's batch-norm statistics before every forward")
     timeout_s: float = Field(600.0, gt=0, description="how long a collective may wait")
@@ -249,7 +255,7 @@ class Eval(Section):
     tile: Union[Size, None] = Field(None, description="sliding window; null: whole image")
     overlap: float = Field(0.5, ge=0, lt=1, description="share of a tile that its neighbour covers too")
     scales: tuple[float, ...] = Field((1.0,), min_length=1, description="multi-scale test")
-    flip: bool = False
+    flip: bool = Field(False, description="average with the mirrored image")
     size: Union[Size, None] = Field(
         None, description="score at this size (labels resized by nearest); null: the mask's"
     )
@@ -272,7 +278,7 @@ class Log(Section):
     """What is written down while training."""
 
     every: int = Field(10, ge=1, description="optimizer steps between two log lines")
-    tensorboard: bool = True
+    tensorboard: bool = Field(True, description="scalars and pictures into RUN/tensorboard")
     mlflow: str = Field("", description="tracking URI; empty: off")
     pictures: int = Field(8, ge=0, description="validation images on the contact sheet")
     digest: bool = Field(False, description="journal a checksum of each step's samples and pixels (costs a little CPU)")
@@ -402,7 +408,7 @@ def load_config(path: str | Path | None = None, overrides: list[str] | tuple[str
         try:
             loaded = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
-            raise ConfigError(f"cannot read the config {path}: {error.strerror}") from None
+            raise ConfigError(f"cannot read the config {path}: {error.strerror}: {_near_file(Path(path))}") from None
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
         if loaded is not None and not isinstance(loaded, dict):
@@ -410,6 +416,13 @@ def load_config(path: str | Path | None = None, overrides: list[str] | tuple[str
         settings = loaded or {}
         settings.setdefault("name", Path(path).stem)
     return make_config(_merge(settings, parse_overrides(list(overrides))), source=str(path or "the command line"))
+
+
+def _near_file(path: Path) -> str:
+    folder = path.parent
+    there = sorted(p.name for p in folder.glob("*.y*ml")) if folder.is_dir() else []
+    near = difflib.get_close_matches(path.name, there, n=1, cutoff=0.4)
+    return f"did you mean {str(folder / near[0])!r}?" if near else "check the path and its rights"
 
 
 def make_config(settings: dict[str, Any], source: str = "the settings") -> Config:

@@ -144,6 +144,7 @@ def _settings(config: Config, labels: LabelSpace, root: Path, coloured: bool) ->
         "data__label_map": {} if coloured else table,
         "data__limit": 0,
         "train__duration": "1st",
+        "optim__warmup": "0st",
         "loss__class_weights": "none",
     }
 
