@@ -74,8 +74,8 @@ def main(arguments: list[str] | None = None) -> int:
     # Idle OpenMP threads spin by default, and steal the core from the thread they wait for when the machine is shared.
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
     parser = build_parser()
-    known, overrides = parser.parse_known_args(arguments)
-    takes_settings = known.verb in ("train", "eval", "prove", "data")
+    takes_settings = bool(arguments) and arguments[0] in ("train", "eval", "prove", "data")
+    known, overrides = parser.parse_known_args(_joined(arguments) if takes_settings else arguments)
     if takes_settings and "=" in (getattr(known, "config", None) or ""):  # `segtrain train key=value`, no file
         overrides, known.config = [known.config, *overrides], None
     if overrides and not takes_settings:
@@ -91,8 +91,8 @@ def main(arguments: list[str] | None = None) -> int:
             "prove": _prove,
         }[known.verb](known, overrides, arguments)
     except SegtrainError as error:
-        if os.environ.get("RANK", "0") == "0" or "SEGTRAIN_SPAWNED" not in os.environ:
-            print(f"error: {error}", file=sys.stderr)
+        if _speaks(error):
+            print(f"error: {error}", file=sys.stderr, flush=True)
         return error.exit_code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -100,6 +100,28 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # `segtrain runs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _joined(arguments: list[str]) -> list[str]:
+    """``--section.key value`` as ``--section.key=value``: argparse would take the value for the name of a config file."""
+    joined, rest = [], list(arguments)
+    while rest:
+        word = rest.pop(0)
+        is_setting = word.startswith("--") and "=" not in word and ("." in word or word in ("--out", "--name"))
+        joined.append(f"{word}={rest.pop(0)}" if is_setting and rest else word)
+    return joined
+
+
+def _speaks(error: SegtrainError) -> bool:
+    """Whether this rank is the one to print the error: once a job, or once a host where the ranks have not met yet."""
+    if error.silent is not None:
+        return not error.silent
+    from segtrain.parallel.cluster import discover
+
+    try:
+        return discover().local_rank == 0
+    except SegtrainError:
+        return True
 
 
 def _train(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:

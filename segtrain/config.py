@@ -153,7 +153,7 @@ class LossTerm(Section):
 class Loss(Section):
     """A weighted sum of terms over the valid pixels of the global batch."""
 
-    terms: tuple[LossTerm, ...] = Field((LossTerm(),), min_length=1)
+    terms: tuple[LossTerm, ...] = Field((LossTerm(),), min_length=1, description="what is added up; see below")
     class_weights: Union[Literal["none", "auto"], tuple[float, ...]] = Field(
         "none", description="'auto': from the training masks; or one number a class"
     )

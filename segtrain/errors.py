@@ -13,6 +13,8 @@ class SegtrainError(Exception):
     """
 
     exit_code = EXIT_ERROR
+    # Which of several ranks says it: None: every rank of a host meets it, and the first one speaks; else: decided.
+    silent: bool | None = None
 
 
 class ConfigError(SegtrainError):

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -84,12 +85,12 @@ class Zygote:
             self, self.ask({**what, "env": env, "cwd": str(cwd or self._folder), "out": str(out)})["pid"], out
         )
 
-    def start_ranks(self, world: int, *args: object, code: str = "", **env: str) -> list[Process]:
+    def start_ranks(self, world: int, *args: object, code: str = "", cwd: Path | None = None, **env: str) -> list[Process]:
         from segtrain.parallel.cluster import Cluster, free_port
 
         port = free_port()
         places = [Cluster(rank, world, rank, world, "127.0.0.1", port) for rank in range(world)]
-        return [self.start(*args, code=code, **{**place.environment(), **env}) for place in places]
+        return [self.start(*args, code=code, cwd=cwd, **{**place.environment(), **env}) for place in places]
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -135,3 +136,23 @@ def segtrain(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         )
 
     return call
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder that every user of the machine may enter and write to (pytest's own are private)."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        yield Path(folder)
+
+
+@pytest.fixture
+def ordinary() -> Callable[..., str]:
+    """``ordinary("train", ...)``: Python code that runs segtrain as a user whom file rights bind, which root is not."""
+
+    def code(*arguments: object) -> str:
+        words = [str(argument) for argument in arguments]
+        become = "import os\nif os.getuid() == 0:\n    os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        return f"{become}from segtrain.cli import main\nraise SystemExit(main({words!r}))\n"
+
+    return code

@@ -84,18 +84,10 @@ def assemble(settings: Model, num_classes: int, weights: Mapping[str, Tensor], s
     Raises CheckpointError naming the first tensor that does not fit.
     """
     from segtrain.models import build_model
+    from segtrain.train.checkpoint import misfits
 
     model = build_model(settings.model_copy(update={"encoder_weights": None}), num_classes)
-    own = model.state_dict()
-    odd = [
-        *(f"{key} is missing" for key in own if key not in weights),
-        *(f"{key} is unknown" for key in weights if key not in own),
-        *(
-            f"{key} is {_shape(weights[key])} instead of {_shape(own[key])}"
-            for key in own
-            if _differ(own, weights, key)
-        ),
-    ]
+    odd = misfits(model.state_dict(), weights)
     if odd:
         raise CheckpointError(
             f"the weights of {source} do not fit model.arch={settings.arch} with {num_classes} classes "
@@ -103,11 +95,3 @@ def assemble(settings: Model, num_classes: int, weights: Mapping[str, Tensor], s
         )
     model.load_state_dict(weights)
     return model.eval()
-
-
-def _shape(tensor: Tensor) -> str:
-    return "x".join(map(str, tensor.shape)) or "a number"
-
-
-def _differ(own: Mapping[str, Any], weights: Mapping[str, Tensor], key: str) -> bool:
-    return key in weights and own[key].shape != weights[key].shape

@@ -69,8 +69,6 @@ class MLflow:
     name = "MLflow"
 
     def __init__(self, uri: str, run_name: str, tags: Mapping[str, str]) -> None:
-        if importlib.util.find_spec("mlflow") is None:
-            raise MissingExtra("mlflow", "mlflow", f"log.mlflow={uri}")
         import mlflow
 
         try:
@@ -127,6 +125,12 @@ class Trackers:
         self._trackers = []
 
 
+def refuse_trackers(log: Log) -> None:
+    """Raises MissingExtra for a tracker that is asked for and not installed."""
+    if log.mlflow and importlib.util.find_spec("mlflow") is None:
+        raise MissingExtra("mlflow", "mlflow", f"log.mlflow={log.mlflow}")
+
+
 def open_trackers(
     log: Log,
     run_dir: str | Path,
@@ -152,5 +156,6 @@ def open_trackers(
                 TensorBoard(Path(run_dir) / "tensorboard", None if resume_step is None else resume_step + 1)
             )
     if rank == 0 and log.mlflow:
+        refuse_trackers(log)
         trackers.append(MLflow(log.mlflow, name, {"segtrain.hash": hash, "segtrain.run_dir": str(run_dir)}))
     return Trackers(trackers, say)

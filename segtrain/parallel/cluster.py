@@ -48,12 +48,12 @@ def discover(environ: Mapping[str, str] = os.environ, resource_config: Path = RE
 
     Raises ConfigError when a launcher's variables are incomplete or contradict each other.
     """
-    if "RANK" in environ and "WORLD_SIZE" in environ:
+    if "RANK" in environ or "WORLD_SIZE" in environ:
         return _checked(_from_torchrun(environ))
     if "OMPI_COMM_WORLD_RANK" in environ and environ.get("OMPI_COMM_WORLD_SIZE", "1") != "1":
         return _checked(_from_mpi(environ, resource_config))
     # SLURM_NTASKS is set in a batch script and in salloc's shell as well; SLURM_STEP_NUM_TASKS only under srun.
-    if int(environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1 and "SLURM_PROCID" in environ:
+    if _integer(environ, "SLURM_STEP_NUM_TASKS", "1") > 1 and "SLURM_PROCID" in environ:
         return _checked(_from_slurm(environ))
     if resource_config.is_file():
         return _checked(_from_sagemaker(environ, resource_config))
@@ -74,8 +74,9 @@ def _integer(environ: Mapping[str, str], key: str, default: str | None = None) -
     try:
         return int(text)  # type: ignore[arg-type]
     except (TypeError, ValueError):
+        what = " is missing, but others of its launcher are set" if text is None else f"={text!r} is no number"
         raise ConfigError(
-            f"the environment variable {key}={text!r} is no number: start with torchrun or srun"
+            f"the environment variable {key}{what}: start with torchrun or srun, or unset RANK and WORLD_SIZE"
         ) from None
 
 
@@ -119,7 +120,7 @@ def _from_slurm(environ: Mapping[str, str]) -> Cluster:
         for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
         for _ in range(int(times or 1))
     ]
-    node = int(environ.get("SLURM_NODEID", "0"))
+    node = _integer(environ, "SLURM_NODEID", "0")
     world_size = _integer(environ, "SLURM_STEP_NUM_TASKS")
     return Cluster(
         rank=_integer(environ, "SLURM_PROCID"),
@@ -128,7 +129,7 @@ def _from_slurm(environ: Mapping[str, str]) -> Cluster:
         local_world_size=tasks[node] if node < len(tasks) else -(-world_size // len(hosts)),
         master_addr=environ.get("MASTER_ADDR", hosts[0]),
         # Two jobs on one host must not meet at one port.
-        master_port=int(environ.get("MASTER_PORT", 20000 + int(environ.get("SLURM_JOB_ID", "0")) % 20000)),
+        master_port=_integer(environ, "MASTER_PORT", str(20000 + _integer(environ, "SLURM_JOB_ID", "0") % 20000)),
         source="slurm",
     )
 

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from segtrain.errors import CheckpointError
 
 FORMAT = 1
 SUFFIX = ".pt"
+PARTS = ("model", "optimizer", "ema", "scaler", "state", "world_size")  # of a checkpoint; see Session.save
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -142,6 +144,33 @@ def read(path: Path) -> dict[str, Any]:
     return state
 
 
+def misfits(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[str]:
+    """In which tensors ``weights`` differ from what a model has: one remark each."""
+
+    def shape(tensor: Tensor) -> str:
+        return "x".join(map(str, tensor.shape)) or "a number"
+
+    return [
+        *(f"{key} is missing" for key in own if key not in weights),
+        *(f"{key} is unknown" for key in weights if key not in own),
+        *(
+            f"{key} is {shape(weights[key])} instead of {shape(value)}"
+            for key, value in own.items()
+            if key in weights and weights[key].shape != value.shape
+        ),
+    ]
+
+
+def refuse_foreign(state: dict[str, Any], own: Mapping[str, Tensor], run_dir: str) -> None:
+    """Raises CheckpointError where a checkpoint lacks a part, or is of another network than the one it shall go on with."""
+    odd = [f"{part} is missing" for part in PARTS if part not in state] or misfits(own, state["model"])
+    if odd:
+        raise CheckpointError(
+            f"the newest checkpoint of {run_dir} is of another run ({len(odd)} differences; {odd[0]}): "
+            "take that file away, or choose another out=FOLDER"
+        )
+
+
 def newest(run_dir: Path) -> tuple[dict[str, Any] | None, list[str]]:
     """The newest checkpoint that loads, and a line about each one that does not."""
     remarks: list[str] = []
@@ -168,4 +197,7 @@ def load_weights(run_dir: Path, which: str = "best") -> dict[str, Tensor]:
         state, _ = newest(run_dir)
     if state is None:
         raise CheckpointError(f"{run_dir} holds no checkpoint: train it first (segtrain train ... out={run_dir})")
-    return state["ema"] or state["model"]
+    weights = state.get("ema") or state.get("model")
+    if not isinstance(weights, dict):
+        raise CheckpointError(f"the checkpoint of {run_dir} holds no weights: delete it, or take another")
+    return weights

@@ -13,37 +13,47 @@ from segtrain.errors import ConfigError, SegtrainError
 from segtrain.train.checkpoint import checkpoints, write_atomically
 
 
-def prepare_run_dir(config: Config, labels: LabelSpace) -> list[str]:
-    """Make ``config.run_dir``, or accept it when it holds this very run. Returns remarks for the screen.
+def refuse_run_dir(config: Config) -> None:
+    """Look whether ``config.run_dir`` can become, or is, this run's folder; nothing is written.
 
     Raises ConfigError when the folder cannot be written or holds a run with other settings (each named).
     """
     run_dir = config.run_dir
+    place = next(path for path in (run_dir, *run_dir.absolute().parents) if os.path.lexists(path))
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        reason = f"no right to write to {place}" if place.is_dir() else f"{place} is a file"
+        raise ConfigError(f"cannot write to the run folder {run_dir}: {reason}: choose another with out=FOLDER")
+    known = run_dir / "config.yaml"
+    if not known.is_file() or not checkpoints(run_dir):
+        return
+    if not config.checkpoint.resume:
+        raise ConfigError(
+            f"checkpoint.resume=false, but {run_dir} holds a run already: choose another out=FOLDER, or delete that one"
+        )
+    try:
+        other = load_config(known)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{run_dir} holds a run whose config cannot be read: choose another out=FOLDER, or delete that one ({error})"
+        ) from None
+    if other.hash != config.hash:
+        changes = ", ".join(_differences(other.what(), config.what()))
+        raise ConfigError(
+            f"{run_dir} holds a run with other settings ({changes}): choose another out=FOLDER, or delete that one"
+        )
+
+
+def prepare_run_dir(config: Config, labels: LabelSpace) -> None:
+    """Make ``config.run_dir`` with its config and labels. Raises ConfigError or CheckpointError where it cannot be written."""
+    run_dir = config.run_dir
     try:
         (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
-        probe = run_dir / f".probe-{os.getpid()}"
-        probe.write_bytes(b"")
-        probe.unlink()
     except OSError as error:
         raise ConfigError(
             f"cannot write to the run folder {run_dir}: {error.strerror}: choose another with out=FOLDER"
         ) from None
-    remarks: list[str] = []
-    known = run_dir / "config.yaml"
-    if known.is_file():
-        other = load_config(known)
-        if other.hash != config.hash and checkpoints(run_dir):
-            changes = ", ".join(_differences(other.what(), config.what()))
-            raise ConfigError(
-                f"{run_dir} holds a run with other settings ({changes}): choose another out=FOLDER, or delete that one"
-            )
-        if not config.checkpoint.resume and checkpoints(run_dir):
-            raise ConfigError(
-                f"checkpoint.resume=false, but {run_dir} holds a run already: choose another out=FOLDER, or delete that one"
-            )
-    write_atomically(known, f"# segtrain run {config.hash}\n{config.to_yaml()}".encode())
+    write_atomically(run_dir / "config.yaml", f"# segtrain run {config.hash}\n{config.to_yaml()}".encode())
     write_atomically(run_dir / "labels.json", json.dumps(labels.to_dict(), indent=1).encode())
-    return remarks
 
 
 def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:

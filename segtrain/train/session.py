@@ -16,17 +16,19 @@ from segtrain import __version__
 from segtrain.config import Config
 from segtrain.data.audit import check_before_training, class_weights
 from segtrain.data.datasets import Dataset, open_dataset
+from segtrain.data.labels import LabelSpace
+from segtrain.errors import ConfigError
 from segtrain.losses import Criterion, build_criterion
 from segtrain.models import build_model
 from segtrain.observe import console, pictures
 from segtrain.observe.journal import Journal
-from segtrain.observe.trackers import Trackers, open_trackers
+from segtrain.observe.trackers import Trackers, open_trackers, refuse_trackers
 from segtrain.optim import Ema, LossScaler, build_optimizer
 from segtrain.parallel.strategy import Strategy, full_state, load_full_state, unwrapped
 from segtrain.train import checkpoint
 from segtrain.train.evaluate import evaluate
 from segtrain.train.plan import Plan, make_plan
-from segtrain.train.rundir import prepare_run_dir
+from segtrain.train.rundir import prepare_run_dir, refuse_run_dir
 from segtrain.train.state import (
     State,
     Stopwatch,
@@ -153,8 +155,10 @@ def _whole_cpu(value: Tensor) -> Tensor:
 
 
 def open_session(config: Config, strategy: Strategy) -> Session:
-    """Data first, labels next, then the network: what can be wrong is found before anything is paid for."""
+    """Settings first, then names of files, the network, every label; the run folder last: a mistake costs and leaves little."""
     on_gpu = strategy.device.type == "cuda"
+    if config.train.precision == "fp16" and not on_gpu:
+        raise ConfigError("train.precision=fp16 needs a GPU: use fp32 (or bf16 where the CPU has bf16 units)")
     if config.train.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
@@ -165,12 +169,13 @@ def open_session(config: Config, strategy: Strategy) -> Session:
     labels = dataset.labels
     plan = make_plan(config, len(dataset), strategy.cluster, on_gpu)
     run_dir = config.run_dir
-    prepared = on_rank_0(strategy, lambda: _prepare(config, dataset, validation))
+    on_rank_0(strategy, lambda: _refuse(config, labels))
 
     torch.manual_seed(config.train.seed)  # the same weights on every rank
     network = build_model(config.model, labels.num_classes)
+    prepared = on_rank_0(strategy, lambda: _prepare(config, dataset, validation))
     encoder = {id(p) for p in network.encoder_parameters()}
-    channels_last = on_gpu if config.train.channels_last == "auto" else bool(config.train.channels_last)
+    channels_last = _channels_last(config.train.channels_last, strategy.device)
     if channels_last:
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     model = strategy.wrap(network)
@@ -184,6 +189,7 @@ def open_session(config: Config, strategy: Strategy) -> Session:
     state = State()
     saved, remarks = checkpoint.newest(run_dir) if config.checkpoint.resume else (None, [])
     if saved is not None:
+        checkpoint.refuse_foreign(saved, plain.state_dict(), str(run_dir))
         load_full_state(model, optimizer, saved["model"], saved["optimizer"])
         if ema is not None:
             load_shadow(ema, saved["ema"])
@@ -194,7 +200,7 @@ def open_session(config: Config, strategy: Strategy) -> Session:
 
     rank = strategy.rank
     screen = console.Console(plan.steps, plan.epoch(plan.steps), rank=rank)
-    derived = _derived(config, strategy, plan, dataset, validation, plain)
+    derived = _derived(config, strategy, plan, dataset, validation, plain, channels_last)
     screen.say(console.banner(f"segtrain {__version__}  {config.name or 'run'}  #{config.hash}", derived))
     for remark in [*prepared["remarks"], *remarks]:
         screen.say(remark)
@@ -243,9 +249,18 @@ def load_shadow(ema: Ema, saved: dict[str, Tensor]) -> None:
     copy_into(ema.shadow, {name: share(saved[name], value) for name, value in ema.shadow.items()})
 
 
+def _refuse(config: Config, labels: LabelSpace) -> dict[str, Any]:
+    """On rank 0: what can be refused before a label is read."""
+    refuse_run_dir(config)
+    refuse_trackers(config.log)
+    if isinstance(config.loss.class_weights, tuple):
+        build_criterion(config.loss, labels.num_classes, labels.ignore_index)
+    return {}
+
+
 def _prepare(config: Config, dataset: Dataset, validation: Dataset) -> dict[str, Any]:
-    """On rank 0: the run folder, and every label of both splits looked at. JSON values."""
-    remarks = prepare_run_dir(config, dataset.labels)
+    """On rank 0: every label of both splits looked at, then the run folder. JSON values."""
+    remarks: list[str] = []
     weights: list[float] = []
     if isinstance(config.loss.class_weights, tuple):
         weights = list(config.loss.class_weights)
@@ -257,11 +272,18 @@ def _prepare(config: Config, dataset: Dataset, validation: Dataset) -> dict[str,
         if config.data.check == "full":
             report = check_before_training(validation)
             remarks += [*report.warnings, *report.notes]
+    prepare_run_dir(config, dataset.labels)
     return {"remarks": remarks, "weights": weights}
 
 
 def _derived(
-    config: Config, strategy: Strategy, plan: Plan, dataset: Dataset, validation: Dataset, network: nn.Module
+    config: Config,
+    strategy: Strategy,
+    plan: Plan,
+    dataset: Dataset,
+    validation: Dataset,
+    network: nn.Module,
+    channels_last: bool,
 ) -> dict[str, Any]:
     size = sum(p.numel() for p in network.parameters())
     images, ranks = config.train.batch_size, strategy.world_size
@@ -278,9 +300,19 @@ def _derived(
         "crops": crops,
         "steps": f"{plan.steps} = {plan.epoch(plan.steps):g} epochs; eval every {plan.eval_every}, save every {plan.save_every}",
         "numbers": f"{config.train.precision}, workers {plan.workers}"
-        + (", channels_last" if config.train.channels_last is True else "")
+        + (", channels_last" if channels_last else "")
         + (", compiled" if config.train.compile else ""),
     }
+
+
+def _channels_last(setting: bool | str, device: torch.device) -> bool:
+    """auto: where it is the faster layout, which is on GPUs and on CPUs with AVX512 (with AVX2 it makes no difference)."""
+    if setting != "auto":
+        return bool(setting)
+    if device.type == "cpu":
+        cpu = getattr(torch.backends, "cpu", None)  # torch 2.1
+        return cpu is not None and "AVX512" in cpu.get_cpu_capability()
+    return device.type == "cuda"
 
 
 def _versions() -> dict[str, str]:

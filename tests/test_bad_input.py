@@ -1,0 +1,322 @@
+"""Does every mistake in a config, a data set or a command get one error with the place, the value and the cure?"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from refusals import CLASSES, FOLDERS, LIST, SCENES, assert_refused, finish, make_set, refuse, snapshot
+
+Damage = Callable[[Path], Any]
+
+CONFIG = {
+    "unknown key": (["optim.lrr=1"], "optim.lrr", "did you mean 'optim.lr'?"),
+    "unknown section": (["optimizer.lr=1"], "'optimizer'", "did you mean 'optim"),
+    "wrong type": (["train.batch_size=four"], "train.batch_size='four'", "integer"),
+    "wrong type as SageMaker passes it": (["--train.batch_size", "four"], "train.batch_size='four'", "integer"),
+    "no value": (["--train.batch_size"], "--train.batch_size", "section.key=value"),
+    "no equals sign": (["quick", "train.seed=1"], "quick", "section.key=value"),
+    "value is no YAML": (["data.crop=[32,"], "data.crop=[32,", "no YAML"),
+    "section as value": (["train=4"], "train=4", "dictionary"),
+    "out of range": (["optim.lr=-1"], "optim.lr=-1", "greater than 0"),
+    "no such choice": (["optim.name=adam"], "optim.name='adam'", "'adamw'"),
+    "no such loss": (["loss.terms=[cee]"], "loss.terms.0.name='cee'", "'ce'"),
+    "duration without a unit": (["train.duration=20"], "train.duration=20", "'20ep'"),
+    "no step at all": (["train.duration=0ep"], "train.duration=0ep", "at least '1st'"),
+    "batch does not divide": (["train.accumulate=3"], "train.batch_size=2", "multiple of 3"),
+    "warm-up longer than the run": (["optim.warmup=9st"], "optim.warmup=9st", "the run has 4", "shorten"),
+    "warm-up of 100 %": (["optim.warmup=100%"], "optim.warmup=100%", "shorten"),
+    "crop of no size": (["data.crop=[4,4]"], "data.crop=", "at least 8 pixels"),
+    "stages that fall": (["train.progressive=[[0.5,0.5],[0.2,1]]"], "train.progressive", "rising"),
+    "scenes with a folder": (["data.root=set"], "data.root is set", "data.layout"),
+    "layout without a folder": (["data.layout=camvid"], "data.root is empty", "data.root=FOLDER"),
+    "unknown architecture": (["model.arch=unett"], "model.arch='unett'", "did you mean 'unet'?"),
+    "unknown encoder": (["model.arch=unet", "model.encoder=resnet17", "model.options={}"], "'resnet17'", "resnet18"),
+    "unknown option": (["model.options={widht: 3}"], "model.options.widht", "widths"),
+    "option of a wrong type": (["model.options={stem: wide}"], "model.options", "wide"),
+    "unknown option of SMP": (["model.arch=fpn", "model.options={decoder_dropot: 0.1}"], "decoder_dropot", "decoder_dropout"),
+    "reserved option": (["model.arch=fpn", "model.options={classes: 3}"], "model.options.classes=3", "data.classes"),
+    "unknown weights": (["model.arch=fpn", "model.encoder_weights=imagenett", "model.options={}"], "imagenett", "imagenet"),
+    "weights of pico": (["model.encoder_weights=imagenet"], "encoder_weights='imagenet'", "null"),
+    "fp16 on a CPU": (["train.device=cpu", "train.precision=fp16"], "train.precision=fp16", "fp32"),
+    "nccl on a CPU": (["train.device=cpu", "parallel.backend=nccl"], "parallel.backend=nccl", "gloo"),
+    "smddp on a CPU": (["train.device=cpu", "parallel.strategy=smddp"], "parallel.strategy=smddp", "ddp"),
+    "smddp with sync_bn": (["parallel.strategy=smddp", "parallel.sync_bn=true"], "parallel.sync_bn=true", "false"),
+    "smddp without its library": (["parallel.strategy=smddp"], "smdistributed.dataparallel", "Deep Learning Containers", "ddp"),
+    "muon with fsdp": (["optim.name=muon", "parallel.strategy=fsdp"], "optim.name=muon", "ddp"),
+    "compression alone": (["parallel.strategy=single", "parallel.compress=fp16"], "parallel.compress=fp16", "ddp"),
+    "compression that gloo lacks": (["parallel.strategy=ddp", "train.device=cpu", "parallel.compress=powersgd"], "powersgd", "fp16"),
+    "weights of another count": (["loss.class_weights=[1,2]"], "loss.class_weights", "2 numbers", "classes"),
+    "negative class weight": (["loss.class_weights=[1,1,1,1,1,1,1,1,1,-2]"], "loss.class_weights", "-2.0", "at least 0"),
+    "loss that diverges": (["optim.name=sgd", "optim.lr=1e30", "train.duration=20st", "train.batch_size=4"], "not finite at step", "optim.lr"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CONFIG)
+def test_a_wrong_config(zygote, tmp_path: Path, case: str) -> None:  # type: ignore[no-untyped-def]
+    settings, *words = CONFIG[case]
+    made = ("run/",) if "diverges" in case else ()
+    refuse(zygote, tmp_path, ["train", *SCENES, *settings], *words, made=made)
+    assert not list(tmp_path.rglob("*.pt"))
+    assert bool(made) or not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+@pytest.mark.parametrize(
+    ("setting", "cure"),
+    [("train.device=cuda", "train.device=cpu"), ("parallel.backend=nccl", "gloo"), ("train.precision=fp16", "fp32")],
+)
+def test_what_needs_a_gpu_on_a_machine_without(zygote, tmp_path: Path, setting: str, cure: str) -> None:  # type: ignore[no-untyped-def]
+    refuse(zygote, tmp_path, ["train", *SCENES, "parallel.strategy=ddp", setting], setting, "GPU", cure)
+    assert not (tmp_path / "run").exists()
+
+
+FILES: dict[str, tuple[bytes | None, tuple[str, ...]]] = {
+    "broken YAML": (b"train: [1, 2\noptim: }", ("run.yaml", "no YAML", "line 2")),
+    "a list": (b"- 1\n- 2\n", ("run.yaml", "holds a list", "sections")),
+    "a section without keys": (b"train: 4\n", ("run.yaml", "train=4")),
+    "no text": (b"\xff\xfe\x00\x01", ("run.yaml", "no YAML")),
+    "missing": (None, ("run.yaml", "No such file", "did you mean 'runs.yaml'?")),
+}
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_a_wrong_config_file(zygote, tmp_path: Path, case: str) -> None:  # type: ignore[no-untyped-def]
+    content, words = FILES[case]
+    (tmp_path / "run.yaml" if content else tmp_path / "runs.yaml").write_bytes(content or b"")
+    refuse(zygote, tmp_path, ["train", "run.yaml"], *words)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_settings_as_sagemaker_passes_them_are_read(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    process = zygote.start("train", "--train.batch_size", "4", "--data.crop", "[64, 64]", "--print-config", cwd=tmp_path)
+    assert finish([process]) == [0], process.output
+    assert "batch_size: 4" in process.output
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mlflow") is not None, reason="MLflow is installed")
+def test_mlflow_absent(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    refuse(zygote, tmp_path, ["train", *SCENES, "log.mlflow=http://tracker"], "log.mlflow", "pip install 'segtrain[mlflow]'")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_pretrained_weights_that_cannot_be_fetched(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    nowhere = {name: "http://127.0.0.1:9" for name in ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY")}
+    nowhere.update(HF_HOME=str(tmp_path / "hf"), TORCH_HOME=str(tmp_path / "torch"))
+    settings = [*SCENES, "model.arch=fpn", "model.options={}", "model.encoder_weights=imagenet"]
+    process = zygote.start("train", *settings, cwd=tmp_path, **nowhere)
+    assert_refused([process], "model.encoder_weights='imagenet'", "cannot be fetched", "model.encoder_weights=null")
+    assert not (tmp_path / "run").exists()
+
+
+# ---- data sets -----------------------------------------------------------------------------------------------------------
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def save(path: Path, pixels: np.ndarray) -> None:
+    assert cv2.imwrite(str(path), pixels)
+
+
+def jpeg(path: Path) -> Path:
+    """The PNG of ``path`` as JPEG in its place."""
+    save(path.with_suffix(".jpg"), cv2.imread(str(path)))
+    path.unlink()
+    return path.with_suffix(".jpg")
+
+
+def bomb(path: Path) -> None:
+    """A PNG of 45 bytes whose header claims 60000 x 60000 pixels."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = struct.pack(">IIBBBBB", 60000, 60000, 8, 2, 0, 0, 0)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IEND", b""))
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(bytes(content))
+
+
+def grey(value: int, kind: Any = np.uint8) -> np.ndarray:
+    mask = np.zeros((40, 48), kind)
+    mask[:2, :5] = value
+    return mask
+
+
+def rgb(*colour: int) -> np.ndarray:
+    mask = np.zeros((40, 48, 3), np.uint8)
+    mask[:2, :5] = colour[::-1]
+    return mask
+
+
+IMAGE, MASK = "images/train/a1", "masks/train/a1"
+DATA: dict[str, tuple[Damage, tuple[str, ...]]] = {
+    "truncated PNG": (lambda d: cut(d / f"{IMAGE}.png"), (f"set/{IMAGE}.png", "ends early", "bytes", "again")),
+    "truncated JPEG": (lambda d: cut(jpeg(d / f"{IMAGE}.png")), (f"set/{IMAGE}.jpg", "ends early", "bytes", "again")),
+    "truncated mask": (lambda d: cut(d / f"{MASK}.png"), (f"set/{MASK}.png", "ends early", "again")),
+    "damaged mask": (lambda d: flip_a_bit(d / f"{MASK}.png"), (f"set/{MASK}.png", "damaged", "again")),
+    "image of zero bytes": (lambda d: (d / f"{IMAGE}.png").write_bytes(b""), (f"set/{IMAGE}.png", "0 bytes", "again")),
+    "mask of zero bytes": (lambda d: (d / f"{MASK}.png").write_bytes(b""), (f"set/{MASK}.png", "0 bytes", "again")),
+    "text named .png": (lambda d: (d / f"{IMAGE}.png").write_text("<html>404"), (f"{IMAGE}.png", "not an image", "<html>404")),
+    "header of 16 bytes": (lambda d: (d / f"{IMAGE}.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"), (f"{IMAGE}.png", "header")),
+    "decompression bomb": (lambda d: bomb(d / f"{IMAGE}.png"), (f"{IMAGE}.png", "60000 x 60000", "tiles")),
+    "unknown id": (lambda d: save(d / f"{MASK}.png", grey(77)), (f"{MASK}.png", "77 (10 pixels)", "data.label_map={77: -1}")),
+    "unknown id of 16 bits": (lambda d: save(d / f"{MASK}.png", grey(7000, np.uint16)), (f"{MASK}.png", "7000 (10 pixels)", "label_map")),
+    "RGB mask without colours": (lambda d: save(d / f"{MASK}.png", rgb(1, 2, 3)), (f"{MASK}.png", "RGB", "data.classes")),
+    "16-bit colour mask": (lambda d: save(d / f"{MASK}.png", rgb(1, 2, 3).astype(np.uint16)), (f"{MASK}.png", "16 bits", "one channel")),
+    "mask of fractions": (
+        lambda d: (save(d / f"{MASK}.tiff", grey(1, np.float32)), (d / f"{MASK}.png").unlink()),
+        (f"{MASK}.tiff", "floating-point", "integers"),
+    ),
+    "JPEG mask": (lambda d: jpeg(d / f"{MASK}.png"), (f"{MASK}.jpg", "JPEG mask", "PNG")),
+    "mask of another size": (lambda d: save(d / f"{MASK}.png", grey(1)[:30]), (f"{MASK}.png", "30 x 48 = 1,440", "40 x 48", "resize")),
+    "mask of another size in val": (lambda d: save(d / "masks/val/a1.png", grey(1)[:30]), ("masks/val/a1.png", "30 x 48", "resize")),
+    "missing mask": (lambda d: (d / f"{MASK}.png").unlink(), (f"set/{IMAGE}.png", "without a mask")),
+    "missing image": (lambda d: (d / f"{IMAGE}.png").unlink(), (f"set/{MASK}.png", "without an image")),
+    "two images of one name": (lambda d: shutil.copy(d / f"{IMAGE}.png", d / f"{IMAGE}.bmp"), (f"{IMAGE}.png", f"{IMAGE}.bmp", "keep one")),
+    "empty split": (lambda d: [p.unlink() for p in d.glob("*/val/*")], ("set/images/val", "no image", "data.split")),
+    "missing split": (lambda d: (d / "images/val").rename(d / "images/valid"), ("set/images/val", "did you mean 'set/images/valid'?")),
+    "missing folder": (lambda d: d.rename(d.with_name("sets")), ("set", "data.root", "did you mean 'sets'?")),
+    "no class names": (lambda d: (d / "classes.txt").unlink(), ("data.classes", "classes.txt")),
+    "empty class names": (lambda d: (d / "classes.txt").write_text("# none\n"), ("set/classes.txt", "no class name", "one a line")),
+    "class names of bytes": (lambda d: (d / "classes.txt").write_bytes(b"\xff\xfe\x00r"), ("set/classes.txt", "UTF-8")),
+    "a class twice": (lambda d: (d / "classes.txt").write_text("road\ncar\nroad\n"), ("'road'", "twice", "own name")),
+    "a class without colour": (lambda d: (d / "classes.txt").write_text("1 2 3 road\ncar\n"), ("classes.txt", "'car'", "red green blue name")),
+    "a colour out of range": (lambda d: (d / "classes.txt").write_text("1 2 999 road\n"), ("classes.txt", "999", "0 to 255")),
+    "a colour outside the palette": (
+        lambda d: ((d / "classes.txt").write_text("0 0 0 road\n9 9 9 car\n"), [save(p, rgb(9, 9, 8)) for p in d.glob("masks/*/*")]),
+        ("3 faults", f"{MASK}.png", "(9, 9, 8) (10 pixels)", "red green blue name"),
+    ),
+    "all void": (lambda d: [save(p, grey(0) + 255) for p in d.glob("masks/train/*")], ("every pixel is void", "data.label_map")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DATA)
+def test_a_wrong_data_set(zygote, tmp_path: Path, case: str) -> None:  # type: ignore[no-untyped-def]
+    damage, words = DATA[case]
+    damage(make_set(tmp_path / "set"))
+    refuse(zygote, tmp_path, ["train", *FOLDERS], *words)
+    assert not (tmp_path / "run").exists()
+
+
+SETTINGS = {
+    "class names file missing": (["data.classes=klasses.txt"], "klasses.txt", "data.classes"),
+    "more names than ids": (["data.classes=[a,b]"], "data.classes has 2 names", "data.label_map"),
+    "ignore_index is a class": (["data.ignore_index=1"], "data.ignore_index=1", "'car'", "255"),
+    "label_map to no class": (["data.label_map={0: 0, 1: 1, 2: 7}"], "raw id 2 to 7", "0 to 2", "-1"),
+    "class weights of another count": (["loss.class_weights=[1,2]"], "loss.class_weights has 2 numbers", "3 classes"),
+    "layout of another kind": (["data.layout=cityscapes"], "set/leftImg8bit/train", "holds images, masks"),
+    "split that is not there": (["data.split=test"], "set/images/test", "holds train, val"),
+}
+
+
+@pytest.mark.parametrize("case", SETTINGS)
+def test_settings_that_do_not_fit_the_data(zygote, tmp_path: Path, case: str) -> None:  # type: ignore[no-untyped-def]
+    make_set(tmp_path / "set")
+    settings, *words = SETTINGS[case]
+    refuse(zygote, tmp_path, ["train", *FOLDERS, *settings], *words)
+    assert not (tmp_path / "run").exists()
+
+
+ROW = "images/{0}/a{1}.png,masks/{0}/a{1}.png\n"
+LISTS = {
+    "no column": ("csv", "image,label\n" + ROW.format("train", 0), "no column 'mask'", "label"),
+    "absent file": ("csv", "image,mask\n" + ROW.format("train", 0) + ROW.format("train", 8), "2 files do not exist", "a8.png", "correct the list"),
+    "listed twice": ("csv", "image,mask\n" + 2 * ROW.format("train", 0), "listed twice", "a0.png", "correct the list"),
+    "no mask in a row": ("csv", "image,mask\nimages/train/a0.png,\n", "rows 1", "without image or mask"),
+    "no row": ("csv", "image,mask\n", "no row", "data.split"),
+    "no list": ("tsv", "image\tmask\n", "set/train.csv", "did you mean 'train.tsv'?"),
+    "broken line": ("jsonl", '{"image": "a", "mask": "b"}\n{"image": \n', "line 2", "no JSON"),
+    "line that is no object": ("jsonl", "[1]\n", "line 1", "no object", '{"image": ..., "mask": ...}'),
+}
+
+
+@pytest.mark.parametrize("case", LISTS)
+def test_a_wrong_list(zygote, tmp_path: Path, case: str) -> None:  # type: ignore[no-untyped-def]
+    kind, content, *words = LISTS[case]
+    make_set(tmp_path / "set")
+    (tmp_path / "set" / f"train.{kind}").write_text(content)
+    index = ["data.index='{split}.jsonl'"] if kind == "jsonl" else []
+    refuse(zygote, tmp_path, ["train", *LIST, *index], "set/train.", *words)
+    assert not (tmp_path / "run").exists()
+
+
+def test_all_faults_are_told_at_once_by_data_check(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    root = make_set(tmp_path / "set")
+    cut(root / "images/train/a0.png")
+    (root / "masks/train/a1.png").write_bytes(b"")
+    save(root / "masks/train/a2.png", grey(9))
+    flip_a_bit(root / "images/val/a0.png")
+    before = snapshot(tmp_path)
+    process = zygote.start("data", "check", "set", cwd=tmp_path)
+    assert finish([process]) == [2], process.output
+    for word in ("images/train/a0.png", "masks/train/a1.png", "9 (10 pixels)", "images/val/a0.png", "3 faults", "1 faults"):
+        assert word in process.output
+    assert "Traceback" not in process.output
+    assert "libpng" not in process.output
+    assert snapshot(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["data", "check", "sett"], ("sett", "did you mean 'set'?")),
+        (["data", "check", "set/images"], ("set/images", "no known layout", "data.layout=folders")),
+        (["data", "check", "set", "--split", "test"], ("set/images/test", "no such folder")),
+        (["data", "check", "set", "data.clases=[a]"], ("data.clases", "did you mean 'data.classes'?")),
+        (["data", "check", "set/classes.txt"], ("set/classes.txt", "no such folder")),
+        (["runs", "nowhere"], ("nowhere", "name the folder")),
+        (["runs", "set", "train.seed=1"], ("train.seed=1", "unrecognized")),
+        (["frain"], ("frain", "train")),
+    ],
+)
+def test_a_wrong_command(zygote, tmp_path: Path, arguments: list[object], words: tuple[str, ...]) -> None:  # type: ignore[no-untyped-def]
+    make_set(tmp_path / "set")
+    refuse(zygote, tmp_path, arguments, *words)
+
+
+def test_crops_larger_than_the_images_are_padded(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    make_set(tmp_path / "set")
+    process = zygote.start("train", *FOLDERS, "data.crop=[96,128]", "data.scale=[0.2,0.3]", cwd=tmp_path)
+    assert finish([process]) == [0], process.output
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_file_that_is_spoilt_while_training(zygote, tmp_path: Path, workers: int) -> None:  # type: ignore[no-untyped-def]
+    """Without the check before training, the loader finds it; no weights were saved by then."""
+    root = make_set(tmp_path / "set")
+    cut(root / f"{IMAGE}.png")
+    settings = [*FOLDERS, "data.check=off", f"data.workers={workers}", "checkpoint.every=99st", "eval.every=99st"]
+    refuse(zygote, tmp_path, ["train", *settings], f"set/{IMAGE}.png", "ends early", "again", made=("run/",))
+    assert not list(tmp_path.rglob("*.pt"))
+    ends = [json.loads(line) for line in (tmp_path / "run/journal.jsonl").read_text().splitlines()]
+    assert [event["status"] for event in ends if event["event"] == "run_end"] == ["failed"]
+
+
+def test_files_without_the_right_to_read_them(zygote, public: Path, ordinary: Callable[..., str]) -> None:  # type: ignore[no-untyped-def]
+    root = make_set(public / "set")
+    os.chmod(root / f"{IMAGE}.png", 0)
+    before = snapshot(public)
+    process = zygote.start(code=ordinary("train", *FOLDERS, "data.check=full"), cwd=public)
+    assert_refused([process], f"set/{IMAGE}.png", "Permission denied", "rights")
+    assert snapshot(public) == before
+    assert CLASSES
