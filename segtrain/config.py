@@ -317,6 +317,8 @@ class Config(Section):
             raise ValueError("train.precision=fp16 needs a GPU: use fp32 (or bf16 where the CPU has bf16 units)")
         if self.optim.name == "muon" and parallel.strategy == "fsdp":
             raise ValueError("optim.name=muon needs whole weight matrices, which fsdp cuts: use ddp, or adamw")
+        if train.channels_last is True and parallel.strategy == "fsdp":
+            raise ValueError("train.channels_last=true: fsdp shards contiguous weights only; set it to auto, or use ddp")
         if parallel.compress != "none" and parallel.strategy in ("single", "dp", "fsdp"):
             raise ValueError(f"parallel.compress={parallel.compress} works with ddp and smddp, not {parallel.strategy}")
         weights, classes = loss.class_weights, self.data.classes
