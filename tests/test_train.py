@@ -136,7 +136,7 @@ def test_killed_and_resumed_on_another_world_size(zygote, tmp_path: Path, whole:
     draw, out = random.Random(1), tmp_path / "run"
     for world in (2, 1, 4, 2, 1):
         before = max(digests(out), default=0) if (out / "journal.jsonl").exists() else 0
-        ranks = zygote.start_ranks(world, *command(out, f"data.workers={draw.choice([0, 2])}"))
+        ranks = zygote.start_ranks(world, *command(out, f"data.workers={draw.choice([0, 2])}", "parallel.sync_bn=true"))
         until(
             lambda before=before: (
                 (out / "journal.jsonl").exists() and max(digests(out), default=0) >= min(12, before + 2)
@@ -146,7 +146,7 @@ def test_killed_and_resumed_on_another_world_size(zygote, tmp_path: Path, whole:
             rank.signal(signal.SIGKILL)
         for rank in ranks:
             rank.wait()
-    ranks = zygote.start_ranks(2, *command(out))
+    ranks = zygote.start_ranks(2, *command(out, "parallel.sync_bn=true"))
     assert [rank.wait() for rank in ranks] == [0, 0], ranks[0].output
     assert digests(out) == digests(whole)
 
