@@ -318,7 +318,9 @@ class Config(Section):
         if self.optim.name == "muon" and parallel.strategy == "fsdp":
             raise ValueError("optim.name=muon needs whole weight matrices, which fsdp cuts: use ddp, or adamw")
         if train.channels_last is True and parallel.strategy == "fsdp":
-            raise ValueError("train.channels_last=true: fsdp shards contiguous weights only; set it to auto, or use ddp")
+            raise ValueError(
+                "train.channels_last=true: fsdp shards contiguous weights only; set it to auto, or use ddp"
+            )
         if parallel.compress != "none" and parallel.strategy in ("single", "dp", "fsdp"):
             raise ValueError(f"parallel.compress={parallel.compress} works with ddp and smddp, not {parallel.strategy}")
         weights, classes = loss.class_weights, self.data.classes

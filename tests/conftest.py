@@ -85,7 +85,9 @@ class Zygote:
             self, self.ask({**what, "env": env, "cwd": str(cwd or self._folder), "out": str(out)})["pid"], out
         )
 
-    def start_ranks(self, world: int, *args: object, code: str = "", cwd: Path | None = None, **env: str) -> list[Process]:
+    def start_ranks(
+        self, world: int, *args: object, code: str = "", cwd: Path | None = None, **env: str
+    ) -> list[Process]:
         from segtrain.parallel.cluster import Cluster, free_port
 
         port = free_port()

@@ -126,8 +126,12 @@ def _interpolation(
     So the pixels that are wanted are computed, and no others.
     """
     with torch.no_grad():
-        rows = upsample(torch.eye(low[0], dtype=dtype, device=device)[None, :, :, None].expand(-1, -1, -1, low[1]), size)
-        columns = upsample(torch.eye(low[1], dtype=dtype, device=device)[None, :, None, :].expand(-1, -1, low[0], -1), size)
+        rows = upsample(
+            torch.eye(low[0], dtype=dtype, device=device)[None, :, :, None].expand(-1, -1, -1, low[1]), size
+        )
+        columns = upsample(
+            torch.eye(low[1], dtype=dtype, device=device)[None, :, None, :].expand(-1, -1, low[0], -1), size
+        )
     return rows[0, :, :, 0].T.contiguous(), columns[0, :, 0, :].contiguous()
 
 
