@@ -15,7 +15,18 @@ import numpy as np
 from segtrain.errors import EXIT_ERROR
 
 PATIENCE = 120  # seconds after which a process counts as hung; the slowest refusal takes a few
-NOISE = ("Traceback", "libpng", "Premature end", "Corrupt JPEG", "[ WARN", "Warning:", "terminate called", "gloo/")
+NOISE = (
+    "Traceback",
+    "libpng",
+    "Premature end",
+    "Corrupt JPEG",
+    "[ WARN",
+    "Warning:",
+    "terminate called",
+    "gloo/",
+    "recvValue",
+    "frame #0",
+)
 CLASSES = ("road", "car", "sky")
 MODEL = "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1]}"
 TINY = [
@@ -93,7 +104,9 @@ def assert_nothing_left(folder: Path, before: dict[str, str], made: tuple[str, .
     assert [name for name in new if ".part" in name or ".probe" in name] == []
 
 
-def refuse(zygote: Any, folder: Path, arguments: list[object], *words: str, ranks: int = 0, made: tuple[str, ...] = ()) -> str:
+def refuse(
+    zygote: Any, folder: Path, arguments: list[object], *words: str, ranks: int = 0, made: tuple[str, ...] = ()
+) -> str:
     """Run segtrain with ``arguments`` in ``folder``: refused with one message that holds ``words``, and nothing left behind."""
     before = snapshot(folder)
     cache = {"SEGTRAIN_CACHE": str(folder.parent / f"{folder.name}-cache")}

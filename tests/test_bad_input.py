@@ -16,7 +16,6 @@ import cv2
 import numpy as np
 import pytest
 import torch
-
 from refusals import CLASSES, FOLDERS, LIST, SCENES, assert_refused, finish, make_set, refuse, snapshot
 
 Damage = Callable[[Path], Any]
@@ -56,6 +55,7 @@ CONFIG = {
     "smddp with sync_bn": (["parallel.strategy=smddp", "parallel.sync_bn=true"], "parallel.sync_bn=true", "false"),
     "smddp without its library": (["parallel.strategy=smddp"], "smdistributed.dataparallel", "Deep Learning Containers", "ddp"),
     "muon with fsdp": (["optim.name=muon", "parallel.strategy=fsdp"], "optim.name=muon", "ddp"),
+    "channels_last with fsdp": (["train.channels_last=true", "parallel.strategy=fsdp"], "train.channels_last=true", "ddp"),
     "compression alone": (["parallel.strategy=single", "parallel.compress=fp16"], "parallel.compress=fp16", "ddp"),
     "compression that gloo lacks": (["parallel.strategy=ddp", "train.device=cpu", "parallel.compress=powersgd"], "powersgd", "fp16"),
     "weights of another count": (["loss.class_weights=[1,2]"], "loss.class_weights", "2 numbers", "classes"),
@@ -101,20 +101,30 @@ def test_a_wrong_config_file(zygote, tmp_path: Path, case: str) -> None:  # type
 
 
 def test_settings_as_sagemaker_passes_them_are_read(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    process = zygote.start("train", "--train.batch_size", "4", "--data.crop", "[64, 64]", "--print-config", cwd=tmp_path)
+    process = zygote.start(
+        "train", "--train.batch_size", "4", "--data.crop", "[64, 64]", "--print-config", cwd=tmp_path
+    )
     assert finish([process]) == [0], process.output
     assert "batch_size: 4" in process.output
 
 
 @pytest.mark.skipif(importlib.util.find_spec("mlflow") is not None, reason="MLflow is installed")
 def test_mlflow_absent(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    refuse(zygote, tmp_path, ["train", *SCENES, "log.mlflow=http://tracker"], "log.mlflow", "pip install 'segtrain[mlflow]'")
+    refuse(
+        zygote,
+        tmp_path,
+        ["train", *SCENES, "log.mlflow=http://tracker"],
+        "log.mlflow",
+        "pip install 'segtrain[mlflow]'",
+    )
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow
 def test_pretrained_weights_that_cannot_be_fetched(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    nowhere = {name: "http://127.0.0.1:9" for name in ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY")}
+    nowhere = dict.fromkeys(
+        ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY"), "http://127.0.0.1:9"
+    )
     nowhere.update(HF_HOME=str(tmp_path / "hf"), TORCH_HOME=str(tmp_path / "torch"))
     settings = [*SCENES, "model.arch=fpn", "model.options={}", "model.encoder_weights=imagenet"]
     process = zygote.start("train", *settings, cwd=tmp_path, **nowhere)
@@ -240,7 +250,13 @@ def test_settings_that_do_not_fit_the_data(zygote, tmp_path: Path, case: str) ->
 ROW = "images/{0}/a{1}.png,masks/{0}/a{1}.png\n"
 LISTS = {
     "no column": ("csv", "image,label\n" + ROW.format("train", 0), "no column 'mask'", "label"),
-    "absent file": ("csv", "image,mask\n" + ROW.format("train", 0) + ROW.format("train", 8), "2 files do not exist", "a8.png", "correct the list"),
+    "absent file": (
+        "csv",
+        "image,mask\n" + ROW.format("train", 0) + ROW.format("train", 8),
+        "2 files do not exist",
+        "a8.png",
+        "correct the list",
+    ),
     "listed twice": ("csv", "image,mask\n" + 2 * ROW.format("train", 0), "listed twice", "a0.png", "correct the list"),
     "no mask in a row": ("csv", "image,mask\nimages/train/a0.png,\n", "rows 1", "without image or mask"),
     "no row": ("csv", "image,mask\n", "no row", "data.split"),
@@ -269,7 +285,14 @@ def test_all_faults_are_told_at_once_by_data_check(zygote, tmp_path: Path) -> No
     before = snapshot(tmp_path)
     process = zygote.start("data", "check", "set", cwd=tmp_path)
     assert finish([process]) == [2], process.output
-    for word in ("images/train/a0.png", "masks/train/a1.png", "9 (10 pixels)", "images/val/a0.png", "3 faults", "1 faults"):
+    for word in (
+        "images/train/a0.png",
+        "masks/train/a1.png",
+        "9 (10 pixels)",
+        "images/val/a0.png",
+        "3 faults",
+        "1 faults",
+    ):
         assert word in process.output
     assert "Traceback" not in process.output
     assert "libpng" not in process.output

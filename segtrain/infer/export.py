@@ -118,9 +118,14 @@ def describe(config: Config, labels: LabelSpace, model: nn.Module, run_dir: Path
 
 
 def _write_weights(model: nn.Module, path: Path) -> dict[str, Any]:
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     # Tensors that share memory are refused by the format: each is written by itself.
-    save_file({key: value.detach().clone().contiguous() for key, value in model.state_dict().items()}, path)
+    tensors = {key: value.detach().clone().contiguous() for key, value in model.state_dict().items()}
+    try:
+        save_file(tensors, path)
+    except SafetensorError as error:  # a full disk, among others
+        raise OSError(str(error)) from None
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "parameters": parameters}

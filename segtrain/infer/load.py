@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from segtrain.config import Config, Model, load_config, make_config
 from segtrain.data.labels import LabelSpace
-from segtrain.errors import CheckpointError, ConfigError
+from segtrain.errors import CheckpointError, ConfigError, DataError
 
 
 def load_run(run_dir: str | Path, which: str = "best") -> tuple[nn.Module, Config, LabelSpace]:
@@ -45,7 +45,10 @@ def read_description(run_dir: Path) -> tuple[Config, LabelSpace]:
         raise CheckpointError(
             f"cannot read {run_dir / 'labels.json'} ({reason}): start the training again, it writes it"
         ) from None
-    return load_config(run_dir / "config.yaml"), LabelSpace.from_dict(content)
+    try:
+        return load_config(run_dir / "config.yaml"), LabelSpace.from_dict(content)
+    except DataError as error:
+        raise CheckpointError(f"{run_dir / 'labels.json'}: {error}") from None
 
 
 def load_export(folder: str | Path) -> tuple[nn.Module, dict[str, Any]]:

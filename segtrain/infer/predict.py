@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 
 from segtrain.data.labels import LabelSpace
-from segtrain.errors import DataError
+from segtrain.errors import ConfigError, DataError
 from segtrain.infer.load import load_run
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
@@ -48,6 +49,8 @@ def predict(
     Raises DataError before any work where an output would replace a file that was not made here (inputs above all) or
     two images would share a name; and after all others are done where images cannot be read, naming each.
     """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device cuda, but torch sees no GPU: check the driver (nvidia-smi), or take --device cpu")
     jobs = plan(paths, Path(out), overlay)
     model, config, labels = load_run(run_dir, which)
     where = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
@@ -216,4 +219,5 @@ def _write(path: Path, save: Callable[[BinaryIO], Any]) -> None:
             f"cannot write {path}: {error.strerror or error}: free space or choose another folder"
         ) from None
     finally:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # its folder may be a file
+            partial.unlink(missing_ok=True)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
+import re
+import socket
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +27,10 @@ SMDDP_IMAGES = (
     "AWS Deep Learning Containers for PyTorch training on SageMaker, 1.13.1 (SMDDP 1.7) to 2.5.1 (SMDDP 2.6), "
     "carry it; 2.6 and later do not, and it is not on the package index"
 )
+
+# torch 2.11 gave DistributedDataParallel's broadcast_buffers another name, and warns of the old one.
+_KNOWN = inspect.signature(nn.parallel.DistributedDataParallel).parameters
+_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _KNOWN else "broadcast_buffers"
 
 
 @dataclass
@@ -74,7 +82,7 @@ class Strategy:
             bucket_cap_mb=settings.bucket_mb,  # type: ignore[arg-type]
             gradient_as_bucket_view=settings.bucket_view,
             static_graph=settings.static_graph,
-            broadcast_buffers=settings.broadcast_buffers,
+            **{_BUFFERS: settings.broadcast_buffers},  # type: ignore[arg-type]
         )
         _compress(wrapped, settings.compress)
         return wrapped
@@ -165,29 +173,43 @@ def _store() -> Any:
 
 
 def _one_voice(error: SegtrainError | RuntimeError, store: Any, cluster: Cluster) -> Exception:
-    """What this rank shall raise, so that one rank of the job says what went wrong, and the others end without a word.
+    """What this rank shall raise, so that one rank of the job says what went wrong, and the others end without an error.
 
-    The first rank that comes here speaks. A rank that fails ends its connections, which the others meet as a RuntimeError
-    of torch's: they come here in their turn. Any other RuntimeError is returned as it is.
+    The first rank that comes here speaks. The others meet the same error, or miss the one that is gone, which is a
+    RuntimeError of torch's: they come here in their turn. Any other RuntimeError is returned as it is.
     """
     if not isinstance(error, SegtrainError):
         reason = " ".join(str(error).split())
         if not any(word in reason for word in ("gloo", "onnection", "NCCL", "SMDDP", "Socket", "socket")):
             return error
+        found = re.search(r"connection [a-z ]+|timed? ?out[a-z ]*", reason, re.IGNORECASE)
         lost = SegtrainError(
-            f"rank {cluster.rank} has lost another rank ({reason[:160]}): see that one's output, and whether it was killed; "
-            "the same command goes on from the newest checkpoint"
+            f"rank {cluster.rank} has lost another rank ({found[0].strip() if found else reason[:160]}): see that one's "
+            "output, and whether it was killed; the same command goes on from the newest checkpoint"
         )
-        return _one_voice(lost, store, cluster)
+        time.sleep(0.5)  # a process that ends closes its connections one after the other
+        if not _is_there(cluster):  # rank 0 keeps the store: it is the one, and had its say unless it was killed
+            print(lost, file=sys.stderr, flush=True)
+            lost.silent = True
+            return lost
+        error = lost
     try:
         error.silent = store.add("segtrain/failed", 1) > 1
-        dist.destroy_process_group()  # the others learn of it here
-        end = time.monotonic() + 5
+        end = time.monotonic() + 1
         while cluster.rank == 0 and time.monotonic() < end and store.add("segtrain/failed", 0) < cluster.world_size:
-            time.sleep(0.02)  # rank 0 may be the one that keeps the store
+            time.sleep(0.02)  # those that meet the same error come now, and ask the store, which may end with this rank
     except RuntimeError:
-        error.silent = True  # the rank that keeps the store has ended before, and said why
+        error.silent = True  # rank 0 had its say
     return error
+
+
+def _is_there(cluster: Cluster) -> bool:
+    """Whether the store still answers. torch's own client would print a stack when it does not."""
+    try:
+        with socket.create_connection((cluster.master_addr, cluster.master_port), timeout=5):
+            return True
+    except OSError:
+        return False
 
 
 def _device(wanted: str, cluster: Cluster) -> torch.device:

@@ -8,7 +8,7 @@ import threading
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
@@ -32,6 +32,23 @@ def write_atomically(path: Path, content: bytes) -> None:
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise CheckpointError(f"cannot write {path}: {error.strerror}: free space or choose another `out`") from None
+
+
+class _Remembering:
+    """A file that keeps the error of a write, of which torch.save says only that some bytes are missing."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.error = file, None
+        self.flush = file.flush
+
+    error: OSError | None
+
+    def write(self, content: bytes) -> int:
+        try:
+            return self._file.write(content)
+        except OSError as error:
+            self.error = error
+            raise
 
 
 class Writer:
@@ -63,17 +80,20 @@ class Writer:
 
     def _write(self, path: Path, state: dict[str, Any]) -> None:
         partial = path.with_name(f".{path.name}.part")
+        file = None
         try:
-            with open(partial, "wb") as file:
-                torch.save({"format": FORMAT, **state}, file)
-                file.flush()
-                os.fsync(file.fileno())
+            with open(partial, "wb") as stream:
+                file = _Remembering(stream)
+                torch.save({"format": FORMAT, **state}, file)  # type: ignore[arg-type]  # it asks for write and flush
+                stream.flush()
+                os.fsync(stream.fileno())
             os.replace(partial, path)
             _sync_folder(self.folder)
             self._prune()
-        except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
+        except (OSError, RuntimeError) as error:  # torch makes a RuntimeError of a full disk
             partial.unlink(missing_ok=True)
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
+            cause = file.error if file and file.error else error
+            reason = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause).splitlines()[0]
             self._error = CheckpointError(
                 f"cannot write the checkpoint {path}: {reason}; earlier checkpoints are untouched: "
                 "free space or choose another `out`, and start the same command again"
@@ -192,7 +212,10 @@ def load_weights(run_dir: Path, which: str = "best") -> dict[str, Tensor]:
         raise CheckpointError(f"which={which!r}: choose best or last")
     name = best_name(run_dir) if which == "best" else None
     if name is not None:
-        state: dict[str, Any] | None = read(run_dir / "checkpoints" / name)
+        path = run_dir / "checkpoints" / name
+        if not path.is_file():
+            raise CheckpointError(f"{run_dir / 'best.json'} names {name}, which is not there: use --which last")
+        state: dict[str, Any] | None = read(path)
     else:
         state, _ = newest(run_dir)
     if state is None:

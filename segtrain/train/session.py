@@ -175,7 +175,7 @@ def open_session(config: Config, strategy: Strategy) -> Session:
     network = build_model(config.model, labels.num_classes)
     prepared = on_rank_0(strategy, lambda: _prepare(config, dataset, validation))
     encoder = {id(p) for p in network.encoder_parameters()}
-    channels_last = _channels_last(config.train.channels_last, strategy.device)
+    channels_last = strategy.name != "fsdp" and _channels_last(config.train.channels_last, strategy.device)
     if channels_last:
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     model = strategy.wrap(network)

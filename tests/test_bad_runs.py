@@ -1,0 +1,391 @@
+"""Does every mistake around run folders, checkpoints, predictions and ranks get one error, from one rank, and leave nothing behind?"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from refusals import (
+    FOLDERS,
+    NOISE,
+    PATIENCE,
+    SCENES,
+    assert_nothing_left,
+    assert_refused,
+    finish,
+    make_set,
+    refuse,
+    snapshot,
+)
+
+STEP = "run/checkpoints/step-00000004.pt"
+
+
+@pytest.fixture(scope="module")
+def trained(zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:  # type: ignore[no-untyped-def]
+    """A folder with the data set ``set`` and the finished run ``run``."""
+    folder = tmp_path_factory.mktemp("trained")
+    make_set(folder / "set")
+    process = zygote.start("train", *FOLDERS, cwd=folder)
+    assert finish([process]) == [0], process.output
+    return folder
+
+
+@pytest.fixture
+def place(trained: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be spoilt."""
+    return Path(shutil.copytree(trained, tmp_path / "place"))
+
+
+def foreign(path: Path, **parts: Any) -> None:
+    torch.save({"format": 1, **parts}, path)
+
+
+def tear(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-500])
+
+
+def edit(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def another_class_count(folder: Path) -> None:
+    shutil.rmtree(folder / "set")
+    make_set(folder / "set", ("road", "car", "sky", "tree"))
+
+
+TRAIN: dict[str, tuple[Callable[[Path], Any], list[str], tuple[str, ...]]] = {
+    "holds another run": (lambda d: None, ["optim.lr=0.5"], ("run holds a run", "optim.lr: 0.001 there, 0.5 here", "out=FOLDER")),
+    "holds a run, and none is to be resumed": (lambda d: None, ["checkpoint.resume=false"], ("checkpoint.resume=false", "run holds", "out=FOLDER")),
+    "its config is torn": (lambda d: (d / "run/config.yaml").write_text("data: [1"), [], ("run/config.yaml", "no YAML", "out=FOLDER")),
+    "is a file": (lambda d: (shutil.rmtree(d / "run"), (d / "run").write_text("x")), [], ("run folder run", "is a file", "out=FOLDER")),
+    "is below a file": (lambda d: None, ["out=set/classes.txt/run"], ("set/classes.txt/run", "is a file", "out=FOLDER")),
+    "is below a link to nowhere": (lambda d: os.symlink("nowhere", d / "link"), ["out=link"], ("link", "out=FOLDER")),
+    "checkpoint of another network": (
+        lambda d: foreign(d / STEP, model={"w": torch.ones(2)}, optimizer={}, ema={}, scaler={}, state={}, world_size=1),
+        [], ("run", "stem", "is missing", "take that file away"),
+    ),
+    "checkpoint without parts": (lambda d: foreign(d / STEP, model={}), [], ("run", "optimizer is missing", "take that file away")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TRAIN)
+def test_a_run_folder_that_will_not_do(zygote, place: Path, case: str) -> None:  # type: ignore[no-untyped-def]
+    damage, settings, words = TRAIN[case]
+    damage(place)
+    made = ("run/",) if "checkpoint of" in case or "parts" in case else ()
+    refuse(zygote, place, ["train", *FOLDERS, *settings], *words, made=made)
+
+
+def test_a_torn_checkpoint_is_said_and_an_older_one_taken(zygote, place: Path) -> None:  # type: ignore[no-untyped-def]
+    tear(place / STEP)
+    process = zygote.start("train", *FOLDERS, cwd=place)
+    assert finish([process]) == [0], process.output
+    assert f"skipped: {STEP}" in process.output
+    assert "going on from step 2 of 4" in process.output
+
+
+VERBS: dict[str, tuple[Callable[[Path], Any], list[str], tuple[str, ...]]] = {
+    "eval of no run": (lambda d: None, ["eval", "set"], ("set is no run folder", "config.yaml", "segtrain runs")),
+    "eval of nothing": (lambda d: None, ["eval", "rum"], ("rum is no run folder", "segtrain runs")),
+    "eval of a file": (lambda d: None, ["eval", "set/classes.txt"], ("set/classes.txt is no run folder",)),
+    "eval on another class count": (another_class_count, ["eval", "run"], ("set has 4 classes", "trained on 3", "same classes")),
+    "eval on a missing split": (lambda d: None, ["eval", "run", "data.split=tset"], ("set/images/tset", "holds train, val")),
+    "eval with an unknown setting": (lambda d: None, ["eval", "run", "eval.tyle=[8,8]"], ("eval.tyle", "did you mean 'eval.tile'?")),
+    "eval with a broken image": (lambda d: tear(d / "set/images/val/a0.png"), ["eval", "run"], ("set/images/val/a0.png", "ends early", "again")),
+    "eval of another device": (lambda d: None, ["eval", "run", "train.device=tpu"], ("train.device='tpu'", "'cpu'")),
+    "torn checkpoint": (lambda d: tear(d / STEP), ["eval", "run"], (STEP, "no whole checkpoint", "delete it")),
+    "text as checkpoint": (lambda d: (d / STEP).write_text("weights"), ["eval", "run", "--which", "best"], (STEP, "no whole checkpoint")),
+    "checkpoint of another format": (lambda d: torch.save({"epoch": 3}, d / STEP), ["eval", "run"], (STEP, "no checkpoint of this format")),
+    "checkpoint that is code": (
+        lambda d: torch.save({"format": 1, "model": Path("x")}, d / STEP), ["eval", "run"], (STEP, "no whole checkpoint"),
+    ),
+    "checkpoint without weights": (lambda d: foreign(d / STEP, optimizer={}), ["eval", "run"], ("run", "no weights", "delete it")),
+    "weights of another network": (lambda d: foreign(d / STEP, model={"w": torch.ones(1)}), ["eval", "run"], ("weights of run", "is missing", "config")),
+    "best.json that points nowhere": (
+        lambda d: edit(d / "run/best.json", checkpoint="step-00000009.pt"), ["eval", "run"], ("step-00000009.pt", "--which last"),
+    ),
+    "best.json that is torn, and no checkpoint": (
+        lambda d: ((d / "run/best.json").write_text('{"check'), shutil.rmtree(d / "run/checkpoints")),
+        ["eval", "run"], ("run holds no checkpoint", "train it first"),
+    ),
+    "no labels": (lambda d: (d / "run/labels.json").unlink(), ["eval", "run"], ("run/labels.json", "start the training again")),
+    "torn labels": (lambda d: (d / "run/labels.json").write_text('{"names": ['), ["predict", "run", "set"], ("run/labels.json", "no JSON", "again")),
+    "labels without names": (lambda d: (d / "run/labels.json").write_text("{}"), ["predict", "run", "set"], ("run/labels.json", "names")),
+    "torn config": (lambda d: (d / "run/config.yaml").write_text("data: [1"), ["eval", "run"], ("run/config.yaml", "no YAML")),
+    "predict in an empty folder": (lambda d: (d / "empty").mkdir(), ["predict", "run", "empty"], ("empty", "no image", ".png")),
+    "predict of a missing file": (lambda d: None, ["predict", "run", "set/a.png"], ("set/a.png", "no such file")),
+    "predict of text": (lambda d: None, ["predict", "run", "set/classes.txt"], ("set/classes.txt", "not an image")),
+    "predict over the inputs": (
+        lambda d: shutil.copytree(d / "set/images/val", d / "masks"), ["predict", "run", "masks", "--out", "."], ("masks/a0.png", "another output folder"),
+    ),
+    "predict of two images of one name": (
+        lambda d: None, ["predict", "run", "set/images/val/a0.png", "set/images/train/a0.png"], ("set/images/train/a0.png", "two folders"),
+    ),
+    "predict into a file": (
+        lambda d: None, ["predict", "run", "set/images/val", "--out", "set/classes.txt"], ("set/classes.txt", "another folder"),
+    ),
+    "predict of no run": (lambda d: None, ["predict", "set", "set/images"], ("set is no run folder",)),
+    "predict with a setting": (lambda d: None, ["predict", "run", "set", "eval.flip=true"], ("eval.flip=true",)),
+    "export to an unknown format": (lambda d: None, ["export", "run", "--formats", "safetensors,onx"], ("'onx'", "onnx")),
+    "export to no format": (lambda d: None, ["export", "run", "--formats", ""], ("format", "onnx")),
+    "export into a file": (lambda d: None, ["export", "run", "--out", "set/classes.txt", "--formats", "safetensors"], ("set/classes.txt", "another folder")),
+    "export of no run": (lambda d: None, ["export", "set"], ("set is no run folder",)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", VERBS)
+def test_a_run_that_cannot_be_used(zygote, place: Path, case: str) -> None:  # type: ignore[no-untyped-def]
+    damage, arguments, words = VERBS[case]
+    damage(place)
+    refuse(zygote, place, list(arguments), *words)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_prediction_on_a_gpu_that_is_not_there(zygote, place: Path) -> None:  # type: ignore[no-untyped-def]
+    refuse(
+        zygote,
+        place,
+        ["predict", "run", "set/images/val", "--device", "cuda"],
+        "--device cuda",
+        "no GPU",
+        "--device cpu",
+    )
+    refuse(zygote, place, ["eval", "run", "train.device=cuda"], "train.device=cuda", "no GPU", "train.device=cpu")
+
+
+def test_images_that_cannot_be_read_stop_no_other(zygote, place: Path) -> None:  # type: ignore[no-untyped-def]
+    tear(place / "set/images/val/a0.png")
+    made = ("out/masks/a1.png", "out/overlays/a1.png")
+    refuse(
+        zygote,
+        place,
+        ["predict", "run", "set/images/val", "--out", "out"],
+        "1 of 2",
+        "a0.png",
+        "the other 1 are in out",
+        made=made,
+    )
+    assert (place / "out/masks/a1.png").exists()
+
+
+def test_runs_of_torn_files_are_rows_with_gaps(zygote, place: Path) -> None:  # type: ignore[no-untyped-def]
+    tear(place / "run/config.yaml")
+    (place / "run/best.json").write_text("{")
+    process = zygote.start("runs", ".", cwd=place)
+    assert finish([process]) == [0], process.output
+    assert "Traceback" not in process.output
+
+
+# ---- disks and rights ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 1 MB: two checkpoints of the runs below fit, nine do not."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1000k", "tmpfs", folder], capture_output=True).returncode:
+        pytest.skip("no right to mount a small disk")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+@pytest.mark.parametrize("background", ["true", "false"])
+def test_a_full_disk_at_a_checkpoint(zygote, small_disk: Path, background: str, ranks: int) -> None:  # type: ignore[no-untyped-def]
+    settings = [
+        "train",
+        *SCENES,
+        f"checkpoint.background={background}",
+        "checkpoint.every=1st",
+        "checkpoint.keep=9",
+        "train.duration=9st",
+        "train.batch_size=4",
+    ]
+    refuse(
+        zygote, small_disk, [*settings], "run/checkpoints/step-", "No space left", "free space", "same command", made=("run/",), ranks=ranks
+    )  # fmt: skip
+    left = sorted(small_disk.rglob("*.pt"))
+    assert left
+    for path in left:
+        torch.load(path, weights_only=True)
+
+
+def limited(size: int, *arguments: object) -> str:
+    """Code that runs segtrain where no file may grow beyond ``size`` bytes."""
+    return (
+        f"import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))\n"
+        f"from segtrain.cli import main\nraise SystemExit(main({list(map(str, arguments))!r}))\n"
+    )
+
+
+def test_a_checkpoint_that_cannot_be_written_whole(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    process = zygote.start(code=limited(60_000, "train", *SCENES), cwd=tmp_path)
+    assert_refused([process], "run/checkpoints/step-00000002.pt", "File too large", "free space", "same command")
+    assert_nothing_left(tmp_path, {}, ("run/",))
+    assert not list(tmp_path.rglob("*.pt"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["predict", "run", "set/images/val", "--out", "out"], "out/"),
+        (["export", "run", "--out", "out", "--formats", "safetensors"], "out"),
+    ],
+)
+def test_results_that_cannot_be_written_whole(zygote, place: Path, arguments: list[str], word: str) -> None:  # type: ignore[no-untyped-def]
+    before = snapshot(place)
+    process = zygote.start(code=limited(200, *arguments), cwd=place)
+    assert_refused([process], word, "File too large", "another folder")
+    assert_nothing_left(place, before)
+
+
+def test_a_run_folder_without_the_right_to_write(zygote, public: Path, ordinary: Callable[..., str]) -> None:  # type: ignore[no-untyped-def]
+    (public / "run").mkdir(mode=0o755)
+    os.chmod(public, 0o755)
+    for out in ("run", "elsewhere/run"):
+        process = zygote.start(code=ordinary("train", *SCENES, f"out={out}"), cwd=public)
+        assert_refused([process], f"run folder {out}", "no right to write", "out=FOLDER")
+    assert snapshot(public) == {}
+
+
+def test_predictions_without_the_right_to_write(
+    zygote, trained: Path, public: Path, ordinary: Callable[..., str]
+) -> None:  # type: ignore[no-untyped-def]
+    for name in ("set", "run"):
+        shutil.copytree(trained / name, public / name)
+    os.chmod(public, 0o755)
+    before = snapshot(public)
+    for arguments in (["predict", "run", "set/images/val"], ["export", "run", "--formats", "safetensors"]):
+        process = zygote.start(code=ordinary(*arguments), cwd=public)
+        assert_refused([process], "Permission denied", "another folder")
+    assert snapshot(public) == before
+
+
+def test_a_disk_that_is_read_only(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    with tempfile.TemporaryDirectory() as folder:
+        if subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "ro,size=100k", "tmpfs", folder], capture_output=True
+        ).returncode:
+            pytest.skip("no right to mount a read-only disk")
+        try:
+            process = zygote.start("train", *SCENES, f"out={folder}/run", cwd=tmp_path)
+            assert_refused([process], f"{folder}/run", "no right to write", "out=FOLDER")
+        finally:
+            subprocess.run(["umount", "-l", folder], check=True)
+
+
+# ---- ranks ---------------------------------------------------------------------------------------------------------------
+
+RANKS: dict[str, tuple[list[str], tuple[str, ...]]] = {
+    "wrong config": (["optim.lrr=1"], ("optim.lrr", "optim.lr")),
+    "batch smaller than the ranks": (["train.batch_size=1"], ("train.batch_size=1", "2 ranks", "at least 2")),
+    "micro-batches smaller than the ranks": (["train.accumulate=2"], ("leaves 1 images for 2 ranks", "at least 4")),
+    "single": (["parallel.strategy=single"], ("parallel.strategy=single", "ddp")),
+    "smddp without its library": (["parallel.strategy=smddp"], ("smdistributed.dataparallel", "parallel.strategy=ddp")),
+    "compression that gloo lacks": (["parallel.compress=bf16", "train.device=cpu"], ("parallel.compress=bf16", "fp16")),
+    "unknown architecture": (["model.arch=unett"], ("unett", "did you mean 'unet'?")),
+    "class weights": (["loss.class_weights=[1]"], ("loss.class_weights", "10 classes")),
+    "run folder": (["out=occupied"], ("occupied", "is a file", "out=FOLDER")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", RANKS)
+def test_one_rank_speaks_for_all(zygote, tmp_path: Path, case: str) -> None:  # type: ignore[no-untyped-def]
+    settings, words = RANKS[case]
+    (tmp_path / "occupied").write_text("")
+    refuse(zygote, tmp_path, ["train", *SCENES, *settings], *words, ranks=2)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_fault_of_the_data_is_said_once(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    root = make_set(tmp_path / "set")
+    tear(root / "images/train/a0.png")
+    refuse(zygote, tmp_path, ["train", *FOLDERS], "set/images/train/a0.png", "ends early", ranks=2)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_loss_that_diverges_is_said_once(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    settings = [*SCENES, "optim.name=sgd", "optim.lr=1e30", "train.batch_size=4", "train.duration=20st"]
+    refuse(zygote, tmp_path, ["train", *settings], "not finite at step", "optim.lr", ranks=2, made=("run/",))
+
+
+@pytest.mark.parametrize("where", ["train", "val"])
+def test_a_file_that_one_rank_alone_meets(zygote, tmp_path: Path, where: str) -> None:  # type: ignore[no-untyped-def]
+    """The rank that reads it says so; the other one ends as well, and adds nothing."""
+    root = make_set(tmp_path / "set")
+    tear(root / f"images/{where}/a1.png")
+    refuse(
+        zygote,
+        tmp_path,
+        ["train", *FOLDERS, "data.check=off", "train.batch_size=4"],
+        f"images/{where}/a1.png",
+        "ends early",
+        ranks=2,
+        made=("run/",),
+    )
+    if where == "val":
+        refuse(zygote, tmp_path, ["eval", "run"], f"images/{where}/a1.png", "ends early", ranks=2, made=("run/",))
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_rank_that_is_killed_is_missed(zygote, tmp_path: Path, killed: int) -> None:  # type: ignore[no-untyped-def]
+    """The rank that is left says that it lost one, in words, and ends. Rank 0, with whom all talk, has an error to tell."""
+    settings = [
+        *SCENES,
+        "train.batch_size=4",
+        "train.duration=99999st",
+        "eval.every=99999st",
+        "checkpoint.every=99999st",
+    ]
+    ranks = zygote.start_ranks(2, "train", *settings, cwd=tmp_path)
+    journal, end = tmp_path / "run/journal.jsonl", time.monotonic() + PATIENCE
+    while not (journal.exists() and '"step"' in journal.read_text()) and time.monotonic() < end:
+        time.sleep(0.01)
+    ranks[killed].signal(signal.SIGKILL)
+    left = ranks[1 - killed]
+    assert finish(ranks) == [2 if rank is left else -signal.SIGKILL for rank in ranks], left.output
+    for word in (f"rank {1 - killed} has lost another rank", "killed", "the same command goes on"):
+        assert word in left.output
+    for noise in NOISE:
+        assert noise not in left.output, left.output
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"RANK": "5", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}, ("rank 5 of 2", "contradict")),
+        ({"RANK": "one", "WORLD_SIZE": "2"}, ("RANK='one'", "torchrun")),
+        ({"RANK": "0"}, ("WORLD_SIZE is missing", "torchrun", "unset")),
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "many"}, ("SLURM_STEP_NUM_TASKS='many'", "srun")),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, ("MASTER_ADDR", "mpirun -x")),
+    ],
+)
+def test_wrong_variables_of_a_launcher(
+    zygote, tmp_path: Path, variables: dict[str, str], words: tuple[str, ...]
+) -> None:  # type: ignore[no-untyped-def]
+    process = zygote.start("train", *SCENES, cwd=tmp_path, **variables)
+    assert_refused([process], *words)
+    assert snapshot(tmp_path) == {}
+
+
+def test_images_and_numbers_stay_what_they_are() -> None:
+    """The helper that looks for changes sees one."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = make_set(Path(folder) / "set")
+        before = snapshot(root)
+        cv2.imwrite(str(root / "images/val/a0.png"), np.zeros((40, 48, 3), np.uint8))
+        assert snapshot(root) != before
