@@ -15,7 +15,7 @@ from segtrain.models import build_model
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import start
 from segtrain.prove.ranks import RankFailed, on_ranks
-from segtrain.prove.table import Row, row
+from segtrain.prove.table import Row, listed, row
 from segtrain.train import checkpoint
 from segtrain.train.evaluate import evaluate
 from segtrain.train.loop import _digest
@@ -27,7 +27,7 @@ COUNTS = (0, 1, 4)  # workers
 def prove_evaluation(folder: Path, config: Config, worlds: list[int]) -> Iterator[Row]:
     """The confusion of the weights in ``folder/whole`` (fresh ones if it has none) on 1, 2, 3 ranks, none above ``worlds``."""
     several = list(range(2, min(3, max(worlds)) + 1))
-    what = f"confusion on {' and '.join(map(str, several))} ranks against 1, split {config.data.split!r}"
+    what = f"confusion on {listed(several)} ranks against 1, split {config.data.split!r}"
     if not several:
         yield row(SCORES, "confusion on several ranks", "--ranks has one rank alone: nothing to compare with")
         return
@@ -66,7 +66,7 @@ def prove_workers(folder: Path, config: Config, full_size: Config) -> Iterator[R
         raise RankFailed("a batch has no checksum")
     odd = max(sum(a != b for a, b in zip(first, other)) for other in others)
     size = "{}x{}".format(*full_size.data.crop)
-    what = f"samples and pixels of {steps} batches with {', '.join(map(str, COUNTS))} workers, crops of {size}"
+    what = f"samples and pixels of {steps} batches with {listed(COUNTS)} workers, crops of {size}"
     yield row(WORKERS, what, "", not odd, f"{odd} of {steps} batches differ", "0")
 
 

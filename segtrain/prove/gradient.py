@@ -24,7 +24,7 @@ from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import start, unwrapped
 from segtrain.prove.ranks import on_ranks
 from segtrain.prove.short import changed
-from segtrain.prove.table import Row, row
+from segtrain.prove.table import Row, listed, row
 from segtrain.train.step import Micro, Precision, gradients
 
 BOUND = 1e-6  # relative; float64 rounding stays below 1e-10
@@ -47,7 +47,7 @@ def prove_gradient(folder: Path, config: Config, worlds: list[int]) -> Iterator[
     wide = [world for world in worlds if world > 1]
     reference = str(folder / "gradient.pt")
     first = on_ranks(folder, 1, gradient, config, batch, 1, False, reference)[0]
-    split = " and ".join(map(str, wide))
+    split = listed(wide)
     if not wide:
         yield row(NAME, "gradient on several ranks", "--ranks has one rank alone: nothing to compare with")
     elif first.unsynced:
@@ -64,7 +64,7 @@ def prove_gradient(folder: Path, config: Config, worlds: list[int]) -> Iterator[
         on_ranks(folder, 1, gradient, config, batch, 1, True, reference, True)
     cases = [(1, 2), *((world, 2) for world in wide), *(((max(wide), 1),) if wide and frozen else ())]
     found = [on_ranks(folder, world, gradient, config, batch, parts, frozen, reference)[0] for world, parts in cases]
-    ranks = " and ".join(map(str, [1, *wide]))
+    ranks = listed([1, *wide])
     remark = "batch norm frozen: under accumulation its own statistics are those of a micro-batch" if frozen else ""
     yield _row(f"gradient in 2 micro-batches on {ranks} ranks against 1 whole batch", found, remark)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 PASS, FAIL, SKIPPED = "PASS", "FAIL", "SKIPPED"
@@ -34,6 +35,12 @@ def row(
 def failed(promise: str, compared: str, error: Exception) -> Row:
     """A proof that could not be finished: the promise is not kept."""
     return Row(promise, compared, "-", "-", FAIL, " ".join(str(error).split()))
+
+
+def listed(numbers: Sequence[int]) -> str:
+    """``1, 2 and 4``."""
+    words = [str(number) for number in numbers]
+    return " and ".join([*([", ".join(words[:-1])] if words[:-1] else []), *words[-1:]])
 
 
 def live(found: Row, seconds: float) -> str:
