@@ -9,8 +9,9 @@ import re
 import socket
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -42,6 +43,9 @@ class Strategy:
     device: torch.device
     settings: Parallel
     backend: str = ""
+    # Gloo's thread may drop a tensor after all_reduce has returned. In torch 2.0 it then waits for the interpreter, which
+    # waits for the thread in destroy_process_group. Tensors that live on here are not its to free.
+    _recent: deque[Tensor] = field(default_factory=lambda: deque(maxlen=8), repr=False, compare=False)
 
     @property
     def rank(self) -> int:
@@ -59,6 +63,7 @@ class Strategy:
     def reduce(self, value: Tensor) -> Tensor:
         """Sum over ranks, in place; returns ``value``. SUM alone: SMDDP refuses every other operation."""
         if self.world_size > 1:
+            self._recent.append(value)
             dist.all_reduce(value)
         return value
 
@@ -151,7 +156,8 @@ def start(settings: Parallel, cluster: Cluster, device: str = "auto") -> Iterato
         backend = _join(name, settings, cluster, place)
     store = _store() if backend and cluster.world_size > 1 else None
     try:
-        yield Strategy(name, cluster, place, settings, backend)
+        strategy = Strategy(name, cluster, place, settings, backend)  # lives until the group is gone
+        yield strategy
     except (SegtrainError, RuntimeError) as error:
         if store is None:
             raise
@@ -194,7 +200,9 @@ def _one_voice(error: SegtrainError | RuntimeError, store: Any, cluster: Cluster
             return lost
         error = lost
     try:
-        error.silent = store.add("segtrain/failed", 1) > 1
+        if error.silent is None:
+            error.silent = store.add("segtrain/told", 1) > 1
+        store.add("segtrain/failed", 1)
         end = time.monotonic() + 1
         while cluster.rank == 0 and time.monotonic() < end and store.add("segtrain/failed", 0) < cluster.world_size:
             time.sleep(0.02)  # those that meet the same error come now, and ask the store, which may end with this rank
