@@ -5,10 +5,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
-import re
-import socket
-import sys
-import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,6 +19,7 @@ from segtrain.config import Parallel
 from segtrain.errors import ConfigError, SegtrainError
 from segtrain.parallel import syncbn
 from segtrain.parallel.cluster import Cluster, cores
+from segtrain.parallel.failure import one_voice
 
 SMDDP_IMAGES = (
     "AWS Deep Learning Containers for PyTorch training on SageMaker, 1.13.1 (SMDDP 1.7) to 2.5.1 (SMDDP 2.6), "
@@ -161,7 +158,7 @@ def start(settings: Parallel, cluster: Cluster, device: str = "auto") -> Iterato
     except (SegtrainError, RuntimeError) as error:
         if store is None:
             raise
-        failure = _one_voice(error, store, cluster)
+        failure = one_voice(error, store, cluster)
         if failure is error:
             raise
         raise failure from error
@@ -176,48 +173,6 @@ def _store() -> Any:
         return dist.distributed_c10d._get_default_store()
     except (AttributeError, RuntimeError, ValueError):
         return None
-
-
-def _one_voice(error: SegtrainError | RuntimeError, store: Any, cluster: Cluster) -> Exception:
-    """What this rank shall raise, so that one rank of the job says what went wrong, and the others end without an error.
-
-    The first rank that comes here speaks. The others meet the same error, or miss the one that is gone, which is a
-    RuntimeError of torch's: they come here in their turn. Any other RuntimeError is returned as it is.
-    """
-    if not isinstance(error, SegtrainError):
-        reason = " ".join(str(error).split())
-        if not any(word in reason for word in ("gloo", "onnection", "NCCL", "SMDDP", "Socket", "socket")):
-            return error
-        found = re.search(r"connection [a-z ]+|timed? ?out[a-z ]*", reason, re.IGNORECASE)
-        lost = SegtrainError(
-            f"rank {cluster.rank} has lost another rank ({found[0].strip() if found else reason[:160]}): see that one's "
-            "output, and whether it was killed; the same command goes on from the newest checkpoint"
-        )
-        time.sleep(0.5)  # a process that ends closes its connections one after the other
-        if not _is_there(cluster):  # rank 0 keeps the store: it is the one, and had its say unless it was killed
-            print(lost, file=sys.stderr, flush=True)
-            lost.silent = True
-            return lost
-        error = lost
-    try:
-        if error.silent is None:
-            error.silent = store.add("segtrain/told", 1) > 1
-        store.add("segtrain/failed", 1)
-        end = time.monotonic() + 1
-        while cluster.rank == 0 and time.monotonic() < end and store.add("segtrain/failed", 0) < cluster.world_size:
-            time.sleep(0.02)  # those that meet the same error come now, and ask the store, which may end with this rank
-    except RuntimeError:
-        error.silent = True  # rank 0 had its say
-    return error
-
-
-def _is_there(cluster: Cluster) -> bool:
-    """Whether the store still answers. torch's own client would print a stack when it does not."""
-    try:
-        with socket.create_connection((cluster.master_addr, cluster.master_port), timeout=5):
-            return True
-    except OSError:
-        return False
 
 
 def _device(wanted: str, cluster: Cluster) -> torch.device:

@@ -131,7 +131,9 @@ class _Tally:
         if failure is not None:
             raise failure
         if message[-1]:
-            raise DataError(f"the evaluation failed on {int(message[-1])} other rank(s): see the message there")
+            error = DataError(f"the evaluation failed on {int(message[-1])} other rank(s): see the message there")
+            error.silent = True  # that rank has more to say
+            raise error
         times = message[self.confusion.numel() : -1]
         wrong = torch.nonzero(times != 1).flatten().tolist()
         if wrong:
