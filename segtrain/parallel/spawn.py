@@ -8,11 +8,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from segtrain.config import Config
+from segtrain.errors import EXIT_RESUMABLE
 from segtrain.parallel.cluster import Cluster, cores, free_port
+
+GRACE_S = 20.0
 
 
 def sees_gpu() -> bool:
@@ -60,6 +65,7 @@ def children(count: int, arguments: list[str]) -> Iterator[Cluster]:
                     preexec_fn=die_with_parent if sys.platform == "linux" else None,
                 )
             )
+        threading.Thread(target=_watch, args=(started,), name="watch-ranks", daemon=True).start()
         yield place
     except BaseException:
         for child in started:
@@ -72,3 +78,21 @@ def children(count: int, arguments: list[str]) -> Iterator[Cluster]:
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.wait()
+
+
+def _watch(started: list[subprocess.Popen[bytes]]) -> None:
+    """A rank that dies before all have met leaves the others waiting for the rendezvous's long timeout: end them.
+
+    Once they have met, a lost rank shows as a broken connection, and this process ends by itself well within the grace.
+    """
+    while True:
+        dead = [(rank, child.returncode) for rank, child in enumerate(started, 1) if child.poll()]
+        if dead and dead[0][1] != EXIT_RESUMABLE:
+            time.sleep(GRACE_S)
+            print(f"error: rank {dead[0][0]} ended with exit code {dead[0][1]}: see its output above", file=sys.stderr)
+            for child in started:
+                child.kill()
+            os._exit(1)
+        if all(child.returncode is not None for child in started):
+            return
+        time.sleep(0.5)

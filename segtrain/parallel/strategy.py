@@ -68,6 +68,7 @@ class Strategy:
         """The model ready to train: on its device, batch norm converted where asked, gradients shared."""
         settings = self.settings
         if settings.sync_bn and self.world_size > 1:
+            _refuse_odd_norms(model)
             model = (
                 nn.SyncBatchNorm.convert_sync_batchnorm(model) if self.device.type == "cuda" else syncbn.convert(model)
             )
@@ -117,6 +118,21 @@ class Strategy:
         if self.rank == 0:
             buffer.copy_(torch.tensor(list(text), dtype=torch.int32))
         return json.loads(bytes(self.reduce(buffer).tolist()).decode())
+
+
+def _refuse_odd_norms(model: nn.Module) -> None:
+    """A subclass of BatchNorm may do more than normalise (timm's activates too): converting it would change the network."""
+    plain = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+    odd = {
+        type(m).__name__
+        for m in model.modules()
+        if isinstance(m, nn.modules.batchnorm._BatchNorm) and type(m) not in plain
+    }
+    if odd:
+        raise ConfigError(
+            f"parallel.sync_bn=true, but this network's {', '.join(sorted(odd))} cannot be synchronised: set it to false, or "
+            "choose a model.encoder with plain batch norm"
+        )
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
