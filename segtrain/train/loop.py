@@ -16,6 +16,7 @@ from segtrain.errors import EXIT_RESUMABLE, SegtrainError
 from segtrain.observe.clock import Clock
 from segtrain.optim import clip_, multiplier, set_lr
 from segtrain.parallel.cluster import Cluster
+from segtrain.parallel.startup import compiler_kept_out
 from segtrain.parallel.strategy import start
 from segtrain.train.session import Session, open_session
 from segtrain.train.state import not_finite, stop_signals
@@ -110,26 +111,29 @@ def run(session: Session, signals: list[int]) -> int:
                 micros = [_on_device(batch, session) for batch in loaded]
             lr = config.optim.lr * multiplier(config.optim, step, plan.steps, plan.warmup)
             set_lr(optimizer, lr)
-            optimizer.zero_grad(set_to_none=True)
+            for parameter in parameters:
+                parameter.grad = None
             votes = torch.tensor([len(signals), _digest(loaded, config.log.digest)], dtype=torch.float64, device=device)
-            share, votes = gradients(
-                model,
-                micros,
-                session.criterion,
-                strategy,
-                session.precision,
-                seed=config.train.seed + step,
-                votes=votes,
-                aux_weight=config.loss.aux_weight,
-                loss_scale=scaler.scale,
-                clock=clock,
-            )
+            with compiler_kept_out(not config.train.compile):
+                share, votes = gradients(
+                    model,
+                    micros,
+                    session.criterion,
+                    strategy,
+                    session.precision,
+                    seed=config.train.seed + step,
+                    votes=votes,
+                    aux_weight=config.loss.aux_weight,
+                    loss_scale=scaler.scale,
+                    clock=clock,
+                )
             with clock("update"):
                 scaler.unscale_(parameters)
                 norm = clip_(parameters, config.optim.clip) if config.optim.clip or scaler.enabled else None
                 finite = not scaler.enabled or math.isfinite(float(norm))  # type: ignore[arg-type]  # fp16 alone waits here
                 if finite:
-                    optimizer.step()
+                    with compiler_kept_out(not config.train.compile):
+                        optimizer.step()
                     if ema is not None:
                         ema.update(session.plain, step)
                 scaler.update(finite)

@@ -24,6 +24,7 @@ from segtrain.observe import console, pictures
 from segtrain.observe.journal import Journal
 from segtrain.observe.trackers import Trackers, open_trackers, refuse_trackers
 from segtrain.optim import Ema, LossScaler, build_optimizer
+from segtrain.parallel.startup import compiler_kept_out
 from segtrain.parallel.strategy import Strategy, full_state, load_full_state, unwrapped
 from segtrain.train import checkpoint
 from segtrain.train.evaluate import evaluate
@@ -178,11 +179,13 @@ def open_session(config: Config, strategy: Strategy) -> Session:
     channels_last = strategy.name != "fsdp" and _channels_last(config.train.channels_last, strategy.device)
     if channels_last:
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    model = strategy.wrap(network)
+    with compiler_kept_out(not config.train.compile):
+        model = strategy.wrap(network)
     plain = unwrapped(model)
     weights = torch.tensor(prepared["weights"]) if prepared["weights"] else None
     criterion = build_criterion(config.loss, labels.num_classes, labels.ignore_index, weights)
-    optimizer = build_optimizer(plain, [p for p in plain.parameters() if id(p) in encoder], config.optim)
+    with compiler_kept_out(not config.train.compile):
+        optimizer = build_optimizer(plain, [p for p in plain.parameters() if id(p) in encoder], config.optim)
     ema = Ema(plain, config.optim.ema) if config.optim.ema else None
     scaler = LossScaler(config.train.precision == "fp16")
 
