@@ -142,7 +142,7 @@ VERBS: dict[str, tuple[Callable[[Path], Any], list[str], tuple[str, ...]]] = {
     "export to an unknown format": (lambda d: None, ["export", "run", "--formats", "safetensors,onx"], ("'onx'", "onnx")),
     "export to no format": (lambda d: None, ["export", "run", "--formats", ""], ("format", "onnx")),
     "export into a file": (lambda d: None, ["export", "run", "--out", "set/classes.txt", "--formats", "safetensors"], ("set/classes.txt", "another folder")),
-    "export of no run": (lambda d: None, ["export", "set"], ("set is no run folder",)),
+    "export of no run": (lambda d: None, ["export", "set", "--formats", "safetensors"], ("set is no run folder",)),
 }  # fmt: skip
 
 
