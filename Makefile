@@ -21,6 +21,7 @@ $(VENV)/.installed: pyproject.toml requirements.lock
 
 train: install
 	$(VENV)/bin/segtrain train configs/scenes.yaml
+	@echo 'for these commands: . $(VENV)/bin/activate'
 
 test: install
 	$(VENV)/bin/python -m pytest -n 2 --dist worksteal
