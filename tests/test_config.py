@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -93,3 +94,13 @@ def test_durations() -> None:
     assert duration_in_steps("2ep", samples=10, batch_size=4) == 5
     assert duration_in_steps("1ep", samples=10, batch_size=4) == 3  # every sample at least once
     assert duration_in_steps("7st", samples=10, batch_size=4) == 7
+
+
+def test_the_long_camvid_recipe_is_the_short_one_with_the_settings_of_the_page() -> None:
+    root = Path(__file__).parents[1]
+    page = (root / "docs/camvid.md").read_text().replace("\\\n", " ")
+    command = next(line for line in page.splitlines() if "camvid_cpu.yaml" in line and "3500st" in line)
+    short = load_config(root / "configs/camvid_cpu.yaml", shlex.split(command)[3:])
+    long = load_config(root / "configs/camvid_cpu_long.yaml", ["data.root=CamVid"])
+    assert short.what() == long.what()
+    assert short.parallel == long.parallel
