@@ -11,10 +11,22 @@ OLD_VENV ?= .venv-oldest
 # The lock names today's newest releases, which need Python 3.11; an older Python resolves by pyproject.toml alone.
 LOCK := $(shell $(PYTHON) -c 'import sys; print("-c requirements.lock" if sys.version_info >= (3, 11) else "")')
 
-.PHONY: install train test test-oldest lint lock
+# The native decoder is built where these are; without them the package works through others, with more CPU for each image.
+NATIVE := $(wildcard segtrain/data/native/*.cpp segtrain/data/native/*.h) setup.py
+NATIVE_PACKAGES := g++ libjpeg-dev libdeflate-dev
+HAS_LIBRARIES := printf '\#include <stdio.h>\n\#include <jpeglib.h>\n\#include <libdeflate.h>\n' | c++ -E -x c++ - >/dev/null 2>&1
+
+.PHONY: libraries install train test test-oldest lint lock
+
+libraries:
+	@$(HAS_LIBRARIES) || if test "$$(id -u)" = 0 && command -v apt-get >/dev/null; then \
+		echo 'installing $(NATIVE_PACKAGES) for the native decoder'; \
+		apt-get install -y -qq $(NATIVE_PACKAGES) >/dev/null 2>&1 || \
+		{ apt-get update -qq && apt-get install -y -qq $(NATIVE_PACKAGES); } >/dev/null 2>&1 || true; fi
+	@$(HAS_LIBRARIES) || echo 'going on without the native decoder (it needs: $(NATIVE_PACKAGES)): images take more CPU'
 
 install: $(VENV)/.installed
-$(VENV)/.installed: pyproject.toml requirements.lock
+$(VENV)/.installed: pyproject.toml requirements.lock $(NATIVE) | libraries
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet $(LOCK) -e '.[dev]'
 	touch $@
@@ -34,7 +46,7 @@ lint: install
 # The quick suite on the oldest releases that are supported, in an environment of their own.
 test-oldest: $(OLD_VENV)/.installed
 	$(OLD_VENV)/bin/python -m pytest -n 2 --dist worksteal -m 'not slow'
-$(OLD_VENV)/.installed: pyproject.toml requirements-oldest.txt
+$(OLD_VENV)/.installed: pyproject.toml requirements-oldest.txt $(NATIVE) | libraries
 	test -x $(OLD_VENV)/bin/python || $(OLD_PYTHON) -m venv $(OLD_VENV)
 	$(OLD_VENV)/bin/pip install --quiet -r requirements-oldest.txt
 	$(OLD_VENV)/bin/pip install --quiet --no-deps -e .

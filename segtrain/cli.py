@@ -59,6 +59,25 @@ def build_parser() -> argparse.ArgumentParser:
     check.add_argument("--split", action="append", help="split to look at (default: train and val)")
     check.add_argument("--json", action="store_true", help="print one JSON object")
 
+    pack = data_verbs.add_parser("pack", help="put a data set into tar shards with an index, verified")
+    pack.add_argument("dir", metavar="SRC", help="folder of the data set, of any layout")
+    pack.add_argument("folder", metavar="DST", help="folder for the shards")
+    pack.add_argument("--split", action="append", help="split to pack (default: all that SRC holds)")
+    pack.add_argument(
+        "--image",
+        choices=("keep", "restart", "recompress", "png", "raw"),
+        default="keep",
+        help="keep: the files' bytes; restart: JPEG with restart markers, lossless; recompress: JPEG of --quality; "
+        "png: in strips, lossless; raw: pixels (default: keep)",
+    )
+    pack.add_argument("--quality", type=int, default=95, help="of JPEGs that are written anew (default: 95)")
+    pack.add_argument("--cap", type=int, default=0, help="longest side in pixels (default: none)")
+    pack.add_argument("--shard-mb", type=float, default=256, help="size of a shard (default: 256)")
+    pack.add_argument("--workers", type=int, default=0, help="threads (default: one a core)")
+    pack.add_argument("--skip-faults", action="store_true", help="leave faulty files out instead of stopping")
+    pack.add_argument("--estimate", action="store_true", help="write nothing: measure each --image on samples")
+    pack.add_argument("--json", action="store_true", help="print one JSON object")
+
     runs = verbs.add_parser("runs", help="a table of runs")
     runs.add_argument("dir", nargs="?", type=Path, default=Path("runs"), help="folder with runs (default: runs)")
     runs.add_argument("--json", action="store_true", help="print one JSON object a run")
@@ -66,6 +85,19 @@ def build_parser() -> argparse.ArgumentParser:
     prove = verbs.add_parser("prove", help="run the five promises on this machine with your config")
     prove.add_argument("config", nargs="?", help="YAML file; without it the defaults")
     prove.add_argument("--ranks", default="1,2,4", help="world sizes to compare (default: 1,2,4)")
+
+    bench = verbs.add_parser("bench", help="measure a part of a run on this machine")
+    bench_verbs = bench.add_subparsers(dest="bench_verb", required=True, metavar="VERB")
+    rates = bench_verbs.add_parser("data", help="what a sample costs, what bounds it, whether the devices are fed")
+    rates.add_argument("config", nargs="?", help="YAML file; without it the defaults")
+    rates.add_argument("--samples", type=int, default=64, help="samples to time, spread over the data (default: 64)")
+    rates.add_argument("--seconds", type=float, default=2.0, help="for each setting of the loader (default: 2)")
+    rates.add_argument("--device-ms", type=float, help="milliseconds of a device for train.batch_size images")
+    rates.add_argument("--rate", type=float, help="images a second that a device takes")
+    rates.add_argument("--json", action="store_true", help="print one JSON object")
+
+    doctor = verbs.add_parser("doctor", help="what this machine and installation give, and what is wrong with them")
+    doctor.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 
 
@@ -74,7 +106,7 @@ def main(arguments: list[str] | None = None) -> int:
     # Idle OpenMP threads spin by default, and steal the core from the thread they wait for when the machine is shared.
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
     parser = build_parser()
-    takes_settings = bool(arguments) and arguments[0] in ("train", "eval", "prove", "data")
+    takes_settings = bool(arguments) and arguments[0] in ("train", "eval", "prove", "data", "bench")
     known, overrides = parser.parse_known_args(_joined(arguments) if takes_settings else arguments)
     if takes_settings and "=" in (getattr(known, "config", None) or ""):  # `segtrain train key=value`, no file
         overrides, known.config = [known.config, *overrides], None
@@ -86,9 +118,11 @@ def main(arguments: list[str] | None = None) -> int:
             "eval": _eval,
             "predict": _predict,
             "export": _export,
-            "data": _data_check,
+            "data": _data,
             "runs": _runs,
             "prove": _prove,
+            "bench": _bench_data,
+            "doctor": _doctor,
         }[known.verb](known, overrides, arguments)
     except SegtrainError as error:
         if _speaks(error):
@@ -176,6 +210,32 @@ def _export(known: argparse.Namespace, overrides: list[str], arguments: list[str
     return 0
 
 
+def _data(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
+    return (_data_pack if known.data_verb == "pack" else _data_check)(known, overrides, arguments)
+
+
+def _data_pack(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
+    from segtrain.data.shards.pack_folder import pack_folder
+
+    done = pack_folder(
+        known.dir,
+        known.folder,
+        known.split,
+        overrides,
+        image=known.image,
+        quality=known.quality,
+        cap=known.cap,
+        shard_mb=known.shard_mb,
+        workers=known.workers,
+        skip_faults=known.skip_faults,
+        only_estimate=known.estimate,
+        say=(lambda text: print(text, file=sys.stderr)) if known.json else print,
+    )
+    if known.json:
+        print(json.dumps(done))
+    return 0
+
+
 def _data_check(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
     from segtrain.data.check import check_folder
 
@@ -199,3 +259,24 @@ def _prove(known: argparse.Namespace, overrides: list[str], arguments: list[str]
     from segtrain.prove import parse_ranks, prove
 
     return prove(known.config, overrides, parse_ranks(known.ranks))
+
+
+def _bench_data(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
+    from segtrain.bench.data import bench_data
+
+    bench_data(
+        known.config,
+        overrides,
+        samples=known.samples,
+        seconds=known.seconds,
+        device_ms=known.device_ms,
+        rate=known.rate,
+        as_json=known.json,
+    )
+    return 0
+
+
+def _doctor(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
+    from segtrain.doctor import doctor
+
+    return doctor(as_json=known.json)

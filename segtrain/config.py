@@ -9,9 +9,14 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import importlib.util
 import json
 import math
+import os
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Union
 
@@ -49,11 +54,69 @@ def duration_in_steps(text: str, samples: int, batch_size: int, steps: int | Non
     return math.ceil(number * samples / batch_size - 1e-9) if match["unit"] == "ep" else math.ceil(number)
 
 
+def transform_source(text: str) -> tuple[Path, str, str]:
+    """The Python file of ``file.py:attribute`` or ``package.module:attribute``, the attribute, and the digest
+    behind an ``@`` ("" where there is none). Raises ValueError for another text and for a file that is not there."""
+    text, _, digest = text.partition("@")
+    place, colon, attribute = text.rpartition(":")
+    if not colon or not attribute.isidentifier():
+        raise ValueError(
+            "must be a file of albumentations.save (.yaml, .json), file.py:attribute, package.module:attribute, or a list"
+        )
+    if place.endswith(".py"):
+        path = Path(place)
+    else:
+        with importable():
+            try:
+                found = importlib.util.find_spec(place)
+            except (ImportError, ValueError) as error:
+                raise ValueError(f"there is no module {place!r} ({error}): check its name and PYTHONPATH") from None
+        path = Path((found and found.origin) or place)
+    if not path.is_file():
+        raise ValueError(f"there is no Python file {str(path)!r}: check the path, the module's name and PYTHONPATH")
+    return path, attribute, digest
+
+
+@contextmanager
+def importable() -> Iterator[None]:
+    """The working directory can be imported from, as with ``python -m``; the ``segtrain`` command leaves it out."""
+    here = os.getcwd()
+    sys.path.append(here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
+
+
+def file_digest(path: Path) -> str:
+    """Eight hex digits of a file's content."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:8]
+
+
+def _pinned(text: str) -> Any:
+    """The content of a saved pipeline; or the name of Python code with the digest of its file: a run is known by what it
+    trains with, not by where that lay."""
+    if text.endswith((".yaml", ".yml", ".json")):
+        try:
+            content = yaml.safe_load(Path(text).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ValueError(f"cannot be read ({error.strerror}): check the path") from None
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise ValueError(f"is no YAML or JSON: {' '.join(str(error).split())}") from None
+        if not isinstance(content, (dict, list)):
+            raise ValueError("holds no pipeline: write it with albumentations.save")
+        return content
+    if not text or re.search(r"@[0-9a-f]{8}$", text):  # a run folder's config: looked at when it trains
+        return text
+    path, _, _ = transform_source(text)
+    return f"{text}@{file_digest(path)}"
+
+
 class Data(Section):
     """Where the images and masks are, what the labels mean, and how a sample is drawn."""
 
     root: str = Field("", description="folder of the data set; empty with layout 'scenes'")
-    layout: Literal["scenes", "camvid", "cityscapes", "ade20k", "voc", "folders", "list"] = Field(
+    layout: Literal["scenes", "camvid", "cityscapes", "ade20k", "voc", "folders", "list", "shards"] = Field(
         "scenes", description="how images and masks lie in the folder"
     )
     train_split: str = Field("train", description="split to train on")
@@ -70,19 +133,46 @@ class Data(Section):
     ignore_index: int = Field(255, ge=0, le=255, description="train id that no loss and no metric counts")
     limit: int = Field(0, ge=0, description="use only this many images of each split, evenly spread; 0: all")
     crop: Size = Field((256, 256), description="height, width of a training sample")
-    scale: tuple[float, float] = Field((0.5, 2.0), description="random scale, drawn log-uniformly")
+    scale: tuple[float, float] = Field((0.5, 2.0), description="least and most random scale")
     scale_end: Union[tuple[float, float], None] = Field(
         None, description="the scale range slides to this one over the run; null: it stays"
     )
     base_scale: float = Field(1.0, gt=0, description="scale of the image before random scale")
     flip: float = Field(0.5, ge=0, le=1, description="probability of a horizontal flip")
+    rotate: float = Field(0.0, ge=0, le=180, description="rotation about the crop's centre: +- degrees")
+    scale_law: Literal["log", "uniform"] = Field(
+        "log",
+        description="how the scale is drawn; log: halving is as likely as doubling; uniform: as most recipes have it",
+    )
     jitter: tuple[float, float, float] = Field((0.3, 0.3, 0.3), description="brightness, contrast, saturation: +-")
+    hue: float = Field(0.0, ge=0, le=0.5, description="hue: +- turns of the colour circle")
+    jitter_p: float = Field(1.0, ge=0, le=1, description="probability that colours are changed at all")
+    colour: Literal["auto", "cpu", "device"] = Field(
+        "auto", description="where colours are changed; auto: on the device with CUDA, else while decoding"
+    )
     balance: float = Field(
         0.0, ge=0, le=1, description="probability that a crop is centred on a pixel of a drawn class"
     )
+    transforms: Union[str, dict[str, Any], tuple[dict[str, Any], ...]] = Field(
+        "",
+        description="your own augmentation: a file of `albumentations.save`, `package.module:attribute`, "
+        "`file.py:attribute`, or a list `[{HorizontalFlip: {p: 0.5}}, ...]` of albumentations classes; see transforms.md",
+    )
+    transforms_at: Literal["after", "instead"] = Field(
+        "after", description="'after' scale, crop, flip and colour; or 'instead' of all of them, on whole images"
+    )
     cache: Literal["off", "ram"] = Field("off", description="keep decoded images: 'ram' for small sets")
-    check: Literal["full", "off"] = Field("full", description="read every image header and mask before training")
-    workers: Union[int, Literal["auto"]] = Field("auto", description="decoding threads of a rank; 0: in the loop")
+    check: Literal["full", "off"] = Field("full", description="read every image and mask before training")
+    faults: Literal["error", "skip"] = Field(
+        "error", description="what to do about faulty files: 'error' stops before training, 'skip' trains on the others"
+    )
+    workers: Union[int, Literal["auto"]] = Field(
+        "auto",
+        description="decoding workers of a rank; 0: in the loop; auto: as many as are needed of its share of the host",
+    )
+    worker_kind: Literal["auto", "thread", "process"] = Field(
+        "auto", description="auto: threads, but processes where data.transforms is set (Python's lock binds those)"
+    )
     prefetch: int = Field(4, ge=1, description="batches a rank keeps ready")
     scenes: int = Field(240, ge=2, description="layout 'scenes': number of training images (a quarter more for val)")
     scene_size: Size = Field((144, 192), description="layout 'scenes': height, width")
@@ -91,6 +181,11 @@ class Data(Section):
     @classmethod
     def _off(cls, value: Any) -> Any:
         return "off" if value is False else value  # YAML reads a bare off as false
+
+    @field_validator("transforms", mode="before")
+    @classmethod
+    def _transforms(cls, value: Any) -> Any:
+        return _pinned(value) if isinstance(value, str) else "" if value is None else value
 
     @field_validator("crop", "scene_size")
     @classmethod
@@ -121,6 +216,22 @@ class Data(Section):
             raise ValueError(
                 "data.root is set, but layout 'scenes' draws its own images: "
                 "set data.layout to camvid, cityscapes, ade20k, voc, folders or list"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _policies(self) -> Data:
+        if self.faults == "skip" and self.check == "off":
+            raise ValueError("data.faults=skip: faulty files are known only after a check: set data.check=full")
+        if self.colour == "device" and (self.transforms or self.rotate):
+            key = "transforms" if self.transforms else "rotate"
+            raise ValueError(
+                f"data.colour=device: data.{key} comes after the change of colours, so that must happen before: "
+                "set data.colour=auto"
+            )
+        if self.transforms and self.transforms_at == "instead" and self.balance > 0:
+            raise ValueError(
+                "data.transforms_at=instead: the transforms choose the crop, so data.balance cannot: set it to 0"
             )
         return self
 
@@ -313,6 +424,11 @@ class Config(Section):
             raise ValueError("parallel.strategy=smddp runs on GPUs only: use ddp on a CPU")
         if train.device == "cpu" and parallel.backend == "nccl":
             raise ValueError("parallel.backend=nccl needs GPUs: set parallel.backend=gloo or auto")
+        if train.progressive and self.data.transforms and self.data.transforms_at == "instead":
+            raise ValueError(
+                "train.progressive changes the crop, data.transforms_at=instead gives crops of one size: "
+                "use one of the two"
+            )
         if train.device == "cpu" and train.precision == "fp16":
             raise ValueError("train.precision=fp16 needs a GPU: use fp32 (or bf16 where the CPU has bf16 units)")
         if self.optim.name == "muon" and parallel.strategy == "fsdp":
@@ -345,7 +461,7 @@ class Config(Section):
             "parallel": True,
             "checkpoint": True,
             "eval": True,
-            "data": {"root", "split", "cache", "check", "workers", "prefetch"},
+            "data": {"root", "split", "cache", "check", "faults", "workers", "worker_kind", "prefetch", "colour"},
             "train": {"device", "compile", "channels_last", "accumulate"},
         }
         return self.model_dump(mode="json", exclude=elsewhere)

@@ -133,9 +133,34 @@ def test_a_header_check_does_not_stand_for_a_full_one(data, monkeypatch):
     assert audit(dataset, decode_images=False).decoded  # the fuller one serves both
 
 
-def test_faulty_splits_are_not_kept(tmp_path, cache):
-    audit(open_dataset(broken(tmp_path / "set"), "val"))
-    assert not cache.exists() or not list(cache.iterdir())
+def test_faulty_splits_are_kept_too(tmp_path, monkeypatch):
+    dataset = open_dataset(broken(tmp_path / "set"), "val")
+    first = audit(dataset)
+    assert first.bad.tolist() == [0, 1, 2, 3]
+    assert first.sizes == {(12, 16): 26}
+    with monkeypatch.context() as patch:
+        patch.setattr("segtrain.data.audit._scan", lambda *_: pytest.fail("read again"))
+        assert audit(dataset).to_dict() == first.to_dict()
+        with pytest.raises(DataError, match="4 faults in 4 of 30 samples"):
+            check_before_training(dataset)
+        assert check_before_training(dataset, faults="skip").bad.tolist() == [0, 1, 2, 3]
+    ids(tmp_path / "set" / "valannot" / "n02.png", (0, 1, 2))
+    assert audit(open_dataset(broken_data(tmp_path), "val")).bad.tolist() == [0, 1, 3]
+
+
+def broken_data(tmp_path):
+    return Data(layout="camvid", root=str(tmp_path / "set"))
+
+
+def test_faults_of_reading_are_not_kept(data, tmp_path, cache):
+    dataset = open_dataset(data, "val")
+    path = tmp_path / "set" / "val" / "b.jpg"
+    content = path.read_bytes()
+    os.unlink(path)
+    assert [os.path.basename(file) for file, _ in audit(dataset).faults] == ["b.jpg"]
+    assert not list(cache.glob("audit-*"))
+    path.write_bytes(content)
+    assert not audit(dataset).faults
 
 
 def test_a_cache_of_no_use_is_told(data, cache):

@@ -1,20 +1,48 @@
-"""Is a sample what the plain way makes of it: resize the whole image, pad, crop, flip, jitter?"""
+"""Is a sample what the plain way makes of it: resize the whole image, pad, crop, flip, jitter?
+
+Where a test says ``cut``, it runs twice: with OpenCV's functions and with the native ones.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
 import pytest
 
 from segtrain.config import Data
+from segtrain.data import native
 from segtrain.data.augment import FILL, Geometry, apply, class_centre, draw
 from segtrain.data.order import rng_for
+from segtrain.data.pixels import write_crop
+from segtrain.data.record import Record
 
 VOID = 255
 # OpenCV before 5 rounds source coordinates to 1/32 pixel: 2 axes x 1/64 pixel x 255 levels; after it, rounding alone.
 BOUND = 1 if int(cv2.__version__.split(".")[0]) >= 5 else 8
+
+
+Cut = Callable[..., tuple[np.ndarray, np.ndarray]]
+
+
+@pytest.fixture(params=["packages", "native"])
+def cut(request: pytest.FixtureRequest) -> Cut:
+    """``apply``, or what writes a crop of stored pixels by the native decoder."""
+    if request.param == "packages":
+        return apply
+    if not native.available():
+        pytest.skip(f"no native decoder here: {native.describe()}")
+
+    def crop_of(image, mask, geometry, crop, ignore_index, out=None):  # type: ignore[no-untyped-def]
+        out = out or (np.empty((*crop, 3), np.uint8), np.empty(crop, np.uint8))
+        labels = SimpleNamespace(ignore_index=ignore_index)
+        write_crop(Record(image, mask, "image", "mask", "train"), labels, geometry, crop, out)
+        return out
+
+    return crop_of
 
 
 def picture(height: int, width: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -65,13 +93,13 @@ def plain(image: np.ndarray, mask: np.ndarray, g: Geometry, crop: tuple[int, int
 
 @pytest.mark.parametrize("scale", [0.13, 0.24, 0.3, 0.5, 0.61, 0.99, 1.0, 1.3, 2.0, 3.7])
 @pytest.mark.parametrize("size", [(90, 121), (57, 40)])
-def test_a_crop_is_that_of_the_resized_image(size: tuple[int, int], scale: float) -> None:
+def test_a_crop_is_that_of_the_resized_image(cut: Cut, size: tuple[int, int], scale: float) -> None:
     image, mask = picture(*size)
     crop = (32, 48)
     data = Data(scale=(scale, scale), jitter=(0, 0, 0))
     for seed in range(6):
         geometry = draw(rng_for(seed, 0, 0), size, crop, data)
-        pixels, ids = apply(image, mask, geometry, crop, VOID)
+        pixels, ids = cut(image, mask, geometry, crop, VOID)
         expected, expected_ids = plain(image, mask, geometry, crop)
         assert pixels.shape == (*crop, 3)
         assert pixels.dtype == ids.dtype == np.uint8
@@ -81,33 +109,33 @@ def test_a_crop_is_that_of_the_resized_image(size: tuple[int, int], scale: float
 
 
 @pytest.mark.parametrize("scale", [0.55, 0.8, 1.0, 1.7])
-def test_a_crop_is_that_of_opencv_resize(scale: float) -> None:
+def test_a_crop_is_that_of_opencv_resize(cut: Cut, scale: float) -> None:
     image, mask = picture(120, 160)
     geometry = draw(rng_for(1, 0, 0), (120, 160), (48, 64), Data(scale=(scale, scale), jitter=(0, 0, 0), flip=0))
     whole = cv2.resize(image, geometry.scaled[::-1], interpolation=cv2.INTER_LINEAR)
-    pixels, _ = apply(image, mask, geometry, (48, 64), VOID)
+    pixels, _ = cut(image, mask, geometry, (48, 64), VOID)
     expected = whole[geometry.top : geometry.top + 48, geometry.left : geometry.left + 64]
     assert np.abs(pixels.astype(int) - expected).max() <= BOUND
 
 
-def test_image_and_mask_stay_aligned() -> None:
+def test_image_and_mask_stay_aligned(cut: Cut) -> None:
     # The image shows the mask itself in large cells: away from the cells' borders they must agree.
     mask = np.kron(np.arange(70, dtype=np.uint8).reshape(7, 10), np.ones((17, 17), np.uint8))
     image = np.repeat(mask[..., None] * 3, 3, 2)
     for seed in range(20):
         geometry = draw(rng_for(seed, 0, 0), mask.shape, (64, 64), Data(jitter=(0, 0, 0)))
-        pixels, ids = apply(image, mask, geometry, (64, 64), VOID)
+        pixels, ids = cut(image, mask, geometry, (64, 64), VOID)
         steady = (ids != VOID) & (cv2.erode(ids, np.ones((5, 5))) == cv2.dilate(ids, np.ones((5, 5))))
         steady[[0, 1, -2, -1]] = steady[:, [0, 1, -2, -1]] = False  # what lies beyond the crop shows in its border
         assert steady.any()
         assert (pixels[steady] == 3 * ids[steady][:, None]).all()
 
 
-def test_outside_the_image_is_mean_colour_and_ignored() -> None:
+def test_outside_the_image_is_mean_colour_and_ignored(cut: Cut) -> None:
     image, mask = np.zeros((20, 30, 3), np.uint8), np.zeros((20, 30), np.uint8)
     for seed in range(10):
         geometry = draw(rng_for(seed, 0, 0), (20, 30), (40, 40), Data(scale=(1, 1)))
-        pixels, ids = apply(image, mask, geometry, (40, 40), VOID)
+        pixels, ids = cut(image, mask, geometry, (40, 40), VOID)
         assert (ids == 0).sum() == 20 * 30
         assert (ids == VOID).sum() == 40 * 40 - 20 * 30
         assert (pixels[ids == VOID] == FILL).all()
@@ -115,38 +143,81 @@ def test_outside_the_image_is_mean_colour_and_ignored() -> None:
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 50), (50, 1), (2, 3)])
-def test_tiny_and_void_pictures_survive(size: tuple[int, int]) -> None:
+def test_tiny_and_void_pictures_survive(cut: Cut, size: tuple[int, int]) -> None:
     image, mask = np.full((*size, 3), 9, np.uint8), np.full(size, VOID, np.uint8)
     for seed in range(5):
         geometry = draw(rng_for(seed, 0, 0), size, (16, 16), Data(scale=(0.1, 3)), class_centre(mask, np.zeros(2), 12))
-        _, ids = apply(image, mask, geometry, (16, 16), VOID)
+        _, ids = cut(image, mask, geometry, (16, 16), VOID)
         assert (ids == VOID).all()
 
 
-def test_the_inputs_stay_untouched() -> None:
+def test_the_inputs_stay_untouched(cut: Cut) -> None:
     image, mask = picture(40, 40)
     before = image.copy(), mask.copy()
     for scale in (0.5, 1.0, 2.0):
         out = np.zeros((32, 32, 3), np.uint8), np.zeros((32, 32), np.uint8)
         geometry = draw(rng_for(0, 0, 0), (40, 40), (32, 32), Data(scale=(scale, scale), flip=1))
-        assert apply(image, mask, geometry, (32, 32), VOID, out)[0] is out[0]
+        assert cut(image, mask, geometry, (32, 32), VOID, out)[0] is out[0]
         out[0][...], out[1][...] = 1, 1
     assert (image == before[0]).all()
     assert (mask == before[1]).all()
 
 
-def test_colours_follow_brightness_contrast_saturation() -> None:
+def test_colours_follow_brightness_contrast_saturation(cut: Cut) -> None:
     image, mask = picture(32, 32)
     image = (image // 3 + 60).astype(np.uint8)  # far from the ends, where the order of clamping would show
     grey = np.array([0.299, 0.587, 0.114])
     geometry = Geometry((32, 32), (32, 32), 0, 0, False, 1.2, 0.8, 0.6)
-    pixels, _ = apply(image, mask, geometry, (32, 32), VOID)
+    pixels, _ = cut(image, mask, geometry, (32, 32), VOID)
     expected = image * 1.2
     expected = 0.8 * expected + 0.2 * (expected @ grey).mean()
     expected = 0.6 * expected + 0.4 * (expected @ grey)[..., None]
-    assert np.abs(pixels - expected).max() <= 1  # OpenCV computes this in fixed point
+    assert np.abs(pixels - expected).max() <= 1  # both compute this in fixed point
     bright = Geometry((32, 32), (32, 32), 0, 0, False, 50.0)
-    assert (apply(image, mask, bright, (32, 32), VOID)[0] == 255).all()
+    assert (cut(image, mask, bright, (32, 32), VOID)[0] == 255).all()
+
+
+def test_hue_turns_colours_and_leaves_grey(cut: Cut) -> None:
+    image, mask = picture(32, 32)
+    image = (image // 3 + 60).astype(np.uint8)
+    image[:8] = image[:8, :, :1]
+    grey = np.array([0.299, 0.587, 0.114])
+    for hue in (0.05, -0.2, 0.5):
+        pixels, _ = cut(image, mask, Geometry((32, 32), (32, 32), 0, 0, hue=hue), (32, 32), VOID)
+        cos, sin = np.cos(2 * np.pi * hue), np.sin(2 * np.pi * hue)
+        y = image @ grey
+        u, v = 0.492 * (image[..., 2] - y), 0.877 * (image[..., 0] - y)
+        u, v = cos * u - sin * v, sin * u + cos * v
+        red, blue = y + v / 0.877, y + u / 0.492
+        expected = np.stack([red, (y - grey[0] * red - grey[2] * blue) / grey[1], blue], -1).clip(0, 255)
+        assert np.abs(pixels - expected).max() <= 1.5
+        assert np.abs(pixels[:8].astype(int) - image[:8]).max() <= 1
+    red = np.zeros((4, 4, 3), np.uint8)
+    red[..., 0] = 200
+    turned, _ = cut(red, np.zeros((4, 4), np.uint8), Geometry((4, 4), (4, 4), 0, 0, hue=0.15), (4, 4), VOID)
+    assert turned[0, 0, 1] > turned[0, 0, 2]  # towards yellow, as torchvision turns it
+
+
+def test_the_scale_is_drawn_by_the_law_that_was_asked_for() -> None:
+    drawn = [draw(rng_for(0, 0, k), (1000, 1000), (9, 9), Data(scale_law="uniform")).scaled[0] for k in range(4000)]
+    counts, _ = np.histogram(drawn, 8, (500, 2000))
+    assert counts.sum() == 4000
+    assert abs(counts - 500).max() < 5 * np.sqrt(500)
+
+
+def test_colours_change_as_often_and_as_much_as_asked_for() -> None:
+    data = Data(jitter=(0.5, 0.5, 0.5), hue=0.1, jitter_p=0.3)
+    drawn = [draw(rng_for(0, 0, k), (99, 99), (9, 9), data) for k in range(4000)]
+    changed = [g for g in drawn if (g.brightness, g.contrast, g.saturation, g.hue) != (1, 1, 1, 0)]
+    assert abs(len(changed) / 4000 - 0.3) < 0.03
+    hues = np.array([g.hue for g in changed])
+    assert -0.1 <= hues.min() < -0.095
+    assert 0.095 < hues.max() <= 0.1
+    always = [draw(rng_for(0, 0, k), (99, 99), (9, 9), Data(jitter=(0.5, 0.5, 0.5))) for k in range(4000)]
+    places = {k for k, g in enumerate(drawn) if g in changed}
+    for k, (one, other) in enumerate(zip(drawn, always)):
+        assert (one.top, one.left, one.flip) == (other.top, other.left, other.flip)
+        assert k not in places or one.brightness == other.brightness
 
 
 def test_draws_cover_their_ranges_evenly() -> None:
@@ -182,7 +253,7 @@ def test_base_scale_multiplies() -> None:
     assert abs(2 * one.scaled[0] - two.scaled[0]) <= 1
 
 
-def test_balanced_crops_centre_on_the_class() -> None:
+def test_balanced_crops_centre_on_the_class(cut: Cut) -> None:
     mask = np.zeros((300, 400), np.uint8)
     mask[150:153, 200:202] = 7  # six pixels of 120,000
     mask[:20] = VOID
@@ -193,7 +264,7 @@ def test_balanced_crops_centre_on_the_class() -> None:
         y, x = class_centre(mask, rng.random(2), 12)
         classes.append(int(mask[y, x]))
         geometry = draw(rng, mask.shape, (64, 96), Data(jitter=(0, 0, 0)), (y, x))
-        _, ids = apply(image, mask, geometry, (64, 96), VOID)
+        _, ids = cut(image, mask, geometry, (64, 96), VOID)
         if classes[-1] == 7:
             assert (ids[30:34, 46:50] == 7).any()  # far from the border: in the very middle
         else:

@@ -14,6 +14,7 @@ from PIL import Image
 
 from segtrain.config import Data
 from segtrain.data import decode
+from segtrain.data.cache import RamCache
 from segtrain.data.datasets import open_dataset
 from segtrain.data.detect import detect
 from segtrain.errors import ConfigError, DataError
@@ -334,3 +335,24 @@ def test_camvid_itself():
     image, mask = dataset.read(0)
     assert image.shape == (360, 480, 3)
     assert set(np.unique(mask)) <= {*range(11), 255}
+
+
+def test_records_hold_what_is_stored(tmp_path):
+    data = camvid(tmp_path)
+    dataset = open_dataset(data, "val")
+    found = dataset.record(1)
+    assert found.image == (tmp_path / "val" / "b.jpg").read_bytes()
+    assert found.mask == (tmp_path / "valannot" / "b.png").read_bytes()
+    assert (found.image_name, found.mask_name, found.ids) == (
+        *map(str, (tmp_path / "val/b.jpg", tmp_path / "valannot/b.png")),
+        "raw",
+    )
+    kept = RamCache(dataset).record(1)
+    assert np.array_equal(kept.image, dataset.read(1)[0])
+    assert np.array_equal(kept.mask, dataset.read(1)[1])
+    assert kept.ids == "train"
+    drawn = open_dataset(Data(scenes=4, scene_size=(48, 64)), "train")
+    assert np.array_equal(drawn.record(2).mask, drawn.read(2)[1])
+    (tmp_path / "val" / "b.jpg").unlink()
+    with pytest.raises(DataError, match=r"b.jpg: cannot be read"):
+        dataset.record(1)

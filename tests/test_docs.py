@@ -35,6 +35,7 @@ TINY = {
     "log": {"pictures": 2, "tensorboard": False},
 }
 SLOW = "prove.md"
+NEEDS = {"transforms.md": "albumentations"}
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -108,6 +109,8 @@ def run(zygote: Any, words: list[str], here: Path) -> None:
 
 def run_page(zygote: Any, page: Path, here: Path) -> int:
     """How many commands and programs of the page ran."""
+    if page.name in NEEDS and importlib.util.find_spec(NEEDS[page.name]) is None:
+        pytest.skip(f"the extra {NEEDS[page.name]!r} is not installed")
     count = 0
     for language, text in blocks(page):
         if language == "yaml":
@@ -185,7 +188,9 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-@pytest.mark.parametrize("verb", ["train", "eval", "predict", "export", "data check", "runs", "prove"])
+@pytest.mark.parametrize(
+    "verb", ["train", "eval", "predict", "export", "data check", "data pack", "bench data", "doctor", "runs", "prove"]
+)
 def test_each_verb_has_a_page_which_the_readme_links(verb: str) -> None:
     name = f"docs/{verb.replace(' ', '-')}.md"
     assert (ROOT / name).read_text(encoding="utf-8").startswith(f"# segtrain {verb}\n")

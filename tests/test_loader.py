@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import cv2
@@ -12,10 +16,13 @@ import pytest
 import torch
 
 from segtrain.config import Data
-from segtrain.data.augment import apply, draw
 from segtrain.data.cache import RamCache
-from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD, EvalLoader, TrainLoader, normalise, worker_count
-from segtrain.data.order import eval_groups, rng_for, samples
+from segtrain.data.crew.pace import Pace, Staff, staff
+from segtrain.data.datasets import open_dataset
+from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD, Batch, EvalLoader, TrainLoader, normalise, worker_kind
+from segtrain.data.order import eval_groups, samples
+from segtrain.data.record import Record
+from segtrain.data.sample import Sampler, Task
 from segtrain.errors import ConfigError, DataError
 
 SETTINGS = Data(crop=(24, 32), balance=0.3)
@@ -46,11 +53,28 @@ class Pictures:
         mask = rng.integers(0, 5, self.size(index), np.uint8)
         return rng.integers(0, 256, (*self.size(index), 3), np.uint8), np.full_like(mask, 255) if index == 4 else mask
 
+    def record(self, index: int) -> Record:
+        image, mask = self.read(index)
+        return Record(image, mask, self.entries[index].image, self.entries[index].mask, "train")
+
 
 def load(data: Data = SETTINGS, dataset: Pictures | None = None, **settings: object) -> list[list]:
     options = {"seed": 5, "batch_size": 8, "last_step": 6, **settings}
     with TrainLoader(dataset or Pictures(), data, **options) as loader:
-        return list(loader)
+        return kept(loader)
+
+
+def kept(steps: Iterable[list[Batch]]) -> list[list[Batch]]:
+    """Batches with pixels of their own, since the loader uses its memory again."""
+    return [
+        [
+            replace(
+                batch, **{name: part.clone() for name, part in vars(batch).items() if isinstance(part, torch.Tensor)}
+            )
+            for batch in parts
+        ]
+        for parts in steps
+    ]
 
 
 def content(steps: list[list]) -> list[bytes]:
@@ -80,9 +104,8 @@ def test_batches_are_what_their_parts_say() -> None:
         assert batch.images.shape == (8, 24, 32, 3)
         assert batch.masks.shape == (8, 24, 32)
         for k in range(8):
-            image, mask = dataset.read(ids[k])
-            geometry = draw(rng_for(5, epochs[k], ids[k]), mask.shape, (24, 32), data)
-            pixels, classes = apply(image, mask, geometry, (24, 32), 255)
+            pixels, classes = np.empty((24, 32, 3), np.uint8), np.empty((24, 32), np.uint8)
+            Sampler(dataset, data, 5)(Task(int(ids[k]), int(epochs[k]), (24, 32), data.scale), pixels, classes)
             assert (batch.images[k].numpy() == pixels).all()
             assert (batch.masks[k].numpy() == classes).all()
 
@@ -133,9 +156,9 @@ def test_size_and_scale_follow_the_step() -> None:
     steps = load(data, dataset, size_at=lambda step: small if step < 2 else full, workers=2)
     for step, (batch,) in enumerate(steps):
         crop, scale = small if step < 2 else full
-        image, mask = dataset.read(int(batch.ids[0]))
-        geometry = draw(rng_for(5, batch.epochs[0], batch.ids[0]), mask.shape, crop, data, None, scale)
-        assert (batch.images[0].numpy() == apply(image, mask, geometry, crop, 255)[0]).all()
+        pixels, classes = np.empty((*crop, 3), np.uint8), np.empty(crop, np.uint8)
+        Sampler(dataset, data, 5)(Task(int(batch.ids[0]), int(batch.epochs[0]), crop, scale), pixels, classes)
+        assert (batch.images[0].numpy() == pixels).all()
         assert tuple(batch.masks.shape[1:]) == crop
 
 
@@ -199,7 +222,7 @@ def test_threads_end() -> None:
 def test_a_loader_can_run_again() -> None:
     with TrainLoader(Pictures(), SETTINGS, seed=5, batch_size=8, last_step=6, workers=2) as loader:
         next(iter(loader))
-        assert content(list(loader)) == content(load())
+        assert content(kept(loader)) == content(load())
 
 
 def test_opencv_keeps_to_one_thread() -> None:
@@ -254,7 +277,9 @@ def test_eval_names_the_file_of_another_size() -> None:
 def test_a_mask_of_another_size_is_named() -> None:
     dataset = Pictures()
     dataset.read = lambda index: (np.zeros((20, 30, 3), np.uint8), np.zeros((30, 20), np.uint8))  # type: ignore[method-assign]
-    with pytest.raises(DataError, match=r"images/\d+\.png.* 20x30 .*masks/\d+\.png 30x20: both must be of one size"):
+    with pytest.raises(
+        DataError, match=r"masks/\d+\.png: the mask has 30 x 20 pixels, its image images/\d+\.png has 20"
+    ):
         load(dataset=dataset)
 
 
@@ -288,8 +313,86 @@ def test_normalise(channels_last: bool) -> None:
 
 
 def test_workers_fit_the_host() -> None:
-    assert worker_count(7, ranks=100) == 7
-    assert worker_count(0) == 0
-    assert worker_count("auto", ranks=10**6) == 1
-    assert 1 <= worker_count("auto") <= 16
-    assert worker_count("auto", cpu_training=True) == 1
+    assert staff(7, cores=1, ranks=100) == Staff(7, 7, 7)
+    assert staff(0, cores=8) == Staff(0, 0, 0)
+    assert staff("auto", cores=2) == Staff(2, 1, 2)
+    assert staff("auto", cores=96, ranks=8) == Staff(12, 1, 12)
+    assert staff("auto", cores=192) == Staff(16, 1, 192)
+    assert staff("auto", cores=2, ranks=4) == Staff(1, 1, 1)
+    assert staff("auto", cores=64, cpu_training=True) == Staff(1, 1, 1)
+
+
+def run_pace(pace: Pace, steps: int, period: float, cost: float) -> list[int]:
+    """The numbers of workers over some steps of a device that takes ``period`` seconds, for samples that take ``cost`` a step."""
+    now, busy, counts = 0.0, 0.0, []
+    for _ in range(steps):
+        made = cost / pace.count  # seconds in which the workers make a step's samples
+        waited = max(0.0, made - period)
+        now, busy = now + period + waited, busy + cost
+        counts.append(pace.next(now, waited, busy))
+    return counts
+
+
+def test_the_pace_finds_the_number_that_is_needed() -> None:
+    assert run_pace(Pace(12, 12), 2000, 1.0, 3.0)[-1] == 4  # 3 are busy, and a little more for what varies
+    assert run_pace(Pace(1, 12), 2000, 1.0, 3.0)[-1] == 3  # with none too few: as many as do
+    assert set(run_pace(Pace(12, 12), 2000, 1.0, 11.9)) == {12}
+    assert run_pace(Pace(8, 8), 2000, 1.0, 100.0)[-1] == 8  # never more than the share
+    assert run_pace(Pace(8, 8), 2000, 1.0, 0.001)[-1] == 1
+    assert set(run_pace(Pace(5, 5, 5), 500, 1.0, 0.1)) == {5}  # a setting is obeyed
+
+
+def test_the_pace_does_not_swing() -> None:
+    pace, now, busy, counts = Pace(4, 4), 0.0, 0.0, []
+    for step in range(20000):  # 3 workers do by their load, but every 40th step waits for want of the fourth
+        waited = 0.9 if pace.count < 4 and step % 40 == 0 else 0.0
+        now, busy = now + 1.0, busy + 2.0
+        counts.append(pace.next(now, waited, busy))
+    changes = [a != b for a, b in itertools.pairwise(counts)]
+    assert sum(changes[10000:]) <= 4 < sum(changes)
+
+
+def test_what_makes_the_samples() -> None:
+    assert worker_kind(Data()) == "thread"
+    assert worker_kind(Data(worker_kind="process")) == "process"
+    assert worker_kind(Data(transforms="operator:pos")) == "process"
+    assert worker_kind(Data(transforms="operator:pos", worker_kind="thread")) == "thread"
+    assert worker_kind(Data(transforms="operator:pos", cache="ram")) == "thread"
+    with pytest.raises(ConfigError, match=r"data\.worker_kind=process: .*data\.cache=off"):
+        worker_kind(Data(worker_kind="process", cache="ram"))
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"])
+def test_colours_are_left_to_the_device(kind: str, tmp_path: Path) -> None:
+    """What the device makes of plain pixels is what the workers make: within the rounding to whole levels."""
+    for k in range(4):
+        for part, pixels in (
+            ("images", np.random.default_rng(k).integers(60, 150, (40, 50, 3), np.uint8)),
+            ("masks", np.zeros((40, 50), np.uint8)),
+        ):
+            (tmp_path / part / "train").mkdir(parents=True, exist_ok=True)
+            cv2.imwrite(str(tmp_path / part / "train" / f"{k}.png"), pixels)
+    data = Data(
+        layout="folders",
+        root=str(tmp_path),
+        classes=("a",),
+        crop=(32, 48),
+        jitter=(0.3, 0.3, 0.3),
+        hue=0.05,
+        jitter_p=0.8,
+    )
+    dataset = open_dataset(data, "train")
+    options = {"workers": 2, "kind": kind, "last_step": 4}
+    left = load(data, dataset, **options, colours=True)
+    done = load(data, dataset, **options)
+    plain = load(data.model_copy(update={"jitter": (0, 0, 0), "hue": 0.0}), dataset, **options)
+    changed = 0
+    for (a,), (b,), (c,) in zip(left, done, plain):
+        assert torch.equal(a.images, c.images)
+        assert torch.equal(a.masks, b.masks)
+        assert a.colours is not None
+        assert b.colours is None
+        changed += int((a.colours != torch.tensor([1.0, 1.0, 1.0, 0.0])).any(1).sum())
+        made = normalise(a.images, colours=a.colours, covered=a.covered)
+        assert (made - normalise(b.images)).abs().max() <= 3 / (255 * min(IMAGENET_STD))
+    assert 16 < changed < 32

@@ -125,8 +125,8 @@ def test_a_score_that_knows_the_ranks_is_found(zygote, tmp_path: Path) -> None: 
 
 
 DRAWN_ANEW = """
-from segtrain.data import loader
-loader.rng_for = lambda *key: np.random.default_rng()
+from segtrain.data import sample
+sample.rng_for = lambda *key: np.random.default_rng()
 """
 
 
@@ -136,8 +136,8 @@ def test_pixels_that_differ_are_found(zygote, tmp_path: Path) -> None:  # type: 
 
 NO_CHECK = """
 from segtrain.data.audit import audit
-from segtrain.train import session
-session.check_before_training = audit
+from segtrain.train import faults
+faults.check_before_training = lambda split, **settings: audit(split)
 """
 
 

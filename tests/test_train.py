@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from segtrain.config import load_config
+from segtrain.data import native
 from segtrain.errors import EXIT_ERROR, EXIT_RESUMABLE
 from segtrain.observe.journal import read_journal
 from segtrain.train import checkpoint
@@ -130,6 +131,19 @@ def test_killed_at_random_moments_it_consumes_the_same(zygote, tmp_path: Path, w
         if killed >= 20:
             return
     pytest.fail(f"only {killed} kills")
+
+
+def test_another_decoder_than_before_is_said(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    if not native.available():
+        pytest.skip(f"no native decoder here: {native.describe()}")
+    out = tmp_path / "run"
+    first = zygote.start(*command(out), SEGTRAIN_NATIVE="0")
+    assert first.wait() == 0, first.output
+    assert "packages (SEGTRAIN_NATIVE=0)" in first.output
+    (out / "checkpoints/step-00000012.pt").unlink()
+    second = zygote.start(*command(out))
+    assert second.wait() == 0, second.output
+    assert "made by the packages decoder, from now on by the native one" in second.output
 
 
 def test_killed_and_resumed_on_another_world_size(zygote, tmp_path: Path, whole: Path) -> None:  # type: ignore[no-untyped-def]

@@ -63,7 +63,7 @@ def run(
             alive = process.poll() is None
             before, times = len(times), _step_times(marks)
             for step in {1, warmup, warmup + steps} & set(range(before + 1, len(times) + 1)):
-                cpu[step] = _tree_cpu(process.pid), _machine_cpu()
+                cpu[step] = tree_cpu(process.pid), machine_cpu()
             if len(times) < warmup + steps and (not alive or time.time() - started > timeout):
                 why = "took too long" if alive else f"ended with code {process.returncode}"
                 error = f"{why} after {len(times)} steps: {_cause(folder / 'output.txt')}"
@@ -110,7 +110,7 @@ def _cause(output: Path) -> str:
     return (errors or lines or ["no output"])[-1][:300]
 
 
-def _processes() -> dict[int, tuple[int, float]]:
+def running() -> dict[int, tuple[int, float]]:
     """{pid: (parent, CPU seconds with those of reaped children)} of the machine."""
     found = {}
     for entry in os.listdir("/proc"):
@@ -121,7 +121,7 @@ def _processes() -> dict[int, tuple[int, float]]:
     return found
 
 
-def _tree(root: int, processes: dict[int, tuple[int, float]]) -> list[int]:
+def tree_of(root: int, processes: dict[int, tuple[int, float]]) -> list[int]:
     """``root`` and its descendants, parents first."""
     tree = [root]
     for pid in tree:
@@ -129,12 +129,12 @@ def _tree(root: int, processes: dict[int, tuple[int, float]]) -> list[int]:
     return tree
 
 
-def _tree_cpu(root: int) -> float:
-    processes = _processes()
-    return sum(processes[pid][1] for pid in _tree(root, processes) if pid in processes)
+def tree_cpu(root: int) -> float:
+    processes = running()
+    return sum(processes[pid][1] for pid in tree_of(root, processes) if pid in processes)
 
 
-def _machine_cpu() -> float:
+def machine_cpu() -> float:
     """Core seconds that the machine's allowed cores were busy, since boot."""
     total = 0.0
     allowed = {f"cpu{core}" for core in os.sched_getaffinity(0)}
@@ -148,7 +148,7 @@ def _machine_cpu() -> float:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Kill the tree: its root first, so that no launcher starts anything anew."""
-    for pid in _tree(process.pid, _processes()):
+    for pid in tree_of(process.pid, running()):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     process.wait()

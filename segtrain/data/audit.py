@@ -2,106 +2,136 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import re
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from segtrain.data import decode
+from segtrain.data import native
 from segtrain.data.datasets import Dataset
+from segtrain.data.pixels import size_of
 from segtrain.data.statistics import AuditReport, cache_folder, class_weights, load, save
+from segtrain.data.tiles import Tiles
 from segtrain.errors import DataError
 
 __all__ = ["AuditReport", "audit", "check_before_training", "class_weights"]
 
-VERSION = 1  # of the cached statistics
+VERSION = 2  # of the cached statistics
 _SHOWN = 20  # faults in one error; the rest is counted
+_WINDOW = 1024  # samples that are on their way at once
 _SMEARED = 0.15  # see _smear: CamVid's masks stay below 0.02, resized with bilinear interpolation they pass 0.3
 
 
-def check_before_training(dataset: Dataset, workers: int | None = None) -> AuditReport:
-    """The audit without decoding images (header and end of each are looked at), from the cache where nothing changed.
+def check_before_training(dataset: Dataset, workers: int | None = None, faults: str = "error") -> AuditReport:
+    """The audit, from the cache where nothing changed.
 
-    Raises one DataError with the first 20 faults and the number of the others, or for a split that is all void.
+    Raises one DataError with the first 20 faults and the place of a list of all where there are more; with ``faults`` "skip"
+    only where every sample is faulty. Raises DataError for a split that is all void as well.
     """
-    report = audit(dataset, workers, decode_images=False)
-    if report.faults:
-        shown = [message for _, message in report.faults[:_SHOWN]]
-        rest = len(report.faults) - len(shown)
-        where = f"{dataset.name} {dataset.split}"
-        lines = [f"{where}: {len(report.faults)} faults" if len(shown) > 1 else f"{where}:", *shown]
-        if rest:
-            lines.append(f"and {rest} more: `segtrain data check` lists them all")
-        raise DataError(" ".join(lines) if len(shown) == 1 else "\n  ".join(lines))
+    report = audit(dataset, workers)
+    where = f"{dataset.name} {dataset.split}"
+    if report.faults and (faults == "error" or len(report.bad) == len(dataset)):
+        messages = [message for _, message in report.faults]
+        if len(messages) == 1:
+            raise DataError(f"{where}: {messages[0]}")
+        lines = [
+            f"{where}: {len(messages):,} faults in {len(report.bad):,} of {len(dataset):,} samples",
+            *messages[:_SHOWN],
+        ]
+        if len(messages) > _SHOWN:
+            lines.append(f"and {len(messages) - _SHOWN:,} more: {_listed(dataset, messages)}")
+        if len(report.bad) < len(dataset):
+            lines.append("repair or remove the files, or train on the others: data.faults=skip")
+        raise DataError("\n  ".join(lines))
     if not report.pixels.any():
-        raise DataError(
-            f"{dataset.name} {dataset.split}: every pixel is void: check data.label_map and data.ignore_index"
-        )
+        raise DataError(f"{where}: every pixel is void: check data.label_map and data.ignore_index")
     return report
+
+
+def _listed(dataset: Dataset, messages: list[str]) -> str:
+    """Where all faults stand: a file of the cache folder, or the command that prints them."""
+    place = cache_folder() / f"faults-{_file_name(dataset.name)}-{_file_name(dataset.split)}.txt"
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text("\n".join(messages) + "\n", encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return "`segtrain data check` lists them all"
+    return f"{place} lists them all"
+
+
+def _file_name(text: str) -> str:
+    return re.sub(r"[^\w.-]", "_", text)
 
 
 def audit(dataset: Dataset, workers: int | None = None, decode_images: bool = True, cache: bool = True) -> AuditReport:
     """Read every image and mask of a split in parallel threads; faults are collected, not raised.
 
-    The statistics of a faultless split are kept under ``$SEGTRAIN_CACHE`` (default ~/.cache/segtrain) and used again as
-    long as no file of it changes its name, size or time; ``cache=False`` always reads.
+    ``decode_images=False`` looks at the header and the end of each image alone. The report is kept under ``$SEGTRAIN_CACHE``
+    (default ~/.cache/segtrain), faults included, and used again as long as no file of the split changes its name, size or
+    time; ``cache=False`` always reads.
     """
-    try:
-        key, absent = _key(dataset), False
-    except DataError:  # a file is gone: the scan will say which
-        key, absent = "", True
-    place = cache_folder() / f"audit-{key}.json"
-    if cache and not absent:
+    stamped = _stamps(dataset)
+    fingerprint = dataset.fingerprint(stamped)
+    place = cache_folder() / f"audit-{_key(dataset, stamped, fingerprint)}.json"
+    notes: list[str] = []
+    if cache:
         kept, note = load(place)
         if kept is not None and (kept.decoded or not decode_images):
             return kept
-    else:
-        note = ""
-    report = _scan(dataset, workers or _cores(), decode_images, "" if absent else dataset.fingerprint())
-    notes = [note] if note else []
-    if cache and not report.faults and not absent:
+        notes = [note] if note else []
+    report, passing = _scan(dataset, workers or _cores(), decode_images, fingerprint)
+    if cache and not passing:
         notes += save(place, report)
     return replace(report, notes=tuple(notes))
 
 
 @dataclass(frozen=True)
 class _Found:
-    """One sample: pixels of each mask value (int64 [256] or None), size, faults, and what looks odd."""
+    """One sample: pixels of each mask value (int64 [256], None where it is faulty), size, faults, and what looks odd."""
 
     counts: np.ndarray | None
     size: tuple[int, int] | None
     faults: tuple[tuple[str, str], ...] = ()
     smeared: bool = False
     turned: bool = False
+    passing: bool = False  # a fault of reading: of the disk, the network or the rights, which may be gone the next time
 
 
-def _scan(dataset: Dataset, workers: int, decode_images: bool, fingerprint: str) -> AuditReport:
+def _scan(dataset: Dataset, workers: int, decode_images: bool, fingerprint: str) -> tuple[AuditReport, bool]:
+    """And whether a file could not be read, which may be otherwise the next time."""
     labels = dataset.labels
     counts, images_with = np.zeros(256, np.int64), np.zeros(256, np.int64)
     sizes: Counter[tuple[int, int]] = Counter()
     faults: list[tuple[str, str]] = []
+    bad: list[int] = []
+    passing = False
     odd: dict[str, list[str]] = {"empty": [], "smeared": [], "turned": []}
+    tiles = Tiles.of(dataset)
     with ThreadPoolExecutor(max(1, workers)) as pool:
-        for entry, found in zip(
-            dataset.entries, pool.map(lambda i: _inspect(dataset, i, decode_images), range(len(dataset)))
-        ):
-            faults += found.faults
-            if found.size:
+        for begin in range(0, len(dataset), _WINDOW):  # a pool takes in all that it is given at once
+            window = range(begin, min(begin + _WINDOW, len(dataset)))
+            for index, found in zip(window, pool.map(lambda i: _inspect(dataset, i, decode_images, tiles), window)):
+                if found.faults or found.counts is None or found.size is None:
+                    faults += found.faults
+                    bad.append(index)
+                    passing |= found.passing
+                    continue
                 sizes[found.size] += 1
-            if found.counts is not None:
                 counts += found.counts
                 images_with += found.counts > 0
                 if found.counts[labels.ignore_index] == found.counts.sum():
-                    odd["empty"].append(str(entry.mask))
-            if found.smeared:
-                odd["smeared"].append(str(entry.mask))
-            if found.turned:
-                odd["turned"].append(entry.image)
+                    odd["empty"].append(str(dataset.entries[index].mask))
+                if found.smeared:
+                    odd["smeared"].append(str(dataset.entries[index].mask))
+                if found.turned:
+                    odd["turned"].append(dataset.entries[index].image)
     pixels = counts[: labels.num_classes].copy()
-    return AuditReport(
+    report = AuditReport(
         name=dataset.name,
         split=dataset.split,
         fingerprint=fingerprint,
@@ -112,35 +142,61 @@ def _scan(dataset: Dataset, workers: int, decode_images: bool, fingerprint: str)
         images_with=images_with[: labels.num_classes].copy(),
         sizes=dict(sizes.most_common()),
         faults=tuple(faults),
+        bad=np.array(bad, np.int64),
         warnings=tuple(_warnings(labels.names, pixels, odd)),
         decoded=decode_images,
     )
+    return report, passing
 
 
-def _inspect(dataset: Dataset, index: int, decode_images: bool) -> _Found:
+def _inspect(dataset: Dataset, index: int, decode_images: bool, tiles: Tiles) -> _Found:
     entry = dataset.entries[index]
     faults: list[tuple[str, str]] = []
     size: tuple[int, int] | None = dataset.drawn_size if dataset.draw else None
     mask: np.ndarray | None = None
-    turned = False
+    turned = passing = False
     try:
         if not dataset.draw:
-            header = decode.check_whole(entry.image)
+            header = dataset.header(index)
             size, turned = (header.height, header.width), header.orientation != 1
         if decode_images and not dataset.draw:
-            dataset.read_image(index)
+            _read_all(dataset, index, tiles)
     except DataError as error:
         faults.append((entry.image, str(error)))
+        passing = _of_reading(error)
     try:
         mask = dataset.read_mask(index)
     except DataError as error:
         faults.append((entry.mask or entry.image, str(error)))
+        passing |= _of_reading(error)
     if mask is None:
-        return _Found(None, size, tuple(faults), turned=turned)
+        return _Found(None, size, tuple(faults), turned=turned, passing=passing)
     if size and size != mask.shape:
         faults.append((str(entry.mask), dataset.other_size(index, size, mask.shape)))
     counts = np.bincount(mask.ravel(), minlength=256)
-    return _Found(counts, size, tuple(faults), _smear(mask, dataset.labels.ignore_index) > _SMEARED, turned)
+    return _Found(counts, size, tuple(faults), _smear(mask, dataset.labels.ignore_index) > _SMEARED, turned, passing)
+
+
+def _of_reading(error: DataError) -> bool:
+    return isinstance(error.__context__, OSError) and error.__context__.errno is not None
+
+
+def _read_all(dataset: Dataset, index: int, tiles: Tiles) -> None:
+    """Every byte of an image, by the native decoder without making pixels where that can. Raises DataError.
+
+    What is learnt of a JPEG on the way is kept: the first epoch then decodes no more of it than each crop sees.
+    """
+    if native.available():
+        try:
+            record = dataset.record(index)
+        except DataError:  # of the mask, maybe
+            pass
+        else:
+            found = native.check(record.image, 3, record.image_name)
+            if found is not None:
+                tiles.keep(index, record.image_name, found, size_of(record))
+                return
+    dataset.read_image(index)
 
 
 def _smear(mask: np.ndarray, ignore_index: int) -> float:
@@ -188,11 +244,23 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _key(dataset: Dataset) -> str:
-    """Names the content of a split on this machine: its fingerprint and the times of its files. Raises DataError."""
-    digest = hashlib.sha256(f"{VERSION} {dataset.name} {dataset.split} {dataset.root} {dataset.fingerprint()}".encode())
-    if not dataset.draw:
-        for entry in dataset.entries:
-            for path in (entry.image, entry.mask):
-                digest.update(b"%d " % (os.stat(path).st_mtime_ns if path else 0))
+def _stamps(dataset: Dataset) -> np.ndarray:
+    """``Dataset.stamps``, with -1 for files that are gone: the scan says which."""
+    try:
+        return dataset.stamps()
+    except DataError:
+        pass
+    found = np.full((len(dataset), 2, 2), -1, np.int64)
+    for place, entry in enumerate(dataset.entries):
+        for part, path in enumerate((entry.image, entry.mask)):
+            with contextlib.suppress(OSError):
+                status = os.stat(path) if path else None
+                found[place, part] = (status.st_size, status.st_mtime_ns) if status else (0, 0)
+    return found
+
+
+def _key(dataset: Dataset, stamped: np.ndarray, fingerprint: str) -> str:
+    """Names the content of a split on this machine: its fingerprint and the times of its files."""
+    digest = hashlib.sha256(f"{VERSION} {dataset.name} {dataset.split} {dataset.root} {fingerprint}".encode())
+    digest.update(np.ascontiguousarray(stamped[:, :, 1]).data)
     return digest.hexdigest()[:24]

@@ -11,7 +11,7 @@ averaged first (as in a mipmap), until it is not. Masks: nearest neighbour at pi
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cv2
 import numpy as np
@@ -20,6 +20,9 @@ from segtrain.config import Data
 
 FILL = (124, 116, 104)  # ImageNet's mean colour: zero after normalisation
 GREY = np.array([0.299, 0.587, 0.114])  # luma weights of ITU-R BT.601, as torchvision and PIL have them
+YIQ = np.array([GREY, [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]])  # of NTSC: luma, and the plane of colours
+# A quarter turn of that plane, from red towards yellow, as a map of RGB.
+TURN = np.linalg.inv(YIQ) @ np.array([[0, 0, 0], [0, 0, 1], [0, -1, 0]]) @ YIQ
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,23 @@ class Geometry:
     brightness: float = 1.0
     contrast: float = 1.0
     saturation: float = 1.0
+    hue: float = 0.0  # turns of the colour circle
+    angle: float = 0.0  # degrees about the crop's centre, see rotation.py
+
+    @property
+    def colours(self) -> tuple[float, float, float, float]:
+        """Brightness, contrast, saturation, hue; (1, 1, 1, 0) changes nothing."""
+        return self.brightness, self.contrast, self.saturation, self.hue
+
+    def plain(self) -> Geometry:
+        """The same place without colours, which are left to the device."""
+        return replace(self, brightness=1.0, contrast=1.0, saturation=1.0, hue=0.0)
+
+    def covered(self, crop: tuple[int, int]) -> tuple[int, int, int, int]:
+        """The part of the crop that the picture covers, after flipping: top, left, bottom, right in pixels of the crop."""
+        top, bottom = max(0, -self.top), min(crop[0], self.scaled[0] - self.top)
+        left, right = max(0, -self.left), min(crop[1], self.scaled[1] - self.left)
+        return (top, crop[1] - right, bottom, crop[1] - left) if self.flip else (top, left, bottom, right)
 
     def source(self, crop: tuple[int, int]) -> tuple[float, float, float, float]:
         """The crop's rectangle in source pixels: top, left, height, width; it may reach outside the image."""
@@ -54,18 +74,24 @@ def draw(
 ) -> Geometry:
     """Draw scale, place, flip and colours of one sample.
 
-    ``rng`` gives seven numbers, whatever the settings, so that the same rng gives the same relative place at every crop size.
+    ``rng`` gives ten numbers, whatever the settings, so that the same rng gives the same relative place at every crop size.
     ``scale``: least and most of this step, where it differs from ``data.scale`` (progressive size). ``centre``: a source pixel
     (y, x) that the crop is centred on, as far as the image's borders allow.
     """
-    u = rng.random(7)
+    u = rng.random(10)
     low, high = scale or data.scale
-    drawn = data.base_scale * low * (high / low) ** u[0]
+    drawn = data.base_scale * (low + (high - low) * u[0] if data.scale_law == "uniform" else low * (high / low) ** u[0])
     scaled = (max(1, round(image_size[0] * drawn)), max(1, round(image_size[1] * drawn)))
     y, x = (None, None) if centre is None else ((centre[axis] + 0.5) / image_size[axis] for axis in (0, 1))
     top, left = _place(scaled[0], crop[0], u[1], y), _place(scaled[1], crop[1], u[2], x)
-    colours = [max(0.0, 1.0 - j) + (1.0 + j - max(0.0, 1.0 - j)) * v for j, v in zip(data.jitter, u[4:])]
-    return Geometry(image_size, scaled, top, left, bool(u[3] < data.flip), *map(float, colours))
+    colours = [1.0, 1.0, 1.0, 0.0]
+    if u[8] < data.jitter_p:
+        colours = [max(0.0, 1.0 - j) + (1.0 + j - max(0.0, 1.0 - j)) * v for j, v in zip(data.jitter, u[4:7])]
+        colours.append(data.hue * (2.0 * u[7] - 1.0))
+    angle = data.rotate * (2.0 * u[9] - 1.0)
+    brightness, contrast, saturation, hue = map(float, colours)
+    flip = bool(u[3] < data.flip)
+    return Geometry(image_size, scaled, top, left, flip, brightness, contrast, saturation, hue, float(angle))
 
 
 def _place(scaled: int, crop: int, u: float, centre: float | None) -> int:
@@ -183,16 +209,26 @@ def _nearest(mask: np.ndarray, scaled: tuple[int, int], rows: slice, columns: sl
     return cv2.transpose(cv2.transpose(mask[index[0]])[index[1]])
 
 
+def colour_matrix(brightness: float, contrast: float, saturation: float, hue: float) -> np.ndarray:
+    """float64 (3, 3), the map of RGB without contrast's offset. Grey stays grey; what is not is scaled and turned.
+
+    Hue turns the plane of colours (I and Q of YIQ) by ``hue`` turns: linear and of even luma, as DALI and FFCV have it, where
+    torchvision turns the hexagon of HSV pixel by pixel.
+    """
+    angle = 2 * math.pi * hue
+    grey = np.ones((3, 1)) * GREY
+    chroma = math.cos(angle) * (np.eye(3) - grey) + math.sin(angle) * TURN
+    return np.asarray(brightness * contrast * (grey + saturation * chroma))
+
+
 def _colour(image: np.ndarray, geometry: Geometry) -> np.ndarray:
-    """Brightness, contrast, saturation (torchvision's formulas, in that order) as one affine map of colours.
+    """Brightness, contrast, saturation (torchvision's formulas), hue, in that order, as one affine map of colours.
 
     Contrast mixes with the mean grey of the brightened crop, saturation with each pixel's own grey. Values are clamped once, at
-    the end, where torchvision clamps after each of the three.
+    the end, where torchvision clamps after each of the four.
     """
-    brightness, contrast, saturation = geometry.brightness, geometry.contrast, geometry.saturation
-    if brightness == contrast == saturation == 1.0:
+    if geometry.colours == (1.0, 1.0, 1.0, 0.0):
         return image
     mean = float(GREY @ cv2.mean(image)[:3])
-    mix = saturation * np.eye(3) + (1.0 - saturation) * GREY[None, :]
-    offset = np.full((3, 1), (1.0 - contrast) * brightness * mean)
-    return cv2.transform(image, np.hstack([brightness * contrast * mix, offset]))
+    offset = np.full((3, 1), (1.0 - geometry.contrast) * geometry.brightness * mean)
+    return cv2.transform(image, np.hstack([colour_matrix(*geometry.colours), offset]))

@@ -8,11 +8,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from segtrain.data.record import Record
 from segtrain.errors import ConfigError
 
 
 class Source(Protocol):
-    """What a loader needs of a data set; ``read`` is called from several threads at once."""
+    """What a loader needs of a data set; ``read`` and ``record`` are called from several threads at once.
+
+    It pickles to little, since every worker process gets one: large tables live in memory-mapped files.
+    """
 
     @property
     def labels(self) -> Any: ...  # LabelSpace: num_classes and ignore_index
@@ -22,6 +26,7 @@ class Source(Protocol):
     def __len__(self) -> int: ...
     def read(self, index: int) -> tuple[np.ndarray, np.ndarray]: ...
     def size(self, index: int) -> tuple[int, int]: ...
+    def record(self, index: int) -> Record: ...
 
 
 class RamCache:
@@ -51,6 +56,12 @@ class RamCache:
         if kept is None:  # two threads may both read it: the same pixels, and one of the two stays
             kept = self._kept[index] = self.source.read(index)
         return kept
+
+    def record(self, index: int) -> Record:
+        """Decoded pixels and train ids."""
+        image, mask = self.read(index)
+        entry = self.entries[index]
+        return Record(image, mask, entry.image, entry.mask or "", "train")
 
 
 def _memory_limit() -> float:

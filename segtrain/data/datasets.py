@@ -5,17 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from segtrain import config
 from segtrain.data import decode, layouts, presets, scenes
 from segtrain.data.classes import find_file, label_space, read_classes
+from segtrain.data.entries import Entry
 from segtrain.data.labels import LabelSpace
-from segtrain.data.layouts import Entry
+from segtrain.data.listing import entries_of
+from segtrain.data.record import Record
+from segtrain.data.stamps import listing_text, stamps
 from segtrain.errors import DataError
 
 Draw = Callable[[int], "tuple[np.ndarray, np.ndarray]"]  # index -> image, mask
@@ -31,10 +35,11 @@ class Dataset:
     name: str
     split: str
     labels: LabelSpace
-    entries: tuple[Entry, ...]
+    entries: Sequence[Entry]
     root: str = ""
     draw: Draw | None = field(default=None, compare=False)
     drawn_size: tuple[int, int] = (0, 0)
+    notes: tuple[str, ...] = field(default=(), compare=False)  # for the user, about the listing
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -47,6 +52,15 @@ class Dataset:
         if image.shape[:2] != mask.shape:
             raise DataError(self.other_size(index, image.shape[:2], mask.shape))
         return image, mask
+
+    def record(self, index: int) -> Record:
+        """The files' bytes, or what was drawn; nothing is decoded. Raises DataError naming the file."""
+        entry = self.entries[index]
+        if self.draw:
+            image, ids = self.draw(index)
+            return Record(image, ids, entry.image, entry.mask or "", "train")
+        mask = decode.load(entry.mask)[0] if entry.mask else None
+        return Record(decode.load(entry.image)[0], mask, entry.image, entry.mask or "", "raw")
 
     def read_image(self, index: int) -> np.ndarray:
         """uint8 (H, W, 3) RGB."""
@@ -68,6 +82,12 @@ class Dataset:
         header = decode.read_header(self.entries[index].image)
         return header.height, header.width
 
+    def header(self, index: int) -> decode.Header:
+        """What the image's file says about itself, after a look at its end. Raises DataError for one that is cut off."""
+        if self.draw:
+            return decode.Header("drawn", *self.drawn_size)
+        return decode.check_whole(self.entries[index].image)
+
     def other_size(self, index: int, image: tuple[int, ...], mask: tuple[int, ...]) -> str:
         """The message for a mask that has not the size of its image."""
         entry = self.entries[index]
@@ -75,34 +95,26 @@ class Dataset:
             f"{entry.mask}: the mask has {mask[0]} x {mask[1]} = {mask[0] * mask[1]:,} pixels, its image {entry.image} has "
             f"{image[0]} x {image[1]}"
         )
-        turned = not self.draw and decode.read_header(entry.image).orientation >= 5
+        turned = self.header(index).orientation >= 5
         if turned and tuple(mask) == tuple(image[::-1]):
             return f"{message}: the image has an EXIF turn, which is not applied: store its pixels upright"
         return f"{message}: pair the right files, or resize one of them (masks by nearest)"
 
-    def fingerprint(self) -> str:
+    def stamps(self) -> np.ndarray:
+        """int64 (n, 2, 2): bytes and mtime (ns) of images and masks as they are now; 0 for what is drawn. Raises DataError."""
+        return np.zeros((len(self), 2, 2), np.int64) if self.draw else stamps(self.entries)
+
+    def fingerprint(self, stamped: np.ndarray | None = None) -> str:
         """Twelve hex digits over file names (under the root), their sizes in bytes, and the label space.
 
         The same on every machine that holds the same split; it stands beside each score as the split's hash.
+        ``stamped``: what ``stamps`` gave, where it is at hand. Raises DataError for a file that is gone.
         """
         digest = hashlib.sha256(json.dumps(self.labels.to_dict(), sort_keys=True).encode())
-        for entry in self.entries:
-            for path in (entry.image, entry.mask):
-                digest.update(f"{self._relative(path)}\0{self._bytes(path)}\n".encode(errors="surrogateescape"))
+        sizes = (self.stamps() if stamped is None else stamped)[:, :, 0]
+        for begin in range(0, len(self), 4096):
+            digest.update(listing_text(self.entries, self.root, sizes, begin, min(begin + 4096, len(self))))
         return digest.hexdigest()[:12]
-
-    def _relative(self, path: str | None) -> str:
-        return os.path.relpath(path, self.root).replace(os.sep, "/") if path and self.root else path or ""
-
-    def _bytes(self, path: str | None) -> int:
-        if self.draw or not path:
-            return 0
-        try:
-            return os.stat(path).st_size
-        except OSError as error:
-            raise DataError(
-                f"{path}: cannot be read ({error.strerror}): it was there when the split was listed"
-            ) from None
 
 
 def open_dataset(data: config.Data, split: str) -> Dataset:
@@ -113,14 +125,16 @@ def open_dataset(data: config.Data, split: str) -> Dataset:
     """
     if data.layout == "scenes":
         return _scenes(data, split)
+    if data.layout == "shards":
+        from segtrain.data.shards.reader import open_shards
+
+        return open_shards(data, split, _layout_labels(data))
     if not os.path.isdir(data.root):
         raise DataError(layouts.no_folder(data.root, "data.root"))
-    entries = layouts.LISTERS[data.layout](data, split)
-    if 0 < data.limit < len(entries):
-        entries = tuple(entries[place * len(entries) // data.limit] for place in range(data.limit))
+    entries, notes = entries_of(data, split, layouts.LISTERS[data.layout])
     labels = label_space(data, _layout_labels(data))
     name = os.path.basename(os.path.abspath(data.root))
-    return Dataset(name, split, labels, entries, os.path.abspath(data.root))
+    return Dataset(name, split, labels, entries, os.path.abspath(data.root), notes=tuple(notes))
 
 
 def _layout_labels(data: config.Data) -> LabelSpace | None:
@@ -143,6 +157,25 @@ def _layout_labels(data: config.Data) -> LabelSpace | None:
     return LabelSpace(own.names[:count], preset.palette[:count], presets.VOID, raw, own.colours or preset.colours)
 
 
+@dataclass(frozen=True)
+class _Drawn(Sequence[Entry]):
+    """Entries of generated scenes: names alone."""
+
+    kind: str
+    split: str
+    images: int
+
+    def __len__(self) -> int:
+        return self.images
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[place] for place in range(self.images)[index]]
+        place = range(self.images)[index]
+        name = f"{self.kind}/{place:05d}"
+        return Entry(name, name, {"name": f"{self.split}_{place:05d}"})
+
+
 def _scenes(data: config.Data, split: str) -> Dataset:
     """Generated street scenes: ``train`` has data.scenes of them, every other split a quarter as many of its own."""
     count = data.scenes if split == data.train_split else max(1, data.scenes // 4)
@@ -150,7 +183,7 @@ def _scenes(data: config.Data, split: str) -> Dataset:
     seed = int.from_bytes(hashlib.sha256(split.encode()).digest()[:4], "big")
     height, width = data.scene_size
     kind = f"scene{scenes.VERSION}:{split}:{height}x{width}"
-    entries = tuple(Entry(f"{kind}/{i:05d}", f"{kind}/{i:05d}", {"name": f"{split}_{i:05d}"}) for i in range(count))
+    entries = _Drawn(kind, split, count)
     labels = label_space(data, presets.SCENES)
     if labels.raw_to_train == presets.SCENES.raw_to_train:
         draw: Draw = partial(scenes.scene, seed, size=data.scene_size)

@@ -17,9 +17,10 @@ from typing import Any, BinaryIO, Union
 import cv2
 import numpy as np
 
+from segtrain.data import native
 from segtrain.errors import DataError
 
-Source = Union[str, "os.PathLike[str]", bytes]
+Source = Union[str, "os.PathLike[str]", bytes, memoryview]
 
 MAX_PIXELS = 1 << 28  # 268 million pixels: 16384 x 16384. A header that claims more is taken for a decompression bomb.
 _AGAIN = "fetch or write the file again, or take it out of the data set"
@@ -74,18 +75,24 @@ def read_header(source: Source, name: str = "") -> Header:
         raise DataError(f"{name}: cannot be read ({error.strerror or error}): check the path and its rights") from None
 
 
-def check_whole(path: str) -> Header:
+def check_whole(source: Source, name: str = "") -> Header:
     """The header, after a look at the file's end: a cut-off PNG or JPEG is found without decoding it.
 
     Raises DataError as ``read_header`` does, and for a file that ends early.
     """
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        content, name = load(source, name)
+        header = _header(io.BytesIO(content), name)
+        _refuse_cut(io.BytesIO(content), header, name)
+        return header
+    name = name or os.fspath(source)
     try:
-        with open(path, "rb") as stream:
-            header = _header(stream, path)
-            _refuse_cut(stream, header, path)
+        with open(source, "rb") as stream:
+            header = _header(stream, name)
+            _refuse_cut(stream, header, name)
             return header
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error}): check the path and its rights") from None
+        raise DataError(f"{name}: cannot be read ({error.strerror or error}): check the path and its rights") from None
 
 
 def decode_image(source: Source, name: str = "") -> np.ndarray:
@@ -95,6 +102,10 @@ def decode_image(source: Source, name: str = "") -> np.ndarray:
     """
     content, name = load(source, name)
     header = _header(io.BytesIO(content), name)
+    if header.format in ("jpeg", "png"):
+        made = native.whole(content, 3, (header.height, header.width), name)
+        if made is not None:
+            return made
     if header.format == "jpeg" and header.channels in (1, 3):
         return _decode_jpeg(content, header, name)
     if header.format == "png":
@@ -118,6 +129,9 @@ def decode_mask(source: Source, name: str = "") -> np.ndarray:
     if header.format != "png":
         array, _ = _pillow(content, name, rgb=False)
         return array
+    made = native.whole(content, 1, (header.height, header.width), name)
+    if made is not None:
+        return made
     _refuse_cut(io.BytesIO(content), header, name, crc=True)
     if header.colour_type == _PALETTE or (header.colour_type == _GREY and b"tRNS" in content):
         content = _palette_as_grey(content)

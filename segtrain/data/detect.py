@@ -7,6 +7,7 @@ import os
 
 from segtrain import config
 from segtrain.data.layouts import SUFFIXES, no_folder
+from segtrain.data.shards.foreign import splits_in
 from segtrain.errors import DataError
 
 _LIST_ENDINGS = (".csv", ".tsv", ".jsonl")
@@ -16,6 +17,9 @@ def detect(root: str) -> tuple[config.Data, tuple[str, ...]]:
     """Settings that fit a folder, and its splits ('train' first). Raises DataError when no layout fits."""
     if not os.path.isdir(root):
         raise DataError(no_folder(root, "the data folder"))
+    packed = splits_in(root, indexed=True)
+    if packed:
+        return _found(root, "shards", packed)
     if os.path.isdir(os.path.join(root, "leftImg8bit")):
         return _found(root, "cityscapes", _folders(root, "leftImg8bit"))
     if os.path.isdir(os.path.join(root, "annotations")) and os.path.isdir(os.path.join(root, "images", "training")):
@@ -37,8 +41,11 @@ def detect(root: str) -> tuple[config.Data, tuple[str, ...]]:
         ending = os.path.splitext(lists[0])[1]
         same = [os.path.splitext(name)[0] for name in lists if name.endswith(ending)]
         return _found(root, "list", same, index="{split}" + ending)
+    tars = splits_in(root)  # last: the tar that a set came in may lie beside it
+    if tars:
+        return _found(root, "shards", tars)
     raise DataError(
-        f"{root}: no known layout (CamVid, Cityscapes, ADE20K, Pascal VOC, images/ beside masks/, a CSV or JSONL list): "
+        f"{root}: no known layout (shards, CamVid, Cityscapes, ADE20K, Pascal VOC, images/ beside masks/, a CSV or JSONL list): "
         "describe it in a config with data.layout=folders, data.images=..., data.masks=..."
     )
 

@@ -68,6 +68,12 @@ class LabelSpace:
         return table
 
     @cached_property
+    def table(self) -> tuple[np.ndarray, np.ndarray]:
+        """uint8 [256] twice: the train id of each raw id of 8 bits, and whether (1) it is known."""
+        table = self._table[:256].copy()
+        return table, (table != self._unknown).astype(np.uint8)
+
+    @cached_property
     def _colour_table(self) -> np.ndarray:
         """uint8 [2 ** 24]: train id of each colour. 16 MB, made when the first RGB mask is read."""
         table = np.full(1 << 24, self._unknown, np.uint8)

@@ -5,30 +5,23 @@ Each lister turns (settings, split) into entries sorted by name, or raises one D
 
 from __future__ import annotations
 
-import csv
 import difflib
-import json
+import itertools
 import os
-from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 
 from segtrain import config
+from segtrain.data.entries import Column, Entries, Entry, Texts, TextsBuilder, pack_keys
+from segtrain.data.listing import Lister, Watch
+from segtrain.data.lists import checked, lines, listed
 from segtrain.errors import DataError
+
+__all__ = ["LISTERS", "SUFFIXES", "Entry", "no_folder"]
 
 SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".gif"))
 # Endings that annotation tools add to a mask's name. Taken off only where every mask of the split has the same one.
 _MASK_ENDINGS = ("_mask", "_masks", "_label", "_labels", "_gt", "_seg", "_L", "-mask", "-label")
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One sample of a split: where its image and mask are, and what else is known (``name``, columns of a list)."""
-
-    image: str
-    mask: str | None
-    meta: dict[str, str] = field(default_factory=dict, hash=False)
 
 
 def no_folder(folder: str, what: str) -> str:
@@ -46,184 +39,177 @@ def no_folder(folder: str, what: str) -> str:
     return f"{folder}: {what}: no such folder: {hint}"
 
 
-def files_under(folder: str, what: str, ending: str = "") -> dict[str, str]:
-    """Pictures in a folder and its subfolders: key (relative path without suffix and ``ending``) -> path, sorted.
+def files_under(folder: str, what: str, watch: Watch, ending: str = "") -> Column:
+    """Pictures in a folder and its subfolders, sorted by key (relative path without suffix and ``ending``), which is their text.
 
-    Raises DataError for a missing folder and for two files of one key.
+    Raises DataError for a missing folder, for one that cannot be read, and for two files of one key.
     """
     if not os.path.isdir(folder):
         raise DataError(no_folder(folder, what))
-    found: dict[str, str] = {}
-    for place, folders, names in os.walk(folder, followlinks=True):
-        folders.sort()
-        for name in sorted(names):
-            stem, suffix = os.path.splitext(name)
-            if name.startswith(".") or suffix.lower() not in SUFFIXES or not stem.endswith(ending):
-                continue
-            path = os.path.join(place, name)
-            key = os.path.relpath(os.path.join(place, stem[: len(stem) - len(ending)]), folder).replace(os.sep, "/")
-            if key in found:
-                raise DataError(f"{path}: {found[key]} has the same name: keep one of them")
-            found[key] = path
-    return dict(sorted(found.items()))
+    rows: list[str] = []  # key, "\0", number of what follows the key: sorts as the keys do, and is one object a file
+    tails: dict[str, int] = {}
+    _walk(folder, "", ending, rows, tails, watch)
+    rows.sort()
+    texts, codes = pack_keys(rows)
+    files = Column(texts, os.path.join(folder, ""), ("", *tails), codes)
+    for index in _repeated(files.texts):
+        first, second = sorted((files[index] or "", files[index + 1] or ""))
+        raise DataError(f"{second}: {first} has the same name: keep one of them")
+    return files
 
 
-def pair(images: dict[str, str], masks: dict[str, str], where: str) -> tuple[Entry, ...]:
+def _walk(folder: str, below: str, ending: str, rows: list[str], tails: dict[str, int], watch: Watch) -> None:
+    """Adds the pictures of one folder and of those in it, links followed; ``below`` is its own key with a slash."""
+    inner = []
+    numbers: dict[str, int | None] = {}  # suffix -> number of its tail; None: no picture
+    try:
+        with os.scandir(watch.look(folder)) as listing:
+            for item in listing:
+                name = item.name
+                if _is_folder(item):
+                    inner.append(name)
+                    continue
+                stem, _, suffix = name.rpartition(".")
+                if not stem or name[0] == "." or (ending and not stem.endswith(ending)):
+                    continue
+                if suffix not in numbers:
+                    known = f".{suffix}".lower() in SUFFIXES
+                    numbers[suffix] = tails.setdefault(f"{ending}.{suffix}", len(tails) + 1) if known else None
+                number = numbers[suffix]
+                if number is not None:
+                    rows.append(f"{below}{stem[: len(stem) - len(ending)]}\0{chr(number)}")
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be listed ({error.strerror or error}): check its rights") from None
+    for name in inner:
+        _walk(os.path.join(folder, name), f"{below}{name}/", ending, rows, tails, watch)
+
+
+def _is_folder(item: os.DirEntry[str]) -> bool:
+    try:
+        return item.is_dir()
+    except OSError:  # a link that leads to itself
+        return False
+
+
+def _repeated(texts: Texts) -> Iterator[int]:
+    """Places in a sorted row of strings that the next one repeats."""
+    return (place for place, (text, after) in enumerate(itertools.pairwise(texts)) if text == after)
+
+
+def pair(images: Column, masks: Column, where: str) -> Entries:
     """Entries of images and masks of the same key. Raises DataError listing those that stand alone."""
-    if not images:
+    if not len(images):
         raise DataError(
             f"{where}: the split holds no image ({', '.join(sorted(SUFFIXES))}): check the folder and data.split"
         )
-    ending = next((e for e in _MASK_ENDINGS if masks and all(key.endswith(e) for key in masks)), "")
-    if ending and not set(masks) & set(images):
-        masks = {key[: -len(ending)]: path for key, path in masks.items()}
+    if not images.texts.same(masks.texts):
+        masks = _without_ending(images, masks)
     problems = []
     for odd, what in (
-        ([path for key, path in images.items() if key not in masks], "without a mask"),
-        ([path for key, path in masks.items() if key not in images], "(masks) without an image"),
+        (_alone(images, masks), "without a mask"),
+        (_alone(masks, images), "(masks) without an image"),
     ):
-        if odd:
-            shown = ", ".join(odd[:5]) + (f" and {len(odd) - 5} more" if len(odd) > 5 else "")
-            problems.append(f"{len(odd)} file{'s' * (len(odd) > 1)} {what}: {shown}")
+        shown = list(itertools.islice(odd, 5))
+        if shown:
+            rest = sum(1 for _ in odd)
+            listed = ", ".join(shown) + (f" and {rest} more" if rest else "")
+            count = len(shown) + rest
+            problems.append(f"{count} file{'s' * (count > 1)} {what}: {listed}")
     if problems:
         raise DataError(
             f"{where}: {'; '.join(problems)}: an image and its mask have the same name: add or take out files"
         )
-    return tuple(Entry(path, masks[key], {"name": key}) for key, path in images.items())
+    return Entries(images, Column(images.texts, masks.prefix, masks.tails, masks.codes), {"name": Column(images.texts)})
 
 
-def camvid(data: config.Data, split: str) -> tuple[Entry, ...]:
+def _without_ending(images: Column, masks: Column) -> Column:
+    """Masks whose keys all have one known ending lose it, if none fits an image as it is."""
+    ending = next((e for e in _MASK_ENDINGS if len(masks) and all(str(key).endswith(e) for key in masks.texts)), "")
+    if not ending or sum(1 for _ in _alone(masks, images)) < len(masks):
+        return masks
+    assert masks.codes is not None
+    rows = [f"{str(key)[: -len(ending)]}\0{chr(code)}" for key, code in zip(masks.texts, masks.codes.tolist())]
+    rows.sort()
+    texts, codes = pack_keys(rows)
+    return Column(texts, masks.prefix, tuple(ending + tail for tail in masks.tails), codes)
+
+
+def _alone(these: Column, those: Column) -> Iterator[str]:
+    """Files of the first column whose key the second one lacks. Both are sorted, so no table is needed."""
+    if these.texts.same(those.texts):
+        return
+    others = iter(those.texts)
+    other = next(others, None)
+    for place, key in enumerate(these.texts):
+        while other is not None and str(other) < str(key):
+            other = next(others, None)
+        if other != key:
+            yield str(these[place])
+
+
+def camvid(data: config.Data, split: str, watch: Watch) -> Entries:
     """SegNet's form of CamVid: ``val/NAME`` beside ``valannot/NAME``."""
     images, masks = os.path.join(data.root, split), os.path.join(data.root, split + "annot")
     return pair(
-        files_under(images, f"images of split {split!r}"), files_under(masks, f"masks of split {split!r}"), images
-    )
-
-
-def cityscapes(data: config.Data, split: str) -> tuple[Entry, ...]:
-    """``leftImg8bit/val/CITY/NAME_leftImg8bit.png`` beside ``gtFine/val/CITY/NAME_gtFine_labelIds.png``."""
-    images, masks = (os.path.join(data.root, part, split) for part in ("leftImg8bit", "gtFine"))
-    return pair(
-        files_under(images, f"images of split {split!r}", "_leftImg8bit"),
-        files_under(masks, f"masks of split {split!r}", "_gtFine_labelIds"),
+        files_under(images, f"images of split {split!r}", watch),
+        files_under(masks, f"masks of split {split!r}", watch),
         images,
     )
 
 
-def ade20k(data: config.Data, split: str) -> tuple[Entry, ...]:
+def cityscapes(data: config.Data, split: str, watch: Watch) -> Entries:
+    """``leftImg8bit/val/CITY/NAME_leftImg8bit.png`` beside ``gtFine/val/CITY/NAME_gtFine_labelIds.png``."""
+    images, masks = (os.path.join(data.root, part, split) for part in ("leftImg8bit", "gtFine"))
+    return pair(
+        files_under(images, f"images of split {split!r}", watch, "_leftImg8bit"),
+        files_under(masks, f"masks of split {split!r}", watch, "_gtFine_labelIds"),
+        images,
+    )
+
+
+def ade20k(data: config.Data, split: str, watch: Watch) -> Entries:
     """``images/validation/NAME.jpg`` beside ``annotations/validation/NAME.png``; val and train are short names."""
     folder = {"train": "training", "val": "validation"}.get(split, split)
     images, masks = (os.path.join(data.root, part, folder) for part in ("images", "annotations"))
     return pair(
-        files_under(images, f"images of split {split!r}"), files_under(masks, f"masks of split {split!r}"), images
+        files_under(images, f"images of split {split!r}", watch),
+        files_under(masks, f"masks of split {split!r}", watch),
+        images,
     )
 
 
-def folders(data: config.Data, split: str) -> tuple[Entry, ...]:
+def folders(data: config.Data, split: str, watch: Watch) -> Entries:
     """Two folders named by data.images and data.masks, in which ``{split}`` stands for the split."""
     images, masks = (os.path.join(data.root, text.replace("{split}", split)) for text in (data.images, data.masks))
-    return pair(files_under(images, "data.images"), files_under(masks, "data.masks"), images)
+    return pair(files_under(images, "data.images", watch), files_under(masks, "data.masks", watch), images)
 
 
-def voc(data: config.Data, split: str) -> tuple[Entry, ...]:
+def voc(data: config.Data, split: str, watch: Watch) -> Entries:
     """``ImageSets/Segmentation/val.txt`` names files of ``JPEGImages`` and ``SegmentationClass`` (``...ClassAug`` for *aug*)."""
     root = next(
         (
             r
             for sub in ("", "VOC2012", "VOCdevkit/VOC2012")
-            if os.path.isdir(os.path.join(r := os.path.join(data.root, sub), "JPEGImages"))
+            if os.path.isdir(watch.look(os.path.join(r := os.path.join(data.root, sub), "JPEGImages")))
         ),
         None,
     )
     if root is None:
         raise DataError(no_folder(os.path.join(data.root, "JPEGImages"), "images of Pascal VOC"))
-    listed = os.path.join(root, "ImageSets", "Segmentation", f"{split}.txt")
-    names = [line.split()[0] for line in _lines(listed) if line.strip()]
-    augmented = os.path.join(root, "SegmentationClassAug")
+    source = os.path.join(root, "ImageSets", "Segmentation", f"{split}.txt")
+    names = TextsBuilder()
+    for line in lines(watch.look(source)):
+        if line.strip():
+            names.append(line.split()[0])
+    texts = names.done()
+    augmented = watch.look(os.path.join(root, "SegmentationClassAug"))
     masks = augmented if split.endswith("aug") and os.path.isdir(augmented) else os.path.join(root, "SegmentationClass")
-    rows = [(os.path.join(root, "JPEGImages", f"{n}.jpg"), os.path.join(masks, f"{n}.png"), {"name": n}) for n in names]
-    return _listed(rows, listed)
+    image = Column(texts, os.path.join(root, "JPEGImages", ""), (".jpg",))
+    mask = Column(texts, os.path.join(masks, ""), (".png",))
+    return checked(Entries(image, mask, {"name": Column(texts)}), source, watch)
 
 
-def listed(data: config.Data, split: str) -> tuple[Entry, ...]:
-    """A CSV (or .tsv) with the columns image and mask, or JSONL with those keys; paths are under data.root or absolute.
-
-    Other columns become the entry's metadata. A file for all splits (no ``{split}`` in data.index) has a column ``split``.
-    """
-    path = os.path.join(data.root, data.index.replace("{split}", split))
-    rows = _json_rows(path) if path.endswith((".jsonl", ".ndjson", ".json")) else _csv_rows(path)
-    keys = {key for row in rows for key in row}
-    missing = [key for key in ("image", "mask") if key not in keys]
-    if rows and missing:
-        near = difflib.get_close_matches(missing[0], sorted(keys), n=1)
-        hint = f"rename {near[0]!r}" if near else f"it has {', '.join(sorted(keys)) or 'none'}"
-        raise DataError(f"{path}: no column {missing[0]!r}: {hint}")
-    if "{split}" not in data.index and "split" in keys:
-        rows = [row for row in rows if row.get("split") == split]
-    empty = [str(number) for number, row in enumerate(rows, 1) if not row.get("image") or not row.get("mask")]
-    if empty:
-        raise DataError(f"{path}: {len(empty)} rows of the split without image or mask: rows {', '.join(empty[:5])}")
-    joined = [
-        (
-            os.path.join(data.root, row["image"]),
-            os.path.join(data.root, row["mask"]),
-            {"name": os.path.splitext(row["image"])[0], **{k: v for k, v in row.items() if k not in ("image", "mask")}},
-        )
-        for row in rows
-    ]
-    return _listed(joined, path)
-
-
-def _lines(path: str) -> list[str]:
-    if not os.path.isfile(path):
-        folder = os.path.dirname(path) or "."
-        there = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-        near = difflib.get_close_matches(os.path.basename(path), there, n=1, cutoff=0.4)
-        raise DataError(
-            f"{path}: no such list: " + (f"did you mean {near[0]!r}?" if near else "check data.root and the split")
-        )
-    try:
-        return Path(path).read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({error}): write it in UTF-8") from None
-
-
-def _csv_rows(path: str) -> list[dict[str, str]]:
-    lines = _lines(path)
-    reader = csv.DictReader(lines, delimiter="\t" if path.endswith(".tsv") else ",", skipinitialspace=True)
-    return [{(k or "").strip(): v or "" for k, v in row.items() if isinstance(v, str) or v is None} for row in reader]
-
-
-def _json_rows(path: str) -> list[dict[str, str]]:
-    rows = []
-    for number, line in enumerate(_lines(path), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise DataError(f"{path}: line {number} is no JSON ({error.msg}): write one object a line") from None
-        if not isinstance(row, dict):
-            raise DataError(f'{path}: line {number} is no object: write {{"image": ..., "mask": ...}}')
-        rows.append({str(key): "" if value is None else str(value) for key, value in row.items()})
-    return rows
-
-
-def _listed(rows: Iterable[tuple[str, str, dict[str, str]]], source: str) -> tuple[Entry, ...]:
-    """Entries of a list, whose files must exist and whose images must differ."""
-    entries = tuple(Entry(*row) for row in rows)
-    if not entries:
-        raise DataError(f"{source}: the split holds no row: check the list and data.split")
-    double = [image for image, count in Counter(entry.image for entry in entries).items() if count > 1]
-    absent = [path for entry in entries for path in (entry.image, entry.mask) if path and not os.path.isfile(path)]
-    for odd, what in ((double, "are listed twice"), (absent, "do not exist")):
-        if odd:
-            shown = ", ".join(odd[:5]) + (f" and {len(odd) - 5} more" if len(odd) > 5 else "")
-            raise DataError(f"{source}: {len(odd)} files {what}: {shown}: correct the list")
-    return entries
-
-
-LISTERS: dict[str, Callable[[config.Data, str], tuple[Entry, ...]]] = {
+LISTERS: dict[str, Lister] = {
     "camvid": camvid,
     "cityscapes": cityscapes,
     "ade20k": ade20k,

@@ -1,17 +1,17 @@
 """How do samples get from the disk into batches, ahead of the device?
 
-Threads are the workers: decoders and OpenCV release the GIL, and a batch needs no copy between processes. Each sample is written
-straight into its place in the batch (uint8; pinned where asked). What a sample is depends on (seed, epoch, id) alone, so the
-number of workers changes speed and nothing else. Steps are jobs in a queue of bounded length: that bounds memory.
+Workers (threads or processes, see crew/workers.py) write each sample straight into its place in the batch: uint8, in memory that is made
+once and used again (see crew/memory.py). What a sample is depends on (seed, epoch, id) alone, so workers change speed and nothing
+else. Steps are jobs in a queue of bounded length: that bounds memory.
 """
 
 from __future__ import annotations
 
-import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+import math
+import socket
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import cv2
@@ -19,116 +19,87 @@ import numpy as np
 import torch
 
 from segtrain.config import Data
-from segtrain.data.augment import apply, class_centre, draw
 from segtrain.data.cache import RamCache, Source
+from segtrain.data.crew.job import Job
+from segtrain.data.crew.memory import Ring
+from segtrain.data.crew.pace import Pace
+from segtrain.data.crew.run import Run
+from segtrain.data.crew.workers import Crew
 from segtrain.data.normalise import IMAGENET_MEAN as IMAGENET_MEAN
 from segtrain.data.normalise import IMAGENET_STD as IMAGENET_STD
 from segtrain.data.normalise import normalise as normalise
-from segtrain.data.order import CLASS, rank_slice, rng_for, samples
-from segtrain.errors import DataError, SegtrainError
+from segtrain.data.order import rank_slice, samples
+from segtrain.data.sample import COLOURS, Sampler, Task, colours_in, named, whole
+from segtrain.errors import ConfigError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+_AT_ONCE = 64  # steps
+
 
 @dataclass
 class Batch:
-    """One micro-batch of one rank."""
+    """One micro-batch of one rank. Its tensors lie in memory that is used again: they hold these pixels until the next step is
+    asked for. Who keeps them longer clones them."""
 
     images: torch.Tensor  # uint8 (n, H, W, 3), RGB
     masks: torch.Tensor  # uint8 (n, H, W), train ids
     ids: np.ndarray  # int64 [n], places in the data set
     epochs: np.ndarray  # int64 [n]
+    colours: torch.Tensor | None = None  # float32 (n, 4), see normalise: where colours are left to the device
+    covered: torch.Tensor | None = None  # int32 (n, 4)
 
 
-def worker_count(setting: int | str, ranks: int = 1, cpu_training: bool = False) -> int:
-    """Decoding threads of a rank: the setting, or for 'auto' this rank's share of the cores it may run on (at most 16).
+def worker_kind(data: Data) -> str:
+    """'thread' or 'process'. auto: threads, as decoders let go of Python's lock; processes for transforms, which may not.
 
-    Where the model trains on the CPU, one: it fills the gaps that compute leaves and takes no more cores from it.
+    Raises ConfigError for processes that would each keep a copy of the cached images.
     """
-    if setting != "auto":
-        return int(setting)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return 1 if cpu_training else max(1, min(16, cores // max(1, ranks)))
+    kind = data.worker_kind
+    if kind == "process" and data.cache == "ram":
+        raise ConfigError(
+            "data.worker_kind=process: each process would keep its own copy of data.cache=ram: set data.cache=off, or "
+            "data.worker_kind=thread"
+        )
+    if kind == "auto":
+        kind = "process" if data.transforms and data.cache == "off" and hasattr(socket, "send_fds") else "thread"
+    return kind
 
 
-@dataclass
-class _Job:
-    """Calls that fill ``result``; independent of each other."""
-
-    calls: list[Callable[[], None]]
-    result: Any
-
-
-def _in_order(jobs: Iterable[_Job], workers: int, ahead: int) -> Iterator[Any]:
-    """Results of ``jobs`` in order, with at most ``ahead`` jobs begun and not yet given out.
-
-    The first call that raises ends it, when its job's turn comes. Ends with all threads gone, however it ends.
-    """
-    if workers == 0:
-        for job in jobs:
-            for call in job.calls:
-                call()
-            yield job.result
-        return
-    source = iter(jobs)
-    waiting: deque[tuple[list[Future[None]], Any]] = deque()
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="segtrain-data")
-
-    def top_up() -> None:
-        while len(waiting) < ahead:
-            job = next(source, None)
-            if job is None:
-                return
-            waiting.append(([pool.submit(call) for call in job.calls], job.result))
-
-    try:
-        top_up()
-        while waiting:
-            futures, result = waiting.popleft()
-            for future in futures:
-                future.result()
-            top_up()
-            yield result
-            del futures, result
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _named(source: Source, index: int, error: Exception) -> SegtrainError:
-    """An error of a worker, with the file in its text."""
-    if isinstance(error, SegtrainError):
-        return error
-    entry = source.entries[index]
-    files = f"{entry.image} with {entry.mask}" if entry.mask else str(entry.image)
-    return DataError(f"{files}: {type(error).__name__}: {' '.join(str(error).split())}: repair or remove the files")
-
-
-def _sizes(source: Source, index: int, image: np.ndarray, mask: np.ndarray, rule: str) -> str:
-    entry = source.entries[index]
-    return (
-        f"{entry.image}: the image has {image.shape[0]}x{image.shape[1]} pixels, its mask {entry.mask} "
-        f"{mask.shape[0]}x{mask.shape[1]}: both must be {rule}"
-    )
+def colours_on_device(data: Data, device: str) -> bool:
+    """auto: with CUDA, where the cores are the scarcer; not with rotation or transforms of the user's own, which come after."""
+    after = data.transforms or data.rotate
+    return data.colour == "device" or (data.colour == "auto" and device == "cuda" and not after)
 
 
 class _Loader:
-    """Iterates once at a time; closing ends the threads."""
+    """Iterates once at a time, with a crew of its own or one that is lent; closing ends its own crew."""
 
-    _running: Any = None
+    pin_memory = False
+    _running: Run | None = None
 
-    def _jobs(self) -> Iterator[_Job]:
+    def _jobs(self, ring: Ring) -> Generator[Job, None, None]:
         raise NotImplementedError
 
-    def _start(self, workers: int, ahead: int) -> Iterator[Any]:
+    def _start(self, crew: Crew | None, workers: int, kind: str, ahead: int, pace: Pace | None = None) -> Iterator[Any]:
         self.close()
         # OpenCV's own threads would fight with the workers and with the model.
         cv2.setNumThreads(1)
-        self._running = _in_order(self._jobs(), workers, ahead)
+        self._running = Run(self._jobs, self.pin_memory, crew or Crew(workers, kind), crew is None, ahead, pace)
         return self._running
 
+    def ready(self) -> bool:
+        """Whether the next item is there already."""
+        return self._running is not None and self._running.ready()
+
+    def first(self) -> None:
+        """Wait until the next item is there; that is timed by nobody."""
+        if self._running is not None:
+            self._running.first()
+
     def close(self) -> None:
-        """End the threads; what they had read ahead is dropped."""
+        """End the pass: what was read ahead is dropped."""
         if self._running is not None:
             self._running.close()
             self._running = None
@@ -144,7 +115,9 @@ class TrainLoader(_Loader):
     """Yields for each step from ``first_step`` to ``last_step - 1`` this rank's micro-batches: ``list[Batch]``.
 
     ``size_at(step)`` gives the crop (height, width) and the (least, most) random scale. ``workers=0`` reads in the consumer's thread.
-    ``prefetch`` micro-batches (at least one step) are made ahead.
+    ``prefetch`` micro-batches (at least one step) are made ahead. ``crew``: lent workers, instead of ``workers`` of ``kind``;
+    ``pace`` then says how many of them are needed. ``transforms``: objects in place of ``data.transforms``.
+    ``colours``: leave them to the device, with what it needs for that in each Batch.
     Raises ConfigError where the batch is too small for the ranks, DataError where there are no samples or a file is bad.
     """
 
@@ -163,78 +136,96 @@ class TrainLoader(_Loader):
         size_at: Callable[[int], tuple[tuple[int, int], tuple[float, float]]] | None = None,
         pin_memory: bool = False,
         workers: int = 0,
+        kind: str = "thread",
         prefetch: int = 4,
+        crew: Crew | None = None,
+        pace: Pace | None = None,
+        transforms: Any = None,
+        colours: bool = False,
     ) -> None:
         if not len(dataset):
             samples(seed, 0, 0, 0)  # says what is wrong
         self.dataset: Source = dataset
         if data.cache == "ram" and not isinstance(dataset, RamCache):
             self.dataset = RamCache(dataset)
+        self.sampler = Sampler(self.dataset, data, seed, transforms)
         self.data, self.seed, self.batch_size = data, seed, batch_size
         self.parts = [rank_slice(batch_size, world, rank, accumulate, micro) for micro in range(accumulate)]
         self.first_step, self.last_step = first_step, last_step
         self.size_at = size_at or (lambda step: (data.crop, data.scale))
-        self.pin_memory, self.workers = pin_memory, workers
-        self.ahead = max(1, prefetch // accumulate)
+        self.pin_memory, self.workers, self.kind = pin_memory, workers, kind
+        self.crew, self.pace = crew, pace
+        self.ahead, self.colours = max(1, prefetch // accumulate), colours
 
     def __len__(self) -> int:
         return max(0, self.last_step - self.first_step)
 
     def __iter__(self) -> Iterator[list[Batch]]:
-        return self._start(self.workers, self.ahead)
+        return self._start(self.crew, self.workers, self.kind, self.ahead, self.pace)
 
-    def _jobs(self) -> Iterator[_Job]:
-        for step in range(self.first_step, self.last_step):
+    def _jobs(self, ring: Ring) -> Generator[Job, None, None]:
+        for step, (epochs, ids) in self._samples():
             crop, scale = self.size_at(step)
-            epochs, ids = samples(self.seed, len(self.dataset), step * self.batch_size, self.batch_size)
-            job = _Job([], [])
-            for part in self.parts:
-                batch = _empty_batch(ids[part], epochs[part], crop, self.pin_memory)
-                images, masks = batch.images.numpy(), batch.masks.numpy()
-                for k, (index, epoch) in enumerate(zip(batch.ids.tolist(), batch.epochs.tolist())):
-                    job.calls.append(_Sample(self, index, epoch, crop, scale, (images[k], masks[k])))
-                job.result.append(batch)
+            shapes = [(part.stop - part.start, *crop) for part in self.parts]
+            job = Job(self.sampler, ring.take(sum(map(_bytes, shapes))), [])
+            offset = 0
+            for part, shape in zip(self.parts, shapes):
+                tasks = [Task(int(i), int(e), crop, scale) for i, e in zip(ids[part], epochs[part])]
+                images, masks, memory = _lay(job, self.dataset, tasks, ids[part].tolist(), shape, offset, self.colours)
+                looks = map(torch.from_numpy, colours_in(memory)) if self.colours else ()
+                job.result.append(Batch(images, masks, ids[part], epochs[part], *looks))
+                offset += _bytes(shape)
             yield job
 
+    def _samples(self) -> Iterator[tuple[int, tuple[np.ndarray, np.ndarray]]]:
+        """Epochs and ids of each step. Those of many steps are found at once: the consumer waits while a job is planned."""
+        size = self.batch_size
+        for first in range(self.first_step, self.last_step, _AT_ONCE):
+            steps = range(first, min(first + _AT_ONCE, self.last_step))
+            epochs, ids = samples(self.seed, len(self.dataset), first * size, len(steps) * size)
+            for k, step in enumerate(steps):
+                part = slice(k * size, (k + 1) * size)
+                yield step, (epochs[part], ids[part])
 
-def _empty_batch(ids: np.ndarray, epochs: np.ndarray, size: tuple[int, int], pin_memory: bool) -> Batch:
-    n, (height, width) = len(ids), size
-    images = torch.empty((n, height, width, 3), dtype=torch.uint8, pin_memory=pin_memory)
-    masks = torch.empty((n, height, width), dtype=torch.uint8, pin_memory=pin_memory)
-    return Batch(images, masks, ids, epochs)
+
+def _bytes(shape: tuple[int, ...]) -> int:
+    """Of images and masks (n, H, W) and n colours, each rounded up so that what follows begins at a cache line."""
+    pixels = math.prod(shape)
+    return -(-3 * pixels // 64) * 64 + -(-pixels // 64) * 64 + -(-shape[0] * COLOURS // 64) * 64
 
 
-@dataclass
-class _Sample:
-    """One training sample; called, it writes its crop to ``out``."""
+def _lay(
+    job: Job,
+    dataset: Source,
+    tasks: Sequence[Any],
+    indices: Sequence[int],
+    shape: tuple[int, ...],
+    offset: int,
+    colours: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
+    """Give each sample of a batch of ``shape`` (n, H, W) its place in the job's block; returns images, masks, bytes of colours."""
+    n, height, width = shape
+    pixels = height * width
+    behind = offset + -(-3 * n * pixels // 64) * 64
+    last = behind + -(-n * pixels // 64) * 64
+    for k, (task, index) in enumerate(zip(tasks, indices)):
+        image, mask = (offset + 3 * k * pixels, (height, width, 3)), (behind + k * pixels, (height, width))
+        look = ((last + k * COLOURS, (COLOURS,)),) if colours else ()
+        job.add(task, (image, mask, *look), partial(_files, dataset, index))
+    images, masks = (torch.from_numpy(job.block.part(*area)) for area in ((offset, (*shape, 3)), (behind, shape)))
+    return images, masks, job.block.part(last, (n * COLOURS,))
 
-    loader: TrainLoader
-    index: int
-    epoch: int
-    crop: tuple[int, int]
-    scale: tuple[float, float]
-    out: tuple[np.ndarray, np.ndarray]
 
-    def __call__(self) -> None:
-        loader, data = self.loader, self.loader.data
-        key = (loader.seed, self.epoch, self.index)
-        try:
-            image, mask = loader.dataset.read(self.index)
-            if image.shape[:2] != mask.shape:
-                raise DataError(_sizes(loader.dataset, self.index, image, mask, "of one size"))
-            centre = None
-            if data.balance > 0:
-                u = rng_for(*key, CLASS).random(3)
-                if u[0] < data.balance:
-                    centre = class_centre(mask, u[1:], loader.dataset.labels.num_classes)
-            geometry = draw(rng_for(*key), mask.shape, self.crop, data, centre, self.scale)
-            apply(image, mask, geometry, self.crop, loader.dataset.labels.ignore_index, self.out)
-        except Exception as error:
-            raise _named(loader.dataset, self.index, error) from error
+def _files(dataset: Source, index: int) -> str:
+    entry = dataset.entries[index]
+    return f"{entry.image} with {entry.mask}" if entry.mask else str(entry.image)
 
 
 class EvalLoader(_Loader):
-    """Yields for each group (see ``order.eval_groups``) its indices, images uint8 (n, H, W, 3) and masks uint8 (n, H, W)."""
+    """Yields for each group (see ``order.eval_groups``) its indices, images uint8 (n, H, W, 3) and masks uint8 (n, H, W).
+
+    As with a ``Batch``, the tensors hold these pixels until the next group is asked for. ``crew``: lent workers.
+    """
 
     def __init__(
         self,
@@ -243,53 +234,27 @@ class EvalLoader(_Loader):
         workers: int = 0,
         prefetch: int = 4,
         pin_memory: bool = False,
+        kind: str = "thread",
+        crew: Crew | None = None,
     ) -> None:
-        self.dataset, self.groups = dataset, groups
-        self.workers, self.prefetch, self.pin_memory = workers, prefetch, pin_memory
+        self.dataset, self.groups, self.crew = dataset, groups, crew
+        self.workers, self.prefetch, self.pin_memory, self.kind = workers, prefetch, pin_memory, kind
 
     def __len__(self) -> int:
         return len(self.groups)
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, torch.Tensor, torch.Tensor]]:
-        return self._start(self.workers, max(1, self.prefetch))
+        return self._start(self.crew, self.workers, self.kind, max(1, self.prefetch))
 
-    def _jobs(self) -> Iterator[_Job]:
+    def _jobs(self, ring: Ring) -> Generator[Job, None, None]:
+        maker = partial(whole, self.dataset)
         for group in self.groups:
             ids = np.asarray(group, np.int64)
             try:
-                size = self.dataset.size(group[0])
+                shape = (len(ids), *self.dataset.size(group[0]))
             except Exception as error:
-                raise _named(self.dataset, group[0], error) from error
-            batch = _empty_batch(ids, ids, size, self.pin_memory)
-            images, masks = batch.images.numpy(), batch.masks.numpy()
-            calls: list[Callable[[], None]] = [
-                _Whole(self.dataset, index, (images[k], masks[k])) for k, index in enumerate(ids.tolist())
-            ]
-            yield _Job(calls, (ids, batch.images, batch.masks))
-
-
-@dataclass
-class _Whole:
-    """One whole image; called, it writes it to ``out``."""
-
-    dataset: Source
-    index: int
-    out: tuple[np.ndarray, np.ndarray]
-
-    def __call__(self) -> None:
-        try:
-            image, mask = self.dataset.read(self.index)
-            if image.shape != self.out[0].shape or mask.shape != self.out[1].shape:
-                raise DataError(
-                    _sizes(
-                        self.dataset,
-                        self.index,
-                        image,
-                        mask,
-                        f"{self.out[1].shape[0]}x{self.out[1].shape[1]}, as their group",
-                    )
-                )
-            self.out[0][...] = image
-            self.out[1][...] = mask
-        except Exception as error:
-            raise _named(self.dataset, self.index, error) from error
+                raise named(self.dataset, group[0], error) from error
+            job = Job(maker, ring.take(_bytes(shape)))
+            images, masks, _ = _lay(job, self.dataset, ids.tolist(), ids.tolist(), shape, 0)
+            job.result = (ids, images, masks)
+            yield job

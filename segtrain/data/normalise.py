@@ -1,10 +1,13 @@
-"""How do bytes of a picture become the numbers that a network reads?"""
+"""How do bytes of a picture become the numbers that a network reads, with colours changed on the way where that is asked for?"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
+
+from segtrain.data.augment import FILL, GREY, TURN
 
 # Of ImageNet's training images, in shares of 255: what pretrained encoders were trained with.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -16,11 +19,20 @@ def normalise(
     mean: Sequence[float] = IMAGENET_MEAN,
     std: Sequence[float] = IMAGENET_STD,
     channels_last: bool = False,
+    colours: torch.Tensor | None = None,
+    covered: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """uint8 (n, H, W, 3) to float32 (n, 3, H, W), ``(x / 255 - mean) / std``, on the device of ``images``.
 
-    ``channels_last`` is the memory format of the result; the values are equal to the bit.
+    ``channels_last`` is the memory format of the result; without colours the values are equal to the bit.
+
+    ``colours``: float (n, 4), brightness, contrast, saturation, hue of each image (1, 1, 1, 0: unchanged), applied as
+    ``augment._colour`` does but not rounded to whole levels in between. ``covered``: int (n, 4), the rectangle (top, left, bottom,
+    right) that the picture covers; what lies outside it is ``FILL``, counts for no mean and stays. None: all of it. Neither waits
+    for the device.
     """
+    if colours is not None:
+        return _coloured(images, mean, std, channels_last, colours, covered)
     shift = torch.tensor([255.0 * m for m in mean], device=images.device)
     scale = torch.tensor([1.0 / (255.0 * s) for s in std], device=images.device)
     n, height, width, channels = images.shape
@@ -32,3 +44,65 @@ def normalise(
     planes = torch.empty((n, channels, height, width), dtype=torch.float32, device=images.device)
     planes.copy_(images.permute(0, 3, 1, 2))
     return planes.sub_(shift[:, None, None]).mul_(scale[:, None, None])
+
+
+def _coloured(
+    images: torch.Tensor,
+    mean: Sequence[float],
+    std: Sequence[float],
+    channels_last: bool,
+    colours: torch.Tensor,
+    covered: torch.Tensor | None,
+) -> torch.Tensor:
+    """Colours and normalisation as one affine map from bytes, clamped where the levels 0 and 255 come out."""
+    n, height, width, _ = images.shape
+    device = images.device
+    # The small numbers are made on the device that they are on: on the CPU, if the loader's, before anything is sent.
+    matrix, gain = (part.to(device, non_blocking=True) for part in _matrices(colours))
+    if covered is not None:
+        covered = covered.to(device, torch.int64, non_blocking=True)
+    shift = torch.tensor([255.0 * m for m in mean], device=device)
+    scale = torch.tensor([1.0 / (255.0 * s) for s in std], device=device)
+    matrix = matrix * scale[:, None]
+    offset = ((gain * _mean_grey(images, covered))[:, None] - shift) * scale
+    memory = torch.channels_last if channels_last else torch.contiguous_format
+    out = torch.empty((n, 3, height, width), dtype=torch.float32, device=device, memory_format=memory)
+    for c in range(3):
+        plane, taps = out[:, c], matrix[:, c, :, None, None]
+        torch.addcmul(offset[:, c, None, None], images[..., 0], taps[:, 0], out=plane)
+        plane.addcmul_(images[..., 1], taps[:, 1]).addcmul_(images[..., 2], taps[:, 2])
+    least, most = -shift * scale, (255 - shift) * scale
+    torch.clamp(out, least[:, None, None], most[:, None, None], out=out)
+    if covered is not None:
+        y, x = torch.arange(height, device=device), torch.arange(width, device=device)
+        top, left, bottom, right = covered.T[..., None]
+        rows, columns = (y >= top) & (y < bottom), (x >= left) & (x < right)
+        inside = rows[:, None, :, None] & columns[:, None, None, :]
+        padding = (torch.tensor(FILL, dtype=torch.float32, device=device) - shift) * scale
+        torch.where(inside, out, padding[:, None, None], out=out)
+    return out
+
+
+def _matrices(colours: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """float32 (n, 3, 3), as ``augment.colour_matrix``; and (n,), what the mean grey is multiplied with for the offset."""
+    brightness, contrast, saturation, hue = colours.to(torch.float64).T[..., None, None]
+    grey = torch.tensor(GREY, dtype=torch.float64, device=colours.device).expand(3, 3)
+    turn = torch.tensor(TURN, dtype=torch.float64, device=colours.device)
+    chroma = torch.cos(2 * math.pi * hue) * (torch.eye(3, device=colours.device) - grey)
+    chroma = chroma + torch.sin(2 * math.pi * hue) * turn
+    matrix = brightness * contrast * (grey + saturation * chroma)
+    return matrix.float(), ((1 - contrast) * brightness).flatten().float()
+
+
+def _mean_grey(images: torch.Tensor, covered: torch.Tensor | None) -> torch.Tensor:
+    """float32 (n,): the mean grey of what is covered. All is summed, in whole numbers; the padding's share is known."""
+    n, height, width, _ = images.shape
+    sums = images.reshape(n, height, width * 3).sum(1, dtype=torch.int32)  # along rows first: memory is read as it lies
+    sums = sums.view(n, width, 3).sum(1, dtype=torch.int64)
+    area = torch.full((n,), height * width, device=images.device)
+    if covered is not None:
+        area = (covered[:, 2] - covered[:, 0]) * (covered[:, 3] - covered[:, 1])
+        fill = torch.tensor(FILL, device=images.device)
+        sums = sums - (height * width - area)[:, None] * fill
+    grey = torch.tensor(GREY, dtype=torch.float64, device=images.device)
+    return ((sums.double() * grey).sum(1) / area).float()

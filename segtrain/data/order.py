@@ -18,7 +18,12 @@ import numpy as np
 
 from segtrain.errors import ConfigError, DataError
 
-PERMUTATION, GEOMETRY, CLASS = 0, 1, 2  # streams: draws for one purpose never shift the draws for another
+PERMUTATION, GEOMETRY, CLASS, TRANSFORMS = (
+    0,
+    1,
+    2,
+    3,
+)  # streams: draws for one purpose never shift the draws for another
 
 
 def _philox(seed: int, epoch: int, sample_id: int, stream: int) -> np.random.Philox:

@@ -15,7 +15,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class AuditReport:
-    """What a scan of one split found. Arrays are int64 [C]."""
+    """What a scan of one split found. Arrays are int64 [C], over the samples without a fault."""
 
     name: str
     split: str
@@ -27,6 +27,7 @@ class AuditReport:
     images_with: np.ndarray  # images that hold at least one pixel of the class
     sizes: dict[tuple[int, int], int]  # (height, width) -> images
     faults: tuple[tuple[str, str], ...] = ()  # (file, message)
+    bad: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # indices of faulty samples, rising
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=(), compare=False)  # about the scan itself
     decoded: bool = True  # whether every image was decoded, or only its header and end looked at
@@ -50,7 +51,10 @@ class AuditReport:
         lines += [f"warning: {text}" for text in self.warnings]
         lines += [f"note: {text}" for text in self.notes]
         lines += [f"fault: {message}" for _, message in self.faults]
-        return "\n".join([*lines, f"{len(self.faults)} faults, {len(self.warnings)} warnings"])
+        faults = f"{len(self.faults):,} faults" + (
+            f" in {len(self.bad):,} of {self.images:,} images" if self.faults else ""
+        )
+        return "\n".join([*lines, f"{faults}, {len(self.warnings)} warnings"])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; ``from_dict`` is the way back."""
@@ -66,6 +70,7 @@ class AuditReport:
             "weights": [round(float(w), 6) for w in self.weights()],
             "sizes": [[h, w, n] for (h, w), n in self.sizes.items()],
             "faults": [list(fault) for fault in self.faults],
+            "bad": self.bad.tolist(),
             "warnings": list(self.warnings),
             "notes": list(self.notes),
             "decoded": self.decoded,
@@ -85,6 +90,7 @@ class AuditReport:
             images_with=np.array(content["images_with"], np.int64),
             sizes={(int(h), int(w)): int(n) for h, w, n in content["sizes"]},
             faults=tuple((file, message) for file, message in content["faults"]),
+            bad=np.array(content["bad"], np.int64),
             warnings=tuple(content["warnings"]),
             notes=tuple(content["notes"]),
             decoded=bool(content["decoded"]),

@@ -6,6 +6,7 @@ The other fields, by event:
 
 ``run_start``   a process begins, also after a resume: ``version`` (of segtrain), ``versions`` {package: version}, ``name``,
                 ``hash`` (of the config), ``host``, ``pid``, ``device``, ``world_size``, ``total_steps``, ``derived`` {quantity: value}
+``faults``      faulty files are left out (``data.faults=skip``): ``role`` (train, val), ``skipped`` of ``images``, ``file`` that lists them
 ``resume``      ``step`` it goes on from, ``world_size`` that wrote it
 ``step``        every ``log.every`` steps: ``step`` (1-based), ``epoch`` (float: samples seen / samples), ``loss`` (mean over the
                 valid pixels of the global batch), ``lr``, ``images_per_s`` (all ranks), ``spans`` {phase: seconds} since the
@@ -15,7 +16,7 @@ The other fields, by event:
 ``checkpoint``  ``step``, ``file``, ``reason``, ``seconds`` that the loop stood still for it
 ``signal``      ``signal`` ("SIGTERM"), ``step`` at which all ranks stop
 ``run_end``     ``status`` (``done``; ``stopped``: by a signal, resumable; ``failed``, with ``error``), ``step``, ``seconds`` (wall),
-                ``cpu_s``
+                ``cpu_s``, ``workers`` that made the samples of rank 0 at the end
 
 ``run_end.seconds`` and ``cpu_s`` (process time of all ranks with their workers) leave evaluation out and count over the whole
 run: a resumed run goes on counting. An event may have more fields; readers take what they know. A number that is not finite

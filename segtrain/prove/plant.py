@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from segtrain.config import Config
 from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.decode import decode_mask
 from segtrain.data.labels import LabelSpace
+from segtrain.data.record import Stored
 from segtrain.errors import SegtrainError
 from segtrain.observe.journal import read_journal
 from segtrain.parallel.cluster import Cluster
@@ -104,12 +104,22 @@ def _copy(dataset: Dataset, root: Path) -> tuple[tuple[Path, Path], bool]:
             Image.fromarray(pixels).save(image)
             Image.fromarray(_raw(ids, dataset.labels)).save(mask)
         else:
-            image, mask = image.with_suffix(Path(entry.image).suffix), mask.with_suffix(Path(str(entry.mask)).suffix)
-            shutil.copyfile(entry.image, image)
-            shutil.copyfile(str(entry.mask), mask)
+            record = dataset.record(index)
+            image = _written(record.image, image.with_suffix(Path(entry.image).suffix))
+            mask = _written(record.mask, mask.with_suffix(Path(str(entry.mask)).suffix))
             raw = decode_mask(mask)
             coloured = raw.ndim == 3
     return (image, mask), coloured
+
+
+def _written(stored: Stored | None, path: Path) -> Path:
+    """A file with the bytes of an image or mask, or with its pixels, from wherever they are stored."""
+    if isinstance(stored, np.ndarray):
+        path = path.with_suffix(".png")
+        Image.fromarray(stored).save(path)
+    else:
+        path.write_bytes(stored or b"")
+    return path
 
 
 def _raw(ids: np.ndarray, labels: LabelSpace) -> np.ndarray:

@@ -22,9 +22,11 @@ import torch
 from torch import Tensor, nn
 
 from segtrain import config
+from segtrain.data.crew.workers import Crew
 from segtrain.errors import DataError
 from segtrain.infer.tiles import Forward, nearest, predict_ids, resize
 from segtrain.metrics import Scores, confusion
+from segtrain.train.feed import DeviceFeed
 
 Size = tuple[int, int]  # height, width in pixels
 Predict = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -56,6 +58,7 @@ def evaluate(
     world_size: int = 1,
     all_reduce: Callable[[Tensor], Tensor] | None = None,
     workers: int = 0,
+    crew: Crew | None = None,
     prefetch: int = 4,
     channels_last: bool = False,
     base_scale: float = 1.0,
@@ -66,6 +69,7 @@ def evaluate(
     model: the bare module: the forward of DDP and FSDP holds collectives, so a sharded model must be gathered before.
     all_reduce: sums an int64 tensor over the ranks and returns it; called once, whatever happens before.
     base_scale: ``data.base_scale`` of the training, multiplied into every scale, so that objects have the trained size.
+    crew: lent workers that read the images, in place of ``workers`` threads.
     pictures: how many images, evenly spread over the split, rank 0 returns with their predictions.
     Raises on every rank what goes wrong on one, so that none waits for it for ever.
     """
@@ -82,8 +86,9 @@ def evaluate(
         try:
             sizes = [dataset.size(index) for index in range(len(dataset))]
             groups = eval_groups(sizes, settings.batch_size)[rank::world_size]
-            with EvalLoader(dataset, groups, workers=workers, prefetch=prefetch) as batches:
-                shown = _loop(predict, batches, tally, dataset, wanted)
+            pin = device.type == "cuda"
+            with EvalLoader(dataset, groups, workers, prefetch, pin_memory=pin, crew=crew) as loader:
+                shown = _loop(predict, DeviceFeed(loader, device), tally, dataset, wanted)
         except Exception as error:
             failure = error
         seconds = time.perf_counter() - start
@@ -96,16 +101,17 @@ def evaluate(
     return Evaluation(Scores.from_confusion(counts), counts, facts, tuple(shown[index] for index in wanted), seconds)
 
 
-def _loop(predict: Predict, batches: Any, tally: _Tally, dataset: Any, wanted: list[int]) -> dict[int, Any]:
+def _loop(predict: Predict, batches: DeviceFeed, tally: _Tally, dataset: Any, wanted: list[int]) -> dict[int, Any]:
     """This rank's images into ``tally``; returns pictures of the wanted ones among them. Holds no collective."""
     shown: dict[int, Any] = {}
-    for indices, images, masks in batches:
+    for _, (indices, images, masks) in batches:
         truth, guess = predict(images, masks)
         tally.add(indices, truth, guess, dataset.labels.ignore_index)
         for place, index in enumerate(int(index) for index in indices):
             if index in wanted:
                 part = slice(place, place + 1)
                 shown[index] = _picture(dataset, index, images[part], truth[part], guess[part])
+        batches.ahead()
     return shown
 
 

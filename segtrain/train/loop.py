@@ -11,13 +11,15 @@ import torch
 from torch import Tensor
 
 from segtrain.config import Config
-from segtrain.data.loader import Batch, TrainLoader, normalise
+from segtrain.data.crew.pace import Pace
+from segtrain.data.loader import Batch, TrainLoader, colours_on_device, normalise
 from segtrain.errors import EXIT_RESUMABLE, SegtrainError
 from segtrain.observe.clock import Clock
 from segtrain.optim import clip_, multiplier, set_lr
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.startup import compiler_kept_out
 from segtrain.parallel.strategy import start
+from segtrain.train.feed import DeviceFeed
 from segtrain.train.session import Session, open_session
 from segtrain.train.state import not_finite, stop_signals
 from segtrain.train.step import Micro, gradients
@@ -90,25 +92,30 @@ def run(session: Session, signals: list[int]) -> int:
         last_step=plan.steps,
         size_at=plan.size_at,
         pin_memory=device.type == "cuda",
-        workers=plan.workers,
+        colours=colours_on_device(config.data, device.type),
         prefetch=config.data.prefetch,
+        crew=session.crew,
+        pace=Pace(plan.staff.start, plan.staff.most, plan.staff.least),
     )
     clock = Clock()
     votes = torch.zeros(2, dtype=torch.float64)
     logged = state.step
     model.train()
     screen.started(state.step)
-    with loader:
-        batches = iter(loader)
+    with session.crew, loader:
+        with clock("wait"):
+            batches = DeviceFeed(loader, device)
+            loader.first()
+        screen.say(f"  {session.crew.describe(plan.staff.least, plan.staff.most)}")
         for step in range(state.step, plan.steps):
             # The votes are those of the step before: every rank reads the same sum, so all stop at the same step.
             if votes[0] > 0:
                 return _stop(session, signals)
 
             with clock("wait"):
-                loaded = next(batches)
+                loaded, placed = next(batches)
             with clock("device"):
-                micros = [_on_device(batch, session) for batch in loaded]
+                micros = [_ready(batch, session) for batch in placed]
             lr = config.optim.lr * multiplier(config.optim, step, plan.steps, plan.warmup)
             set_lr(optimizer, lr)
             for parameter in parameters:
@@ -137,6 +144,8 @@ def run(session: Session, signals: list[int]) -> int:
                     if ema is not None:
                         ema.update(session.plain, step)
                 scaler.update(finite)
+            with clock("device"):
+                batches.ahead()
             state.step = step + 1
 
             last = state.step == plan.steps
@@ -159,11 +168,10 @@ def run(session: Session, signals: list[int]) -> int:
     return _finish(session)
 
 
-def _on_device(batch: Batch, session: Session) -> Micro:
-    """uint8 crosses to the device; floats are made there."""
-    device = session.strategy.device
-    images = batch.images.to(device, non_blocking=True)
-    return Micro(normalise(images, channels_last=session.channels_last), batch.masks.to(device, non_blocking=True))
+def _ready(batch: Batch, session: Session) -> Micro:
+    """uint8 has crossed to the device; floats are made there."""
+    images = normalise(batch.images, channels_last=session.channels_last, colours=batch.colours, covered=batch.covered)
+    return Micro(images, batch.masks)
 
 
 def _digest(batches: list[Batch], wanted: bool) -> int:
@@ -207,7 +215,14 @@ def _stop(session: Session, signals: list[int]) -> int:
     session.save("signal")
     if session.writer:
         session.writer.wait()
-    session.journal.write("run_end", status="stopped", step=state.step, seconds=state.wall_s, cpu_s=state.cpu_s)
+    session.journal.write(
+        "run_end",
+        status="stopped",
+        step=state.step,
+        seconds=state.wall_s,
+        cpu_s=state.cpu_s,
+        workers=session.crew.count,
+    )
     session.trackers.close("stopped")
     session.screen.say(
         f"stopped by {name} after step {state.step} of {session.plan.steps}: the state is saved, and the same command goes on "
@@ -223,8 +238,9 @@ def _finish(session: Session) -> int:
     if session.writer:
         session.writer.wait()
     session.journal.write(
-        "run_end", status="done", step=state.step, seconds=state.wall_s, cpu_s=state.cpu_s, miou=state.best_miou
-    )
+        "run_end", status="done", step=state.step, seconds=state.wall_s, cpu_s=state.cpu_s, miou=state.best_miou,
+        workers=session.crew.count,
+    )  # fmt: skip
     session.trackers.close("done")
     pixels = state.scores["pixels"]
     session.screen.say(class_table(labels.names, state.scores["iou"], [n / max(1, sum(pixels)) for n in pixels]))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from segtrain.config import Config, Size, duration_in_steps
-from segtrain.data.loader import worker_count
+from segtrain.data.crew.pace import Staff, staff
+from segtrain.data.loader import worker_kind
 from segtrain.errors import ConfigError
-from segtrain.parallel.cluster import Cluster
+from segtrain.parallel.cluster import Cluster, cores
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,8 @@ class Plan:
     save_every: int
     samples: int
     batch_size: int
-    workers: int
+    staff: Staff
+    worker_kind: str
     crops: tuple[tuple[int, Size, float], ...]  # (until this step, (height, width), size factor)
     scale: tuple[float, float]  # least and most random scale at the first step
     scale_end: tuple[float, float]  # and at the last
@@ -61,7 +63,8 @@ def make_plan(config: Config, samples: int, cluster: Cluster, has_gpu: bool) -> 
         save_every=max(1, duration_in_steps(config.checkpoint.every, samples, train.batch_size)),
         samples=samples,
         batch_size=train.batch_size,
-        workers=worker_count(config.data.workers, cluster.local_world_size, cpu_training=not has_gpu),
+        staff=staff(config.data.workers, cores(), cluster.local_world_size, cpu_training=not has_gpu),
+        worker_kind=worker_kind(config.data),
         crops=_crops(config, steps),
         scale=config.data.scale,
         scale_end=config.data.scale_end or config.data.scale,

@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from segtrain.data.crew.pace import staff
 from segtrain.data.datasets import open_dataset
-from segtrain.data.loader import worker_count
+from segtrain.data.subset import without
 from segtrain.errors import DataError
 from segtrain.infer.load import load_run
-from segtrain.parallel.cluster import Cluster
+from segtrain.parallel.cluster import Cluster, cores
 from segtrain.parallel.strategy import start
 from segtrain.train.evaluate import evaluate
+from segtrain.train.faults import FILE, left_out
 from segtrain.train.rundir import open_run
 
 
@@ -28,6 +30,10 @@ def score(run_dir: Path, overrides: list[str], which: str, cluster: Cluster, qui
             f"{dataset.name} has {dataset.labels.num_classes} classes, the run {run_dir} was trained on {labels.num_classes}: "
             "score it on data with the same classes"
         )
+    skipped = left_out(run_dir, dataset)
+    dataset = without(dataset, skipped)
+    if skipped and not quiet and not cluster.rank:
+        print(f"{len(skipped):,} faulty images of {dataset.split} are left out, as in the run: {run_dir / FILE}")
     with start(config.parallel, cluster, config.train.device) as strategy:
         result = evaluate(
             model.to(strategy.device),
@@ -38,7 +44,7 @@ def score(run_dir: Path, overrides: list[str], which: str, cluster: Cluster, qui
             rank=strategy.rank,
             world_size=strategy.world_size,
             all_reduce=strategy.reduce,
-            workers=worker_count(config.data.workers, cluster.local_world_size, strategy.device.type == "cpu"),
+            workers=staff(config.data.workers, cores(), cluster.local_world_size, strategy.device.type == "cpu").start,
             base_scale=config.data.base_scale,
         )
     if cluster.rank:

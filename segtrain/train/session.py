@@ -14,9 +14,11 @@ from torch import Tensor, nn
 
 from segtrain import __version__
 from segtrain.config import Config
-from segtrain.data.audit import check_before_training, class_weights
+from segtrain.data import native
+from segtrain.data.crew.workers import Crew
 from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.labels import LabelSpace
+from segtrain.data.subset import without
 from segtrain.errors import ConfigError
 from segtrain.losses import Criterion, build_criterion
 from segtrain.models import build_model
@@ -26,7 +28,7 @@ from segtrain.observe.trackers import Trackers, open_trackers, refuse_trackers
 from segtrain.optim import Ema, LossScaler, build_optimizer
 from segtrain.parallel.startup import compiler_kept_out
 from segtrain.parallel.strategy import Strategy, full_state, load_full_state, unwrapped
-from segtrain.train import checkpoint
+from segtrain.train import checkpoint, faults
 from segtrain.train.evaluate import evaluate
 from segtrain.train.plan import Plan, make_plan
 from segtrain.train.rundir import prepare_run_dir, refuse_run_dir
@@ -68,6 +70,7 @@ class Session:
     journal: Journal
     trackers: Trackers
     screen: console.Console
+    crew: Crew  # makes the samples of training and of evaluation
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -90,6 +93,7 @@ class Session:
             "scaler": self.scaler.state_dict(),
             "state": {**vars(self.state)},
             "config_hash": self.config.hash,
+            "decoder": _decoder(),
             "world_size": self.strategy.world_size,
         }
         path = self.writer.save(self.state.step, content)
@@ -110,7 +114,7 @@ class Session:
                     rank=self.strategy.rank,
                     world_size=self.strategy.world_size,
                     all_reduce=self.strategy.reduce,
-                    workers=self.plan.workers,
+                    crew=self.crew,
                     channels_last=self.channels_last,
                     base_scale=self.config.data.base_scale,
                     pictures=self.config.log.pictures,
@@ -174,7 +178,10 @@ def open_session(config: Config, strategy: Strategy) -> Session:
 
     torch.manual_seed(config.train.seed)  # the same weights on every rank
     network = build_model(config.model, labels.num_classes)
-    prepared = on_rank_0(strategy, lambda: _prepare(config, dataset, validation))
+    whole = {"train": dataset, "val": validation}
+    prepared = on_rank_0(strategy, lambda: _prepare(config, **whole))
+    dataset, validation = (without(split, prepared["skipped"][role]) for role, split in whole.items())
+    plan = make_plan(config, len(dataset), strategy.cluster, on_gpu)  # of the samples that stay
     encoder = {id(p) for p in network.encoder_parameters()}
     channels_last = strategy.name != "fsdp" and _channels_last(config.train.channels_last, strategy.device)
     if channels_last:
@@ -213,14 +220,25 @@ def open_session(config: Config, strategy: Strategy) -> Session:
         host=socket.gethostname(), pid=os.getpid(), device=str(strategy.device), world_size=strategy.world_size,
         total_steps=plan.steps, derived=derived,
     )  # fmt: skip
+    for role, skipped in prepared["skipped"].items():
+        if skipped:
+            journal.write("faults", role=role, skipped=len(skipped), images=len(whole[role]), file=faults.FILE)
     if saved is not None:
         screen.say(f"going on from step {state.step} of {plan.steps}")
+        begun = saved.get("decoder", _decoder())
+        if begun != _decoder():
+            screen.say(
+                f"the samples so far were made by the {begun} decoder, from now on by the {_decoder()} one ({native.describe()}): they "
+                "round alike but for a few levels, so the run is not equal to the bit"
+            )
         journal.write("resume", step=state.step, world_size=saved["world_size"])
     trackers = open_trackers(
         config.log, run_dir, name=config.name or run_dir.name, hash=config.hash, rank=rank,
         resume_step=state.step if saved is not None else None, say=screen.say,
     )  # fmt: skip
-    settings = config.checkpoint
+    settings, watch = config.checkpoint, Stopwatch(strategy)
+    crew = Crew(plan.staff.start, plan.worker_kind)
+    watch.workers_cpu_s = crew.cpu_s
     return Session(
         config=config,
         strategy=strategy,
@@ -238,11 +256,12 @@ def open_session(config: Config, strategy: Strategy) -> Session:
         ),
         channels_last=channels_last,
         state=state,
-        watch=Stopwatch(strategy),
+        watch=watch,
         writer=checkpoint.Writer(run_dir / "checkpoints", settings.keep, settings.background) if rank == 0 else None,
         journal=journal,
         trackers=trackers,
         screen=screen,
+        crew=crew,
     )
 
 
@@ -261,22 +280,12 @@ def _refuse(config: Config, labels: LabelSpace) -> dict[str, Any]:
     return {}
 
 
-def _prepare(config: Config, dataset: Dataset, validation: Dataset) -> dict[str, Any]:
-    """On rank 0: every label of both splits looked at, then the run folder. JSON values."""
-    remarks: list[str] = []
-    weights: list[float] = []
-    if isinstance(config.loss.class_weights, tuple):
-        weights = list(config.loss.class_weights)
-    if config.data.check == "full" or config.loss.class_weights == "auto":
-        report = check_before_training(dataset)
-        remarks += [*report.warnings, *report.notes]
-        if config.loss.class_weights == "auto":
-            weights = [float(w) for w in class_weights(report.pixels, config.loss.class_weight_power)]
-        if config.data.check == "full":
-            report = check_before_training(validation)
-            remarks += [*report.warnings, *report.notes]
-    prepare_run_dir(config, dataset.labels)
-    return {"remarks": remarks, "weights": weights}
+def _prepare(config: Config, train: Dataset, val: Dataset) -> dict[str, Any]:
+    """On rank 0: every image and label of both splits looked at, then the run folder. JSON values."""
+    found = faults.look(config, train, val)
+    prepare_run_dir(config, train.labels)
+    faults.keep(config.run_dir, found.pop("lines"))
+    return found
 
 
 def _derived(
@@ -301,11 +310,16 @@ def _derived(
         "batch": f"{images} images = {ranks} ranks x {config.train.accumulate} micro-batches x "
         f"{images / ranks / config.train.accumulate:g}",
         "crops": crops,
+        "decoder": native.describe(),
         "steps": f"{plan.steps} = {plan.epoch(plan.steps):g} epochs; eval every {plan.eval_every}, save every {plan.save_every}",
-        "numbers": f"{config.train.precision}, workers {plan.workers}"
+        "numbers": f"{config.train.precision}"
         + (", channels_last" if channels_last else "")
         + (", compiled" if config.train.compile else ""),
     }
+
+
+def _decoder() -> str:
+    return "native" if native.available() else "packages"
 
 
 def _channels_last(setting: bool | str, device: torch.device) -> bool:

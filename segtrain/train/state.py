@@ -44,10 +44,11 @@ class Stopwatch:
     def __init__(self, strategy: Strategy) -> None:
         self.strategy = strategy
         self.wall, self.cpu = time.perf_counter(), 0.0  # all CPU since the process began counts
+        self.workers_cpu_s: Callable[[], float] = lambda: 0.0  # of worker processes
 
     def lap(self, state: State) -> float:
         """Add the time since the last lap to ``state``; returns the wall seconds. A collective."""
-        wall, cpu = time.perf_counter(), process_cpu_s()
+        wall, cpu = time.perf_counter(), process_cpu_s() + self.workers_cpu_s()
         seconds, own = wall - self.wall, cpu - self.cpu
         self.wall, self.cpu = wall, cpu
         everywhere = torch.tensor([own], dtype=torch.float64, device=self.strategy.device)
@@ -59,7 +60,7 @@ class Stopwatch:
     def paused(self, state: State) -> Iterator[None]:
         self.lap(state)
         yield
-        self.wall, self.cpu = time.perf_counter(), process_cpu_s()
+        self.wall, self.cpu = time.perf_counter(), process_cpu_s() + self.workers_cpu_s()
 
 
 @contextlib.contextmanager

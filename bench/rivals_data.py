@@ -1,0 +1,311 @@
+"""What does a training sample cost in segtrain's input pipeline, next to other libraries', in one interleaved run?
+
+    python bench/rivals_data.py --install all --envs /tmp/rivals_data          # once; see data_rivals/install.py
+    python bench/rivals_data.py --envs /tmp/rivals_data --frames /path/to/camvid
+
+Work of a sample: decode image and mask, scale the image by 0.5 to 2 (log-uniform; --uniform), random crop, flip, colour jitter (p 0.5;
+brightness, contrast, saturation 0.5, hue 0.05), normalise; batches of 8. Each side (data_rivals/*.py) is a process of its own, in its own
+environment, as the users of its library write it. Sides take turns; ratios are formed within each round, and their medians reported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from data_rivals import install, pictures
+
+HERE = Path(__file__).resolve().parent
+REFERENCE = "decode"
+
+
+class Side(NamedTuple):
+    """A script with its options; ``env``: its environment ('': that of this process), ``same``: crops distributed as segtrain's."""
+
+    script: str
+    options: tuple[str, ...] = ()
+    env: str = ""
+    note: str = ""
+    same: bool = True
+    environment: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def ours(self) -> bool:
+        return self.script == "ours.py"
+
+
+SIDES = {
+    "decode": Side("decode.py", note="image and mask decoded whole, nothing else; threads", same=False),
+    "segtrain": Side("ours.py", note="plain files; uint8 to the device"),
+    "segtrain-floats": Side("ours.py", ("--floats",), note="plain files; normalised on the CPU"),
+    "segtrain-processes": Side("ours.py", ("--processes",), note="plain files; workers are processes"),
+    "segtrain-packages": Side(
+        "ours.py", note="plain files; without the native part", environment=(("SEGTRAIN_NATIVE", "0"),)
+    ),
+    "segtrain-keep": Side("ours.py", ("--keep",), note="shards of the files as they are"),
+    "segtrain-restart": Side("ours.py", ("--restart",), note="shards of JPEGs with restart markers"),
+    "segtrain-png": Side("ours.py", ("--png",), note="shards of PNGs in strips"),
+    "segtrain-raw": Side("ours.py", ("--raw",), note="shards of pixels"),
+    "dali-roi": Side("dali_cpu.py", ("--roi",), "dali", "CPU; the crop's rectangle alone is decoded; threads"),
+    "dali": Side("dali_cpu.py", (), "dali", "CPU; decode, resize, crop; threads"),
+    "spdl": Side("spdl_threads.py", (), "spdl", "albumentations; threads"),
+    "streaming": Side("mosaic_streaming.py", (), "streaming", "MosaicML streaming, MDS; albumentations"),
+    "litdata": Side("lit_streaming.py", (), "litdata", "its chunks; albumentations"),
+    "grain": Side("grain_pipeline.py", (), "grain", "albumentations"),
+    "webdataset": Side("webdataset_tar.py", (), "webdataset", "tar shards; albumentations"),
+    "dataloader": Side("torch_loader.py", (), "torch", "torch DataLoader; albumentations"),
+    "stateful": Side("torch_loader.py", ("--stateful",), "torch", "StatefulDataLoader; albumentations"),
+    "crop-first": Side(
+        "torch_loader.py", ("--crop-first",), "torch", "torch DataLoader; RandomResizedCrop: other crops", same=False
+    ),
+    "hf": Side("hf_datasets.py", (), "hf", "Hugging Face datasets; PIL, albumentations"),
+    "mmseg": Side("mmseg_pipeline.py", (), "mmseg", "mmsegmentation's transforms; uint8 to the device"),
+    "torchvision-pil": Side("torchvision_v2.py", (), "torch", "v2 transforms on PIL, as its references"),
+    "torchvision-io": Side("torchvision_v2.py", ("--tensors",), "torch", "torchvision.io, v2 transforms on tensors"),
+}
+DEFAULT = ("decode", "segtrain", "segtrain-floats", "dali-roi", "spdl", "streaming", "litdata", "stateful")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--envs", type=Path, default=Path(tempfile.gettempdir()) / "rivals_data", help="folder of environments"
+    )
+    parser.add_argument("--install", default="", help="make environments, then stop: names, or 'all'")
+    parser.add_argument("--base", default="", help="with --install: take torch and the like from this interpreter")
+    parser.add_argument(
+        "--data", type=Path, default=Path(tempfile.gettempdir()) / "rivals_data_sets", help="where data sets are made"
+    )
+    parser.add_argument("--frames", default="", help="folder of CamVid; empty: generated streets")
+    parser.add_argument("--count", type=int, default=64, help="pictures in a data set")
+    parser.add_argument("--kinds", default="cityscapes-jpeg", help=f"of {', '.join(pictures.KINDS)}; or 'all'")
+    parser.add_argument("--sides", default=",".join(DEFAULT), help=f"of {', '.join(SIDES)}; or 'all'")
+    parser.add_argument("--workers", default="1,2", help="numbers of workers, each a column")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--samples", type=int, default=96, help="samples measured in a start: 32 at least")
+    parser.add_argument(
+        "--uniform", action="store_true", help="rivals draw the scale uniformly, as most libraries do by themselves"
+    )
+    parser.add_argument("--timeout", type=float, default=240.0, help="seconds that one start may take")
+    parser.add_argument("--out", type=Path, default=None, help="without ending; empty: bench/results/DATE-rivals-data")
+    return parser.parse_args()
+
+
+def run(name: str, kind: str, workers: int, args: argparse.Namespace) -> dict[str, Any]:
+    """One start of one side: what its script printed, or {'error': why}."""
+    side = SIDES[name]
+    python = str(install.python_of(args.envs, side.env)) if side.env else sys.executable
+    crop = pictures.KINDS[kind].crop
+    line = [python, str(HERE / "data_rivals" / side.script), "--data", str(args.data / kind), "--kind", kind]
+    line += [
+        "--workers",
+        str(workers),
+        "--samples",
+        str(args.samples),
+        "--crop",
+        str(crop[0]),
+        str(crop[1]),
+        *side.options,
+    ]
+    line += ["--uniform"] if args.uniform else []
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "MKL_", "OPENBLAS_", "SEGTRAIN_"))}
+    environment |= {"NO_ALBUMENTATIONS_UPDATE": "1", **dict(side.environment)}
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(
+            line, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment, start_new_session=True
+        )
+        try:
+            output, _ = process.communicate(timeout=args.timeout)
+        except subprocess.TimeoutExpired:
+            output = ""
+        finally:
+            _end(process)
+        found = [line for line in output.splitlines() if line.startswith("{")]
+        if found:
+            return json.loads(found[-1])
+        errors.seek(0)
+        lines = [text.strip() for text in errors.read().splitlines() if text.strip()]
+    named = [text for text in lines if "Error" in text] or lines
+    return {"error": f"code {process.returncode}: {(named or ['no output'])[-1][:300]}"}
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End what a side has left behind: it has a session of its own."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+
+
+def warm(folder: Path) -> None:
+    """Read all files once, so that every side finds them in memory."""
+    for form in (folder, *folder.parent.glob(f"{folder.name}+*")):
+        for path in form.rglob("*"):
+            if path.is_file():
+                path.read_bytes()
+
+
+def ratios(results: list[dict[str, Any]], kind: str, workers: int) -> dict[str, dict[str, list[float]]]:
+    """{side: {'decode' or 'best': samples for a CPU second relative to it, one for each round}}.
+
+    'best' is the rival with the same distribution of crops that took the least CPU time in that round.
+    """
+    rounds: dict[int, dict[str, float]] = {}
+    for r in results:
+        if r["kind"] == kind and r["asked"] == workers and "error" not in r:
+            rounds.setdefault(r["round"], {})[r["side"]] = r["cpu_ms"]
+    found: dict[str, dict[str, list[float]]] = {}
+    for row in rounds.values():
+        rivals = [cost for name, cost in row.items() if SIDES[name].same and not SIDES[name].ours]
+        for name, cost in row.items():
+            entry = found.setdefault(name, {"decode": [], "best": []})
+            if REFERENCE in row:
+                entry["decode"].append(row[REFERENCE] / cost)
+            if rivals:
+                entry["best"].append(min(rivals) / cost)
+    return found
+
+
+def table(results: list[dict[str, Any]], kind: str, sides: list[str], counts: list[int]) -> list[str]:
+    """Markdown: a row for each side, columns for each number of workers."""
+    by_count = {w: ratios(results, kind, w) for w in counts}
+    heads = [
+        f"{what}, {w} worker{'s' if w > 1 else ''}"
+        for what in ("CPU ms a sample", "/ decode", "/ best rival", "samples/s")
+        for w in counts
+    ]
+    lines = [f"| side | {' | '.join(heads)} | memory, MB | gives | others, cores |", "|---" * (len(heads) + 4) + "|"]
+    for side in sides:
+        rows = [r for r in results if r["kind"] == kind and r["side"] == side and "error" not in r]
+        if not rows:
+            continue
+
+        def middle(key: str, w: int, digits: int = 1, rows: list[dict[str, Any]] = rows) -> str:
+            values = [r[key] for r in rows if r["asked"] == w]
+            return f"{median(values):.{digits}f}" if values else ""
+
+        def ratio(to: str, w: int, side: str = side) -> str:
+            values = by_count[w].get(side, {}).get(to, [])
+            return f"{median(values):.2f}" if values else ""
+
+        cells = [middle("cpu_ms", w) for w in counts]
+        cells += [ratio("decode", w) for w in counts] + [ratio("best", w) for w in counts]
+        cells += [middle("rate", w) for w in counts]
+        most, others = (max(r[key] for r in rows) for key in ("pss_mb", "others"))
+        restless = "" if all(r["quiet"] for r in rows) else " (never quiet: CPU time is less sure)"
+        lines.append(f"| {side}{restless} | {' | '.join(cells)} | {most:.0f} | {rows[0]['gives']} | {others:.2f} |")
+    failed = {
+        f"- {r['side']}, {r['asked']} workers: {r['error']}" for r in results if r["kind"] == kind and "error" in r
+    }
+    return [*lines, "", *sorted(failed), *([""] if failed else [])]
+
+
+def save(out: Path, facts: dict[str, Any], results: list[dict[str, Any]], sides: list[str], counts: list[int]) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.with_name(out.name + ".json").write_text(
+        json.dumps({**facts, "results": results}, indent=1) + "\n", encoding="utf-8"
+    )
+    lines = [f"# Input pipelines, CPU time for a sample, {facts['date']}", ""]
+    lines += [f"- {key}: {facts[key]}" for key in ("machine", "work", "setting", "load before")]
+    lines += [
+        f"- {name}: {', '.join(f'{k} {v}' for k, v in found.items())}" for name, found in facts["versions"].items()
+    ]
+    lines += [f"- {side}: {SIDES[side].note}" for side in sides]
+    lines += [f"- command: `{facts['command']}`", ""]
+    lines += [
+        "CPU time is that of the whole process tree. `/ decode` and `/ best rival`: samples for each CPU second, relative to decoding alone",
+        "and to the best rival with the same distribution of crops, medians of the ratios within each round. Memory: the most of any start.",
+        "",
+    ]
+    for kind in dict.fromkeys(r["kind"] for r in results):
+        lines += [f"## {kind}", "", facts["data"][kind], "", *table(results, kind, sides, counts)]
+    out.with_name(out.name + ".md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+
+
+def _processor() -> str:
+    names = [line.partition(":")[2] for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
+    return names[0].strip() if names else platform.machine()
+
+
+def chosen(text: str, known: dict[str, Any], what: str) -> list[str]:
+    """Names of a comma-separated list, or all. Raises SystemExit for an unknown one."""
+    names = list(known) if text == "all" else text.split(",")
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        sys.exit(f"{what} {', '.join(unknown)}: choose of {', '.join(known)}")
+    return names
+
+
+def main() -> int:
+    args = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))  # so that the side in progress is ended too
+    if args.install:
+        for name in chosen(args.install, install.ENVIRONMENTS, "--install"):
+            install.install(name, args.envs, args.base)
+        return 0
+    sides, kinds = chosen(args.sides, SIDES, "--sides"), chosen(args.kinds, pictures.KINDS, "--kinds")
+    counts = [int(count) for count in args.workers.split(",")]
+    needed = dict.fromkeys(SIDES[side].env for side in sides if SIDES[side].env)
+    missing = [name for name in needed if not install.python_of(args.envs, name).exists()]
+    if missing:
+        sys.exit(f"no environment for {', '.join(missing)}: run with --install {','.join(missing)} --envs {args.envs}")
+    date = datetime.date.today().isoformat()
+    law = "uniform for the rivals" if args.uniform else "log-uniform"
+    facts: dict[str, Any] = {
+        "date": date,
+        "machine": f"{len(os.sched_getaffinity(0))} cores of {_processor()}, Python {platform.python_version()}",
+        "work": f"decode image and mask, scale 0.5 to 2 ({law}), crop, flip, jitter (p 0.5; 0.5, 0.5, 0.5, hue 0.05), normalise or uint8 "
+        "(see 'gives'), batches of 8",
+        "setting": f"{args.samples} samples in the steady state, {args.rounds} rounds, files in the page cache",
+        "load before": "{:.2f} {:.2f} {:.2f}".format(*os.getloadavg()),
+        "versions": {
+            "segtrain's environment": install.versions(
+                sys.executable, ("torch", "opencv-python-headless", "simplejpeg")
+            ),
+            **{
+                name: install.versions(install.python_of(args.envs, name), install.ENVIRONMENTS[name].shown)
+                for name in needed
+            },
+        },
+        "data": {kind: pictures.make(kind, args.data / kind, args.frames, args.count) for kind in kinds},
+        "command": " ".join(["python", "bench/rivals_data.py", *sys.argv[1:]]),
+    }
+    out = args.out or HERE / "results" / f"{date}-rivals-data"
+    results: list[dict[str, Any]] = []
+    for kind in kinds:
+        warm(args.data / kind)
+        for number in range(1, args.rounds + 1):
+            for workers in counts:
+                for side in sides:
+                    found = {
+                        "kind": kind,
+                        "side": side,
+                        "round": number,
+                        "asked": workers,
+                        **run(side, kind, workers, args),
+                    }
+                    results.append(found)
+                    said = (
+                        found.get("error")
+                        or f"{found['cpu_ms']:7.1f} CPU ms  {found['rate']:7.1f}/s  {found['pss_mb']:6.0f} MB"
+                    )
+                    said += f"  without {found['without']}" if "without" in found else ""
+                    print(f"{kind:16} round {number}  {workers} workers  {side:18} {said}", flush=True)
+                    save(out, facts, results, sides, counts)
+    print(f"written: {out}.md and {out}.json")
+    return 1 if any("error" in r for r in results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,259 @@
+"""Does a device ever wait for its data, when ranks share the cores of a host? Beside it, a loader as it is usually written.
+
+    python bench/starve.py                     # 2 and 4 ranks, some minutes; writes bench/results/DATE-starve.md and .json
+
+A "device" takes a fixed time a step: the rank sleeps. First the CPU time of a sample is measured; ranks x batch samples then need a
+step time of ranks * batch * CPU time / cores, and a device with longer steps than that should never wait. Sides take turns;
+medians over rounds. ``naive`` is torch's DataLoader with 8 processes a rank, PIL, and the libraries' own threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+SIDES = {  # name: (who, workers of a rank: 0 is its share, kind)
+    "segtrain, threads": ("ours", 0, "thread"),
+    "segtrain, processes": ("ours", 0, "process"),
+    "segtrain, 4 threads a rank": ("ours", 4, "thread"),
+    "segtrain, 8 threads a rank": ("ours", 8, "thread"),
+    "naive DataLoader, 8 processes a rank": ("naive", 8, "process"),
+}
+WARM = 3  # steps that are not timed
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", default="2,4")
+    parser.add_argument(
+        "--times", default="0.8,1.1,1.5,2", help="step times of the device, in units of the predicted need"
+    )
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument(
+        "--seconds", type=float, default=4.0, help="time that the timed steps of a run should take at least"
+    )
+    parser.add_argument("--batch", type=int, default=4, help="images of a rank's step")
+    parser.add_argument("--images", type=int, default=48)
+    parser.add_argument("--size", type=int, nargs=2, default=(720, 1280), help="height and width of an image")
+    parser.add_argument("--crop", type=int, nargs=2, default=(512, 512))
+    parser.add_argument("--sides", default="", help="parts of names, separated by semicolons; empty: all")
+    parser.add_argument("--out", type=Path, default=None, help="without ending; empty: bench/results/DATE-starve")
+    parser.add_argument("--rank", default="", help=argparse.SUPPRESS)  # one rank's own work, as JSON
+    return parser.parse_args()
+
+
+def pictures(root: Path, count: int, size: tuple[int, int]) -> None:
+    """JPEG images and PNG masks with about the detail of photographs."""
+    import cv2
+    import numpy as np
+
+    from segtrain.data.scenes import scene
+
+    for part in ("images", "masks"):
+        (root / part / "train").mkdir(parents=True)
+    for k in range(count):
+        image, mask = scene(1, k % 12, (size[0] // 2, size[1] // 2))
+        image = cv2.resize(image, size[::-1], interpolation=cv2.INTER_CUBIC)
+        noise = np.random.default_rng(k).integers(0, 12, image.shape, np.uint8)
+        cv2.imwrite(str(root / f"images/train/{k:04}.jpg"), cv2.add(image, noise), [cv2.IMWRITE_JPEG_QUALITY, 95])
+        mask = cv2.resize(mask, size[::-1], interpolation=cv2.INTER_NEAREST)
+        cv2.imwrite(str(root / f"masks/train/{k:04}.png"), mask)
+
+
+# What one rank does.
+
+
+def our_steps(task: dict, workers: int, kind: str):
+    import torch
+
+    from segtrain.config import Data
+    from segtrain.data.crew.pace import Pace, staff
+    from segtrain.data.crew.workers import Crew
+    from segtrain.data.datasets import open_dataset
+    from segtrain.data.loader import TrainLoader
+    from segtrain.parallel.cluster import cores
+
+    torch.set_num_threads(1)
+    data = Data(
+        layout="folders",
+        root=task["data"],
+        classes=tuple(f"c{k}" for k in range(20)),
+        crop=tuple(task["crop"]),
+        check="off",
+    )
+    plan = staff(workers or "auto", cores(), task["ranks"])
+    with (
+        Crew(plan.start, kind) as crew,
+        TrainLoader(
+            open_dataset(data, "train"), data, seed=0, batch_size=task["batch"] * task["ranks"], rank=task["rank"],
+            world=task["ranks"], last_step=10**9, crew=crew, pace=Pace(plan.start, plan.most, plan.least),
+        ) as loader,
+    ):  # fmt: skip
+        yield from loader
+
+
+def naive_steps(task: dict, workers: int, kind: str):
+    from naive_loader import batches  # beside this file
+
+    yield from batches(task["data"], tuple(task["crop"]), task["batch"], workers, task["rank"])
+
+
+def rank_main(task: dict) -> None:
+    """Prints JSON: seconds waited and in all over the timed steps, and the CPU seconds of this process and its children."""
+    who, workers, kind = SIDES[task["side"]]
+    steps = (our_steps if who == "ours" else naive_steps)(task, workers, kind)
+    for number in range(-WARM, task["steps"]):
+        if number == 0:
+            print("ready", flush=True)
+            sys.stdin.readline()  # all ranks begin together
+            begin, waited, longest = time.perf_counter(), 0.0, 0.0
+        asked = time.perf_counter()
+        next(steps)
+        got = time.perf_counter()
+        if number >= 0:
+            waited += got - asked
+            longest = max(longest, got - asked)
+        time.sleep(task["step_s"])
+    print(json.dumps({"waited": waited, "seconds": time.perf_counter() - begin, "longest": longest}), flush=True)
+    os._exit(0)  # workers end with their rank; the naive ones are killed by the bench
+
+
+def cpu_cost(task: dict) -> float:
+    """CPU seconds of one sample, by one worker alone: median of some batches."""
+    steps, costs = our_steps({**task, "rank": 0, "ranks": 1}, 1, "thread"), []
+    next(steps)
+    count = 6
+    for _ in range(3):
+        begin = time.process_time()
+        for _ in range(count):
+            next(steps)
+        costs.append((time.process_time() - begin) / count / task["batch"])
+    steps.close()
+    return statistics.median(costs)
+
+
+# What the bench does.
+
+
+def race(task: dict) -> dict:
+    """All ranks of one side at once; the share of time that their devices waited."""
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, __file__, "--rank", json.dumps({**task, "rank": rank})],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+        )
+        for rank in range(task["ranks"])
+    ]  # fmt: skip
+    try:
+        for rank in ranks:
+            if rank.stdout.readline().strip() != "ready":  # type: ignore[union-attr]
+                raise RuntimeError(f"a rank of {task['side']} ended: see its output above")
+        for rank in ranks:
+            print(file=rank.stdin, flush=True)
+        found = [json.loads(rank.stdout.readline()) for rank in ranks]  # type: ignore[union-attr]
+    finally:
+        for rank in ranks:
+            try:
+                os.killpg(rank.pid, 9)
+            except ProcessLookupError:
+                pass
+            rank.communicate()
+    return {
+        "wait": statistics.mean(f["waited"] / f["seconds"] for f in found),
+        "step_s": statistics.mean(f["seconds"] for f in found) / task["steps"],
+        "longest_s": max(f["longest"] for f in found),
+    }
+
+
+def compete(args: argparse.Namespace, base: dict, cost: float, cores: int, note) -> list[dict]:
+    results: list[dict] = []
+    wanted = [side for side in SIDES if not args.sides or any(part in side for part in args.sides.split(";"))]
+    for number in range(1, args.rounds + 1):
+        for ranks in map(int, args.ranks.split(",")):
+            need = cost * args.batch * ranks / cores
+            for factor in map(float, args.times.split(",")):
+                for side in wanted:
+                    step_s = factor * need
+                    steps = max(8, round(args.seconds / max(step_s, need)))
+                    task = {**base, "side": side, "ranks": ranks, "step_s": step_s, "steps": steps}
+                    result = {
+                        "round": number,
+                        "side": side,
+                        "ranks": ranks,
+                        "factor": factor,
+                        "need_s": need,
+                        **race(task),
+                    }
+                    results.append(result)
+                    print(
+                        f"{ranks} ranks  {factor:4.2f} x need ({1000 * step_s:4.0f} ms)  {side:38} waits "
+                        f"{100 * result['wait']:5.1f} %  step {1000 * result['step_s']:5.0f} ms",
+                        flush=True,
+                    )
+                    note(results)
+    return results
+
+
+def save(out: Path, facts: dict, results: list[dict]) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.with_name(out.name + ".json").write_text(json.dumps({**facts, "results": results}, indent=1) + "\n")
+    lines = [f"# Does the device wait, {facts['date']}", "", *(f"- {key}: {value}" for key, value in facts.items()), ""]
+    factors = sorted({r["factor"] for r in results})
+    for ranks in sorted({r["ranks"] for r in results}):
+        lines += [
+            f"## {ranks} ranks: share of the time that the device waits, median (step time in ms)",
+            "",
+            "| side | " + " | ".join(f"{factor:g} x need" for factor in factors) + " |",
+            "|---|" + "---|" * len(factors),
+        ]
+        for side in dict.fromkeys(r["side"] for r in results):
+            cells = []
+            for factor in factors:
+                mine = [r for r in results if (r["side"], r["ranks"], r["factor"]) == (side, ranks, factor)]
+                wait, step = (statistics.median(r[key] for r in mine) if mine else 0 for key in ("wait", "step_s"))
+                cells.append(f"{100 * wait:.1f} % ({1000 * step:.0f})" if mine else "")
+            lines.append(f"| {side} | {' | '.join(cells)} |")
+        lines.append("")
+    out.with_name(out.name + ".md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+
+
+def main() -> int:
+    args = arguments()
+    sys.path.insert(0, str(HERE))
+    if args.rank:
+        rank_main(json.loads(args.rank))
+    from segtrain.parallel.cluster import cores
+
+    date, count = datetime.date.today().isoformat(), cores()
+    out = args.out or HERE / "results" / f"{date}-starve"
+    with tempfile.TemporaryDirectory() as folder:
+        pictures(Path(folder), args.images, tuple(args.size))
+        base = {"data": folder, "crop": list(args.crop), "batch": args.batch}
+        cost = cpu_cost(base)
+        print(f"{1000 * cost:.1f} CPU-ms a sample on {count} cores", flush=True)
+        facts = {
+            "date": date,
+            "machine": f"{count} cores, {platform.machine()}, Python {platform.python_version()}",
+            "data": f"{args.images} JPEG images {args.size[0]}x{args.size[1]} with PNG masks, crop {args.crop[0]}x{args.crop[1]}",
+            "CPU-ms a sample": f"{1000 * cost:.2f}",
+            "need": "ranks x batch x CPU time of a sample / cores: the step time for which the cores just suffice",
+            "load before": "{:.2f} {:.2f} {:.2f}".format(*os.getloadavg()),
+            "command": " ".join(["python", "bench/starve.py", *sys.argv[1:]]),
+        }
+        compete(args, base, cost, count, lambda so_far: save(out, facts, so_far))
+    print(f"written: {out}.md and {out}.json")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+"""How is something measured in a process of its own? The parent sends a request as JSON, the child answers as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import cv2
+
+from segtrain.config import Config, make_config
+from segtrain.data.audit import check_before_training
+from segtrain.data.datasets import Dataset, open_dataset
+from segtrain.data.subset import without
+from segtrain.errors import SegtrainError
+
+
+def child(module: str, request: dict[str, Any], changes: dict[str, str] | None = None) -> dict[str, Any]:
+    """The answer of ``python -m segtrain.bench.MODULE`` to a request, with one compute thread and ``changes`` of the environment.
+
+    Raises SegtrainError with the child's own message, or the end of what it wrote where it died.
+    """
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **(changes or {})}
+    done = subprocess.run(
+        [sys.executable, "-m", f"segtrain.bench.{module}"],
+        input=json.dumps(request),
+        env={name: value for name, value in environment.items() if value or name != "SEGTRAIN_NATIVE"},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise SegtrainError(f"segtrain.bench.{module} ended with code {done.returncode}: {last}")
+    answer = dict(json.loads(done.stdout.splitlines()[-1]))
+    if "error" in answer:
+        raise SegtrainError(answer["error"])
+    return answer
+
+
+def answer_with(work: Callable[[Config, dict[str, Any]], dict[str, Any]]) -> None:
+    """The child's side: read the request, do the ``work``, write its result, or the error that it met."""
+    request = json.load(sys.stdin)
+    cv2.setNumThreads(1)
+    try:
+        answer = work(make_config(request["config"]), request)
+    except SegtrainError as error:
+        answer = {"error": str(error)}
+    json.dump(answer, sys.stdout)
+
+
+def few(config: Config, request: dict[str, Any]) -> Dataset:
+    """The samples to measure: ``request["samples"]`` of the training split, evenly spread; with data.faults=skip without faulty ones.
+
+    What samples leave in the cache folder goes to ``request["scratch"]`` from here on: nothing of it is of use later.
+    """
+    dataset = open_dataset(config.data.model_copy(update={"limit": request["samples"]}), config.data.train_split)
+    os.environ["SEGTRAIN_CACHE"] = request["scratch"]
+    if config.data.faults == "skip":
+        dataset = without(dataset, check_before_training(dataset, 1, "skip").bad)
+    return dataset

@@ -1,0 +1,117 @@
+"""`segtrain bench data`: what does a sample cost on this data and machine, what bounds it, and are the devices fed?"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from segtrain.bench import verdict
+from segtrain.bench.child import child
+from segtrain.bench.host import memory_limit, usable_cores
+from segtrain.bench.table import table
+from segtrain.config import Config, load_config
+from segtrain.data.datasets import open_dataset
+from segtrain.errors import ConfigError
+
+SAMPLES = 64
+SECONDS = 2.0  # for each setting of the loader
+MOST_WORKERS = 16
+
+
+def bench_data(
+    config_path: str | Path | None,
+    overrides: list[str],
+    *,
+    samples: int = SAMPLES,
+    seconds: float = SECONDS,
+    device_ms: float | None = None,
+    rate: float | None = None,
+    as_json: bool = False,
+    say: Callable[[str], None] = print,
+) -> dict[str, Any]:
+    """Measure, say a table (or one JSON object), and return what was measured.
+
+    ``device_ms``: milliseconds that a device takes for a batch of train.batch_size images; ``rate``: or images a second of a device.
+    Raises SegtrainError for a wrong config, and for bad files with their names.
+    """
+    if samples < 1 or seconds <= 0:
+        raise ConfigError(f"--samples {samples} --seconds {seconds}: both must be above 0")
+    if device_ms is not None and rate is not None:
+        raise ConfigError("--device-ms and --rate say the same: give one of them")
+    if min(device_ms or 1.0, rate or 1.0) <= 0 or 0 in (device_ms, rate):
+        raise ConfigError("--device-ms and --rate must be above 0")
+    config = load_config(config_path, overrides)
+    if device_ms is not None:
+        rate = 1000 * config.train.batch_size / device_ms
+    result = measure(config, samples, seconds, rate)
+    say(json.dumps(result) if as_json else table(result))
+    return result
+
+
+def measure(config: Config, samples: int, seconds: float, device_per_s: float | None) -> dict[str, Any]:
+    """Everything that the table tells, as one JSON object; times in ms, sizes in bytes, shares and gains as fractions."""
+    data = config.data
+    total = len(open_dataset(data, data.train_split))
+    cores = usable_cores()
+    with tempfile.TemporaryDirectory(prefix="segtrain-bench-") as scratch:
+        request = {"config": config.model_dump(mode="json"), "samples": min(samples, total), "scratch": scratch}
+        here = child("stages", {**request, "cures": True})
+        other = other_path(request, here["path"])
+        rates = child("rates", {**request, "workers": worker_counts(cores), "seconds": seconds})["rates"]
+    best = max(rates, key=lambda found: found["per_s"])
+    limit, says = memory_limit()
+    needed = int(4 * here["pixels"] * total)
+    bytes_a_sample = here["bytes_image"] + here["bytes_mask"]
+    fits = bytes_a_sample * total < 0.8 * limit
+    cold_ms = None if fits or "ms_a_file" not in here["cold"] else 2 * here["cold"]["ms_a_file"]
+    name, why = verdict.bound(here["stages"], best, min(cores, MOST_WORKERS), cold_ms)
+    return {
+        "config": config.name or "defaults",
+        "hash": config.hash,
+        "data": {
+            "name": os.path.basename(os.path.abspath(data.root)) if data.root else data.layout,
+            "split": data.train_split,
+            "total": total,
+            "measured": here["samples"],
+            "formats": here["formats"],
+            "pixels": here["pixels"],
+            "crop": list(data.crop),
+            "stored_bytes": int(bytes_a_sample * total),
+            "fits_in_memory": fits,
+            "decoded_bytes": needed,
+        },
+        "host": {"cores": cores, "memory": limit, "memory_by": says},
+        "paths": {found["path"]: found for found in (here, other) if found},
+        "path": here["path"],
+        "path_says": here["path_says"],
+        "rates": rates,
+        "limit_per_s": 1000 * cores / best["cpu_ms"],
+        "measured_per_s": best["per_s"],
+        "bytes_a_sample": bytes_a_sample,
+        "storage_mb_per_s": bytes_a_sample * best["per_s"] / 1e6,
+        "bound": name,
+        "why": why,
+        "cures": verdict.cures(here, other, needed, limit, data.cache == "ram"),
+        "device_per_s": device_per_s,
+        "feeding": verdict.feeding(best["per_s"], device_per_s) if device_per_s else [],
+    }
+
+
+def worker_counts(cores: float) -> list[int]:
+    """1, 2, 4, ... up to the cores, and the cores themselves."""
+    most = max(1, min(MOST_WORKERS, math.ceil(cores)))
+    return sorted({2**k for k in range(most.bit_length()) if 2**k <= most} | {most})
+
+
+def other_path(request: dict[str, Any], path: str) -> dict[str, Any] | None:
+    """The same samples in the path that is not in use; None where this installation has no other."""
+    turned_off = os.environ.get("SEGTRAIN_NATIVE") == "0"
+    if path == "packages" and not turned_off:
+        return None
+    found = child("stages", {**request, "cures": False}, {"SEGTRAIN_NATIVE": "" if turned_off else "0"})
+    return None if found["path"] == path else found

@@ -1,0 +1,88 @@
+"""What may this process use of its host, and what has it used? Cores, memory, and the CPU time of it and its children."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+_TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+
+
+def cpu_quota(cgroup: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """Cores that the container grants (cgroup v2 or v1), perhaps a fraction; None: no limit."""
+    try:
+        if (cgroup / "cpu.max").is_file():
+            quota, period = (cgroup / "cpu.max").read_text().split()
+        else:
+            quota = (cgroup / "cpu/cpu.cfs_quota_us").read_text().strip()
+            period = (cgroup / "cpu/cpu.cfs_period_us").read_text().strip()
+        return None if quota in ("max", "-1") else int(quota) / int(period)
+    except (OSError, ValueError):
+        return None
+
+
+def affinity() -> int:
+    """Cores that this process may be scheduled on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def usable_cores() -> float:
+    """Cores that this process can keep busy: its affinity, cut by the container's quota."""
+    return min(float(affinity()), cpu_quota() or float("inf"))
+
+
+def memory_limit(cgroup: Path = Path("/sys/fs/cgroup")) -> tuple[int, str]:
+    """Bytes that this process may use at all, and who says so: 'host' or 'cgroup'. (0, 'unknown') where nobody does."""
+    host = 0
+    if {"SC_PHYS_PAGES", "SC_PAGE_SIZE"} <= set(getattr(os, "sysconf_names", ())):
+        host = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        try:
+            limit = int((cgroup / name).read_text())
+        except (OSError, ValueError):  # no such file, or the word "max"
+            continue
+        if not host or limit < host:
+            return limit, "cgroup"
+    return host, "host" if host else "unknown"
+
+
+def descendants(root: int | None = None) -> list[int]:
+    """This process (or ``root``) and all its children, their children, ...; only itself where there is no /proc."""
+    root = root or os.getpid()
+    parents = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):  # it ended just now
+            continue
+    tree = [root]
+    for process in tree:
+        tree.extend(child for child, parent in parents.items() if parent == process)
+    return tree
+
+
+def tree_cpu_s() -> float:
+    """CPU seconds that this process, its children and those of them that have ended have used so far."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    total = own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime
+    for process in descendants()[1:]:
+        try:
+            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        total += sum(map(int, fields[11:15])) / _TICK  # utime, stime, cutime, cstime
+    return total
+
+
+def tree_memory() -> int:
+    """Bytes of memory of this process and its children; what they share counts once (PSS), or 0 where it cannot be read."""
+    total = 0
+    for process in descendants():
+        try:
+            rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
+        except OSError:
+            continue
+        total += sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")) * 1024
+    return total

@@ -1,0 +1,214 @@
+"""What does each stage of a training sample cost on one core? CPU and wall milliseconds, on samples spread over the data set.
+
+A stage is what the whole sample costs less without it: with the mask decoded already, with the image too, without the transforms of
+one's own. So the figures are those of the very code that trains, in each path of decoding.
+
+Runs as a process of its own (``python -m segtrain.bench.stages``), which has one core, one thread and one path of decoding for
+itself: a request as JSON comes in, the result as JSON goes out. Without torch.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from segtrain.bench import cold
+from segtrain.bench.child import answer_with, few
+from segtrain.bench.held import Held, cut_to_size, decoded
+from segtrain.bench.paths import path
+from segtrain.config import Config, Data
+from segtrain.data import decode
+from segtrain.data.augment import class_centre, draw
+from segtrain.data.cache import RamCache, Source
+from segtrain.data.datasets import Dataset
+from segtrain.data.layouts import Entry
+from segtrain.data.order import CLASS, rng_for
+from segtrain.data.record import Record
+from segtrain.data.sample import Sampler, Task
+from segtrain.data.shards.pack_estimate import estimate
+from segtrain.data.shards.pack_sample import Choice
+
+ENOUGH_MS = 3.0  # a call is repeated until it has used so much CPU
+REPEATS = 40  # at most
+PACKED = 8  # samples that are packed in each way
+Times = tuple[float, float]  # CPU and wall milliseconds
+
+
+def clock(call: Callable[[], Any]) -> Times:
+    """CPU and wall milliseconds of one call: the mean of repeated ones where one is too short to be told."""
+    count, begin, wall = 0, time.thread_time(), time.perf_counter()
+    while True:
+        call()
+        count += 1
+        cpu = 1000 * (time.thread_time() - begin)
+        if cpu >= ENOUGH_MS or count >= REPEATS:
+            return cpu / count, 1000 * (time.perf_counter() - wall) / count
+
+
+def less(whole: Times, *without: Times) -> Times:
+    """What is left of ``whole``; nothing where noise makes it negative."""
+    return max(0.0, whole[0] - sum(t[0] for t in without)), max(0.0, whole[1] - sum(t[1] for t in without))
+
+
+class Bench:
+    """The measurement of one data set, sample after sample."""
+
+    def __init__(self, config: Config, dataset: Dataset, cures: bool) -> None:
+        self.data, self.seed, self.dataset, self.cures = config.data, config.train.seed, dataset, cures
+        self.source: Source = RamCache(dataset) if config.data.cache == "ram" else dataset
+        self.costs: defaultdict[str, list[Times]] = defaultdict(list)
+        self.cured: defaultdict[str, list[Times]] = defaultdict(list)
+        self.reading = cold.Reading()
+        self._renamed: dict[str, list[Entry]] = {}
+        self.formats: Counter[str] = Counter()
+        self.image_bytes: list[int] = []
+        self.mask_bytes: list[int] = []
+        self.pixels: list[int] = []
+        self.out = np.empty((*self.data.crop, 3), np.uint8), np.empty(self.data.crop, np.uint8)
+
+    def sample(self, index: int) -> None:
+        """Measure one sample. Raises DataError naming the file."""
+        entry, record, task = self.dataset.entries[index], self.dataset.record(index), self._task(index)
+        image, mask = decoded(record, self.dataset.labels)  # refuses bad files before anything is counted
+        self.image_bytes.append(length(record.image))
+        self.mask_bytes.append(length(record.mask))
+        self.pixels.append(mask.size)
+        self.formats[stored_as(record.image, record.image_name)] += 1
+        self.reading.file(entry.image)
+        self.reading.file(entry.mask or "")
+        whole = partial(Sampler(self.source, self.data, self.seed), task, *self.out)
+        whole()  # warms memory and, where data.cache=ram, fills it
+        self.costs["whole"].append(clock(whole))
+        self.costs["read"].append(clock(partial(self.source.record, index)))
+        self._stages(task, self.source.record(index), image, mask)
+        if not isinstance(record.image, np.ndarray):
+            self.costs["full decode"].append(clock(partial(full_decode, record)))
+            small = cut_to_size(record, image, self.data) if self.cures else None
+            if small is not None:
+                self.cured["files cut to size"].append(self._made(task, *small, "files cut to size"))
+
+    def _task(self, index: int) -> Task:
+        return Task(index, 0, self.data.crop, self.data.scale)
+
+    def _made(self, task: Task, stored: Record, settings: Data, form: str = "") -> Times:
+        """The sample from memory, stored so; ``form``: the name of another form than its own."""
+        held = Held(stored, self.dataset.labels, self._entries(form))
+        made = partial(Sampler(held, settings, self.seed), task, *self.out)
+        made()  # what the first reading of a file leaves in the cache folder is there from here on
+        return clock(made)
+
+    def _entries(self, form: str) -> Sequence[Any]:
+        """The entries, under other names for another form: what is kept about a file must not be taken for that of another."""
+        if form and form not in self._renamed:
+            kept = (self.dataset.entries[index] for index in range(len(self.dataset)))
+            self._renamed[form] = [Entry(f"{form}: {entry.image}", entry.mask) for entry in kept]
+        return self._renamed[form] if form else self.dataset.entries
+
+    def _stages(self, task: Task, stored: Record, image: np.ndarray, mask: np.ndarray) -> None:
+        flat = Record(image, mask, stored.image_name, stored.mask_name, "train")
+        half = Record(stored.image, mask, stored.image_name, stored.mask_name, "train")
+        made = self._made(task, flat, self.data)
+        if not isinstance(stored.image, np.ndarray):
+            with_image, content = self._made(task, half, self.data), bytes(stored.image)
+            header = clock(partial(decode.read_header, content, stored.image_name))
+            self.costs["header"].append(header)
+            self.costs["image"].append(less(with_image, made, header))
+            as_it_is = self._made(task, stored, self.data)
+            self.costs["mask"].append(less(as_it_is, with_image))
+            self.cured["as it is"].append(as_it_is)
+            self.cured["pixels in memory"].append(made)
+        if self.data.transforms and self.data.transforms_at == "instead":
+            self.costs["transforms"].append(made)
+            return
+        if self.data.transforms:
+            plain = self._made(task, flat, self.data.model_copy(update={"transforms": ""}))
+            self.costs["transforms"].append(less(made, plain))
+            made = plain
+        key, size = (self.seed, task.epoch, task.index), (mask.shape[0], mask.shape[1])
+        drawing = clock(lambda: draw(rng_for(*key), size, task.crop, self.data, None, task.scale))
+        self.costs["draw"].append(drawing)
+        centring = (0.0, 0.0)
+        if self.data.balance > 0:
+            u = rng_for(*key, CLASS).random(3)
+            if u[0] < self.data.balance:
+                centring = clock(lambda: class_centre(mask, u[1:], self.dataset.labels.num_classes))
+            self.costs["centre"].append(centring)
+        self.costs["crop"].append(less(made, drawing, centring))
+
+
+def length(stored: Any) -> int:
+    """Bytes that storage gives for it: none for pixels that were drawn."""
+    return 0 if stored is None or isinstance(stored, np.ndarray) else len(stored)
+
+
+def stored_as(stored: Any, name: str) -> str:
+    return "pixels" if isinstance(stored, np.ndarray) else decode.read_header(bytes(stored), name).format
+
+
+def full_decode(record: Record) -> None:
+    """The whole image and the raw mask, as any loader without further tricks needs them."""
+    if not isinstance(record.image, np.ndarray):
+        decode.decode_image(bytes(record.image), record.image_name)
+    if not isinstance(record.mask, np.ndarray):
+        decode.decode_mask(bytes(record.mask or b""), record.mask_name)
+
+
+def summary(times: dict[str, list[Times]]) -> dict[str, dict[str, float]]:
+    """By stage: ``cpu_ms`` and ``wall_ms`` are medians over the samples, ``cpu_mean_ms`` is what many samples cost each."""
+    result = {}
+    for stage, pairs in times.items():
+        cpu, wall = zip(*pairs)
+        result[stage] = {
+            "cpu_ms": statistics.median(cpu),
+            "cpu_mean_ms": statistics.fmean(cpu),
+            "wall_ms": statistics.median(wall),
+            "samples": len(pairs),
+        }
+    return result
+
+
+def packed(config: Config, request: dict[str, Any]) -> list[dict[str, Any]]:
+    """Ways to pack the data (see ``pack_estimate.Row``), tried on a few of the samples. Nothing for what is packed, or in memory."""
+    data = config.data
+    if data.layout == "shards" or data.cache == "ram":
+        return []
+    dataset = few(config, {**request, "samples": min(PACKED, request["samples"])})
+    return list(estimate(dataset, data, Choice(), 1, data.faults == "skip").to_dict()["choices"])
+
+
+def measure(config: Config, request: dict[str, Any]) -> dict[str, Any]:
+    """All stages, in the path of decoding that this process uses; ``request["cures"]``: also the whole sample stored otherwise.
+
+    Raises SegtrainError for a bad file.
+    """
+    dataset = few(config, request)
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    bench = Bench(config, dataset, request["cures"])
+    for index in range(len(dataset)):
+        bench.sample(index)
+    name, says = path()
+    return {
+        "path": name,
+        "path_says": says,
+        "samples": len(bench.pixels),
+        "stages": summary(bench.costs),
+        "cures": summary(bench.cured),
+        "packed": packed(config, request) if request["cures"] and any(bench.image_bytes) else [],
+        "cold": bench.reading.to_dict(),
+        "formats": dict(bench.formats),
+        "bytes_image": statistics.fmean(bench.image_bytes),
+        "bytes_mask": statistics.fmean(bench.mask_bytes),
+        "pixels": statistics.fmean(bench.pixels),
+    }
+
+
+if __name__ == "__main__":
+    answer_with(measure)

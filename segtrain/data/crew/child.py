@@ -1,0 +1,135 @@
+"""What does a worker process do? It makes samples in memory that it shares with its rank, and imports no torch for it.
+
+Messages go over one socket pair. When the rank's end closes, however the rank ended, the worker ends too.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import pickle
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from typing import Any
+
+_HEAD = struct.Struct("<Q?")  # bytes of the message, and whether an open file comes along
+
+
+def send(channel: socket.socket, message: Any, fd: int = -1) -> None:
+    """Raises OSError when the other end is gone."""
+    body = pickle.dumps(message, protocol=5)
+    head = _HEAD.pack(len(body), fd >= 0)
+    if fd < 0:
+        channel.sendall(head + body)
+    else:
+        socket.send_fds(channel, [head], [fd])
+        channel.sendall(body)
+
+
+def receive(channel: socket.socket) -> tuple[Any, int]:
+    """A message and the file that came along (-1: none). Raises EOFError or OSError when the other end is gone."""
+    head, fds, _, _ = socket.recv_fds(channel, _HEAD.size, 1)
+    if len(head) < _HEAD.size:
+        raise EOFError("the other end is closed")
+    body = bytearray(_HEAD.unpack(head)[0])
+    place = memoryview(body)
+    while place:
+        count = channel.recv_into(place)
+        if not count:
+            raise EOFError("the other end is closed")
+        place = place[count:]
+    return pickle.loads(body), fds[0] if fds else -1
+
+
+class _Worker:
+    def __init__(self) -> None:
+        self.makers: dict[bytes, Any] = {}
+        self.blocks: dict[int, Any] = {}
+
+    def obey(self, message: tuple[Any, ...], fd: int) -> tuple[Any, ...] | None:
+        """Carry out one message; what is answered, if anything."""
+        kind, *rest = message
+        if kind == "make":
+            begin = time.perf_counter()
+            answer = self._make(*rest)
+            return answer, time.perf_counter() - begin, time.process_time()
+        if kind == "maker":
+            self.makers[rest[0]] = rest[1:]
+        elif kind == "block":
+            self.blocks[rest[0]] = mmap.mmap(fd, rest[1])
+            os.close(fd)
+        elif kind == "forget":
+            for number in rest[0]:
+                del self.blocks[number]
+            for key in rest[1]:
+                del self.makers[key]
+        return None
+
+    def _make(self, key: bytes, task: Any, block: int, areas: Any) -> tuple[type, str] | None:
+        from multiprocessing import spawn
+
+        import numpy as np
+
+        from segtrain.errors import ConfigError, DataError, SegtrainError
+
+        try:
+            if isinstance(self.makers[key], list):
+                content, script = self.makers[key]
+                if (
+                    script is not None
+                ):  # part of it is defined in the file that was started: import that, as multiprocessing does
+                    spawn.prepare(script)
+                self.makers[key] = pickle.loads(content)
+        except Exception as error:
+            return DataError, (
+                f"a worker process cannot load the data set ({type(error).__name__}: {error}): keep its classes and "
+                "transforms in importable modules, or set data.worker_kind=thread"
+            )
+        places = [np.ndarray(shape, np.uint8, self.blocks[block], offset) for offset, shape in areas]
+        try:
+            self.makers[key](task, *places)
+        except SegtrainError as error:
+            return next(kind for kind in (DataError, ConfigError, SegtrainError) if isinstance(error, kind)), str(error)
+        except Exception as error:
+            return DataError, f"{type(error).__name__}: {error}"
+        return None
+
+
+def _end_with(channel: socket.socket) -> None:
+    """End when the rank's end closes, also in the middle of a sample."""
+    poll = select.poll()
+    poll.register(channel, 0)  # 0: hang-up and error alone
+    poll.poll()
+    os._exit(0)
+
+
+def main() -> None:
+    # The rank decides when its workers end: a signal to the whole group is for the rank.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    threading.Thread(target=_end_with, args=(channel,), daemon=True).start()
+    try:
+        sys.path[:], _ = receive(channel)
+        import cv2
+
+        cv2.setNumThreads(1)
+        import segtrain.data.sample  # noqa: F401  # the rest of what a sample needs, before the first one is asked for
+
+        worker = _Worker()
+        send(channel, ("ready",))
+        while True:
+            answer = worker.obey(*receive(channel))
+            if answer is not None:
+                send(channel, answer)
+    except (EOFError, OSError):
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""What is there to do? Samples, and the jobs (the samples of a step) to which they belong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from segtrain.data.crew.memory import Block
+
+Maker = Callable[..., None]  # (task, image_out, mask_out, perhaps colours_out)
+Area = tuple[int, tuple[int, ...]]  # offset in a block, shape
+
+
+@dataclass(eq=False)
+class Piece:
+    """One sample to make."""
+
+    job: Job
+    task: Any
+    areas: tuple[Area, ...]  # of what is made: image, mask, perhaps colours
+    files: Callable[[], str]  # for messages
+    deaths: int = 0
+
+
+@dataclass(eq=False)
+class Job:
+    """Samples that go into one block, and are waited for together."""
+
+    maker: Maker
+    block: Block
+    result: Any = None
+    pieces: list[Piece] = field(default_factory=list)
+    left: int = 0
+    errors: dict[int, Exception] = field(default_factory=dict)  # by place among the pieces
+
+    def add(self, task: Any, areas: tuple[Area, ...], files: Callable[[], str]) -> None:
+        self.pieces.append(Piece(self, task, areas, files))
+        self.left += 1
+
+    def make(self, piece: Piece) -> None:
+        self.maker(piece.task, *(self.block.part(*area) for area in piece.areas))

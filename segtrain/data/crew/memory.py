@@ -1,0 +1,138 @@
+"""Where do batches lie? In a few blocks of bytes that are made once and used again, so that memory does not grow with the data.
+
+Blocks that worker processes write are anonymous files in memory (memfd_create), mapped here and there: no /dev/shm has to have
+room for them, and none outlives its processes, however they end. Where the platform has no memfd_create, they are POSIX shared
+memory, unlinked at once, after a look at the room that /dev/shm has. With a GPU each block is page-locked once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import mmap
+import os
+from typing import Any
+
+import numpy as np
+
+from segtrain.errors import ConfigError, DataError
+
+PAGE = 4096
+SHM = "/dev/shm"
+_numbers = itertools.count()
+
+
+class Block:
+    """``array``: uint8 [size]. ``fd``: by which another process maps it, -1 for memory of this process alone."""
+
+    def __init__(self, size: int, shared: bool, pin: bool) -> None:
+        self.size = -(-size // PAGE) * PAGE
+        self.number = next(_numbers)
+        self.alive = True  # false: whoever has mapped it should let go
+        self.fd = -1
+        self._locked = False
+        if shared:
+            self.fd = _shared_file(self.size)
+            self.array = np.frombuffer(mmap.mmap(self.fd, self.size), np.uint8)
+            if pin:
+                _cuda("cudaHostRegister", self.array.ctypes.data, self.size, 0)
+                self._locked = True
+        elif pin:
+            import torch
+
+            self.array = torch.empty(self.size, dtype=torch.uint8, pin_memory=True).numpy()
+        else:
+            self.array = np.empty(self.size, np.uint8)
+
+    def part(self, offset: int, shape: tuple[int, ...]) -> np.ndarray:
+        """A view, uint8. It keeps the memory, also after ``close``."""
+        return self.array[offset : offset + math.prod(shape)].reshape(shape)
+
+    def close(self) -> None:
+        """Let go of what is not memory: the file and the page lock."""
+        self.alive = False
+        if self._locked:
+            import torch
+
+            torch.cuda.synchronize()
+            _cuda("cudaHostUnregister", self.array.ctypes.data)
+            self._locked = False
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+class Ring:
+    """Blocks in turn. There are never more than were taken at once; one that is too small makes room for a larger one."""
+
+    def __init__(self, shared: bool = False, pin: bool = False) -> None:
+        self.shared, self.pin = shared, pin
+        self._free: list[Block] = []
+        self._all: list[Block] = []
+
+    def take(self, size: int) -> Block:
+        """A block of at least ``size`` bytes, with old content. Raises DataError where no memory can be shared."""
+        fit = min((b for b in self._free if b.size >= size), key=lambda b: b.size, default=None)
+        if fit is not None:
+            self._free.remove(fit)
+            return fit
+        if self._free:
+            small = self._free.pop()
+            small.close()
+            self._all.remove(small)
+        block = Block(size, self.shared, self.pin)
+        self._all.append(block)
+        return block
+
+    def give(self, block: Block) -> None:
+        """Back for the next ``take``: nobody reads or writes it any more."""
+        self._free.append(block)
+
+    def close(self) -> None:
+        for block in self._all:
+            block.close()
+        self._all, self._free = [], []
+
+
+def _shared_file(size: int) -> int:
+    """An open file of ``size`` bytes of memory, without a name."""
+    if hasattr(os, "memfd_create"):
+        try:
+            fd = os.memfd_create("segtrain-batch", os.MFD_CLOEXEC)
+        except OSError:  # an old kernel, or a sandbox that forbids it
+            pass
+        else:
+            os.ftruncate(fd, size)
+            return fd
+    if os.path.isdir(SHM):
+        room = os.statvfs(SHM).f_bavail * os.statvfs(SHM).f_frsize
+        if room < size:  # writing beyond it would end the process by SIGBUS
+            raise DataError(
+                f"{SHM} has {room / 2**20:.1f} MiB left, a batch for worker processes needs {size / 2**20:.1f} MiB: give the "
+                "container more (docker run --shm-size=2g), lower data.prefetch, or set data.worker_kind=thread"
+            )
+    try:
+        from multiprocessing.shared_memory import SharedMemory
+
+        memory = SharedMemory(create=True, size=size)
+        fd = os.dup(memory._fd)  # type: ignore[attr-defined]
+    except (ImportError, AttributeError, OSError) as error:
+        raise ConfigError(
+            f"data.worker_kind=process: this platform shares no memory ({error}): set data.worker_kind=thread"
+        ) from None
+    memory.close()
+    memory.unlink()
+    return fd
+
+
+def _cuda(name: str, *arguments: int) -> None:
+    import torch
+
+    runtime: Any = torch.cuda.cudart()
+    error = getattr(runtime, name)(*arguments)
+    code = int(error[0] if isinstance(error, tuple) else error)
+    if code:
+        raise ConfigError(
+            f"{name} of a batch failed with CUDA error {code}: raise the limit of locked memory (ulimit -l), or set "
+            "data.worker_kind=thread"
+        )

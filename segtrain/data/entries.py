@@ -1,0 +1,300 @@
+"""How do a million names of files fit into little memory, which all workers and ranks of a host share?
+
+Strings stand end to end in one block, image, mask and name of a sample share what they have in common, and an ``Entry`` is made when
+it is asked for. The blocks are kept in one file that is mapped: all share its pages, and to pickle an index is to pickle its name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import mmap
+import os
+import struct
+import tempfile
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Union
+
+import numpy as np
+
+from segtrain.errors import DataError
+
+ENDING = ".entries"
+_MAGIC = (
+    b"segtrain entries 1\n\0\0\0\0\0"  # 24 bytes; then the header's length (8 bytes), the header (JSON), the blocks
+)
+_ALIGN = 64
+_PART = 4096  # strings that iterating makes at once
+_ABSENT = b"\xff"  # no string: this byte never occurs in UTF-8
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One sample of a split: where its image and mask are, and what else is known (``name``, columns of a list)."""
+
+    image: str
+    mask: str | None
+    meta: dict[str, str] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Texts:
+    """Strings: text ``i`` is ``blob[bounds[i]:bounds[i + 1]]``, UTF-8; ``bounds`` is uint32 or uint64 [n + 1]."""
+
+    blob: Union[bytes, memoryview]
+    bounds: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def __getitem__(self, index: int) -> str | None:
+        part = self.blob[int(self.bounds[index]) : int(self.bounds[index + 1])]
+        return None if part == _ABSENT else str(part, "utf-8", "surrogatepass")
+
+    def __iter__(self) -> Iterator[str | None]:
+        for first in range(0, len(self), _PART):
+            yield from self.part(first, first + _PART)
+
+    def part(self, first: int, after: int) -> list[str | None]:
+        """The texts from ``first`` to before ``after``, for less than one by one."""
+        parts = (self.blob[begin:end] for begin, end in itertools.pairwise(self.bounds[first : after + 1].tolist()))
+        return [None if part == _ABSENT else str(part, "utf-8", "surrogatepass") for part in parts]
+
+    def same(self, other: Texts) -> bool:
+        return bool(np.array_equal(self.bounds, other.bounds)) and self.blob == other.blob
+
+    def select(self, rows: np.ndarray) -> Texts:
+        begin, end = self.bounds[:-1][rows], self.bounds[1:][rows]
+        blob = b"".join(bytes(self.blob[a:b]) for a, b in zip(begin.tolist(), end.tolist()))
+        return Texts(blob, _bounds(end - begin))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Texts, (bytes(self.blob), np.array(self.bounds))
+
+
+def _bounds(lengths: np.ndarray) -> np.ndarray:
+    bounds = np.zeros(len(lengths) + 1, np.uint64)
+    np.cumsum(lengths, out=bounds[1:])
+    return bounds.astype(np.uint32) if bounds[-1] < 2**32 else bounds
+
+
+class TextsBuilder:
+    """Takes strings one by one; None for none. Empty again when it is done."""
+
+    def __init__(self) -> None:
+        self.blob, self.ends = bytearray(), array("Q", [0])
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+    def append(self, text: str | None) -> None:
+        self.blob += _ABSENT if text is None else text.encode("utf-8", "surrogatepass")
+        self.ends.append(len(self.blob))
+
+    def done(self) -> Texts:
+        texts = Texts(bytes(self.blob), _bounds(np.diff(np.array(self.ends))))
+        self.blob, self.ends = bytearray(), array("Q", [0])
+        return texts
+
+
+def pack_keys(rows: list[str]) -> tuple[Texts, np.ndarray]:
+    """Sorted ``key + "\\0" + chr(code)`` as the keys and their codes, uint8 [n]. Codes are 1 to 127. Empties ``rows``."""
+    content = "".join(rows).encode("utf-8", "surrogatepass")
+    rows.clear()  # a million strings take more than all that follows
+    whole = np.frombuffer(content, np.uint8)
+    zeros = np.flatnonzero(whole == 0)
+    keep = np.ones(len(whole), bool)
+    keep[zeros] = keep[zeros + 1] = False
+    return Texts(whole[keep].tobytes(), _bounds(np.diff(zeros, prepend=-2) - 2)), whole[zeros + 1]
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """Strings that are ``prefix + texts[i] + tails[codes[i]]``; an absolute path among ``texts`` takes no prefix.
+
+    Without ``codes`` all have the first of the ``tails``.
+    """
+
+    texts: Texts
+    prefix: str = ""
+    tails: tuple[str, ...] = ("",)
+    codes: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __getitem__(self, index: int) -> str | None:
+        text = self.texts[index]
+        if text is None:
+            return None
+        return self._whole(text, self.tails[0 if self.codes is None else int(self.codes[index])])
+
+    def __iter__(self) -> Iterator[str | None]:
+        for first in range(0, len(self), _PART):
+            yield from self.part(first, first + _PART)
+
+    def part(self, first: int, after: int) -> list[str | None]:
+        """The strings from ``first`` to before ``after``, for less than one by one."""
+        codes = itertools.repeat(0) if self.codes is None else self.codes[first:after].tolist()
+        rows = zip(self.texts.part(first, after), codes)
+        return [None if text is None else self._whole(text, self.tails[code]) for text, code in rows]
+
+    def _whole(self, text: str, tail: str) -> str:
+        return text + tail if self.prefix and text.startswith("/") else self.prefix + text + tail
+
+
+class Entries(Sequence[Entry]):
+    """The entries of a split, made on the fly. ``file`` is where they are kept ("": nowhere, they pickle whole)."""
+
+    def __init__(self, image: Column, mask: Column, meta: dict[str, Column], file: str = "") -> None:
+        self.image, self.mask, self.meta, self.file = image, mask, meta, file
+
+    def __len__(self) -> int:
+        return len(self.image)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return self.select(range(len(self))[index])
+        place = range(len(self))[index]  # IndexError, and counts from the end
+        meta = {name: value for name, column in self.meta.items() if (value := column[place]) is not None}
+        return Entry(self.image[place] or "", self.mask[place], meta)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_again, (self.file,)) if self.file else (Entries, (self.image, self.mask, self.meta))
+
+    def columns(self) -> list[tuple[str, Column]]:
+        """With the names under which they are kept."""
+        return [("image", self.image), ("mask", self.mask), *((f"meta {k}", c) for k, c in self.meta.items())]
+
+    def select(self, rows: Iterable[int]) -> Entries:
+        """Only these, in this order; kept nowhere."""
+        chosen, texts = np.fromiter(rows, np.int64), {}
+
+        def part(column: Column) -> Column:
+            if id(column.texts) not in texts:
+                texts[id(column.texts)] = column.texts.select(chosen)
+            codes = None if column.codes is None else column.codes[chosen]
+            return Column(texts[id(column.texts)], column.prefix, column.tails, codes)
+
+        return Entries(part(self.image), part(self.mask), {name: part(column) for name, column in self.meta.items()})
+
+
+def save(entries: Entries, folder: Path) -> Entries:
+    """Write into ``folder``, whole or not at all, and return the entries mapped from there. Raises OSError.
+
+    The file is named by its content: whoever has the name gets the same entries, whatever was listed since.
+    """
+    blocks: list[bytes] = []
+    places: dict[int, int] = {}
+
+    def place(owner: object, block: bytes) -> int:
+        if id(owner) not in places:
+            places[id(owner)] = len(blocks)
+            blocks.append(block)
+        return places[id(owner)]
+
+    columns = []
+    for name, column in entries.columns():
+        texts, codes = column.texts, column.codes
+        kinds = [texts.bounds.dtype.str, "" if codes is None else codes.dtype.str]
+        numbers = [
+            place(texts.blob, bytes(texts.blob)),
+            place(texts.bounds, texts.bounds.tobytes()),
+            -1 if codes is None else place(codes, codes.tobytes()),
+        ]
+        columns.append([name, column.prefix, list(column.tails), numbers, kinds])
+    header = json.dumps(
+        {"entries": len(entries), "columns": columns, "bytes": [len(block) for block in blocks]}
+    ).encode()
+    path = folder / (_digest(header, blocks) + ENDING)
+    try:
+        return load(str(path), whole=True)
+    except (OSError, ValueError):  # not there, or damaged
+        _write(path, [_MAGIC, struct.pack("<Q", len(header)), header, *blocks])
+    return load(str(path))
+
+
+def _digest(header: bytes | memoryview, blocks: Iterable[bytes | memoryview]) -> str:
+    digest = hashlib.blake2b(header, digest_size=12)
+    for block in blocks:
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def _write(path: Path, parts: list[bytes]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=".entries-")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            for number, part in enumerate(parts):
+                stream.write(b"\0" * (-stream.tell() % _ALIGN if number > 2 else 0) + part)
+        os.replace(scratch, path)
+    except BaseException:
+        os.unlink(scratch)
+        raise
+
+
+def load(file: str, whole: bool = False) -> Entries:
+    """Map kept entries. Raises OSError, or ValueError for a file that ``save`` did not write.
+
+    ``whole``: look at every byte. Without, a changed byte inside a block is not seen.
+    """
+    with open(file, "rb") as stream:
+        view = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+    start = len(_MAGIC) + 8
+    if view[: len(_MAGIC)] != _MAGIC:
+        raise ValueError("not written by this version")
+    try:
+        begin = body = start + struct.unpack("<Q", view[len(_MAGIC) : start])[0]
+        header = json.loads(bytes(view[start:body]))
+        places = []
+        for size in header["bytes"]:
+            begin += -begin % _ALIGN
+            places.append((begin, size))
+            begin += size
+        if begin != len(view):
+            raise ValueError(f"{len(view)} bytes instead of {begin}")
+        if whole and _digest(view[start:body], (view[a : a + n] for a, n in places)) != Path(file).stem:
+            raise ValueError("its content has changed")
+        return _entries(view, header, places, file)
+    except (KeyError, TypeError, IndexError, struct.error) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from None
+
+
+def _entries(view: memoryview, header: dict[str, Any], places: list[tuple[int, int]], file: str) -> Entries:
+    texts: dict[tuple[int, int], Texts] = {}
+    blocks = [view[begin : begin + size] for begin, size in places]
+
+    def column(prefix: str, tails: list[str], numbers: list[int], kinds: list[str]) -> Column:
+        key = (numbers[0], numbers[1])
+        if key not in texts:
+            texts[key] = Texts(blocks[key[0]], np.frombuffer(blocks[key[1]], np.dtype(kinds[0])))
+        codes = None if numbers[2] < 0 else np.frombuffer(blocks[numbers[2]], np.dtype(kinds[1]))
+        if len(texts[key]) != header["entries"] or (codes is not None and len(codes) != header["entries"]):
+            raise ValueError("columns of unequal length")
+        return Column(texts[key], prefix, tuple(tails), codes)
+
+    columns = {name: column(*rest) for name, *rest in header["columns"]}
+    image, mask = columns.pop("image"), columns.pop("mask")
+    return Entries(image, mask, {name.removeprefix("meta "): column for name, column in columns.items()}, file)
+
+
+def _again(file: str) -> Entries:
+    """What a pickled index becomes in a worker."""
+    try:
+        return load(file)
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{file}: the kept list of files cannot be read ({error}): start again, it is rebuilt"
+        ) from None

@@ -1,0 +1,274 @@
+"""How is the native decoder called? ctypes over the C functions of sample.cpp; every call lets other threads run meanwhile.
+
+Without the library (not built, not loadable, or SEGTRAIN_NATIVE=0) ``available()`` is False, ``describe()`` says why, and the callers
+take other packages.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, Union
+
+import numpy as np
+
+from segtrain.errors import DataError
+
+LIBRARY = Path(__file__).parent / "libsegtrain_data.so"
+PIXELS, JPEG, PNG = 0, 1, 2
+Content = Union[bytes, bytearray, memoryview, np.ndarray]
+_MESSAGE = 256
+_AGAIN = "fetch or write the file again, or take it out of the data set"
+_pointer = ctypes.c_void_p
+
+
+class Stored(ctypes.Structure):
+    """A file's bytes, or pixels. Mirrors StStored of sample.cpp."""
+
+    _fields_ = (
+        ("data", _pointer),
+        ("size", ctypes.c_int64),
+        ("stride", ctypes.c_int64),
+        ("kind", ctypes.c_int32),
+        ("height", ctypes.c_int32),
+        ("width", ctypes.c_int32),
+        ("unused", ctypes.c_int32),
+    )
+
+
+class Request(ctypes.Structure):
+    """One sample to make. Mirrors StRequest of sample.cpp."""
+
+    _fields_ = (
+        ("image", Stored),
+        ("mask", Stored),
+        ("size", ctypes.c_int32 * 2),
+        ("scaled", ctypes.c_int32 * 2),
+        ("crop", ctypes.c_int32 * 2),
+        ("top", ctypes.c_int32),
+        ("left", ctypes.c_int32),
+        ("flip", ctypes.c_int32),
+        ("colours", ctypes.c_float * 4),
+        ("fill", ctypes.c_uint8 * 4),
+        ("lut", _pointer),
+        ("known", _pointer),
+        ("index", _pointer),
+        ("index_size", ctypes.c_int64),
+        ("out_image", _pointer),
+        ("out_mask", _pointer),
+        ("unknown_id", ctypes.c_int32),
+        ("image_done", ctypes.c_int32),
+    )
+
+
+@cache
+def _load(path: str) -> tuple[ctypes.CDLL | None, str]:
+    """The library, or None and why."""
+    if not os.path.exists(path):
+        return (
+            None,
+            "the native decoder was not built: apt-get install g++ libjpeg-dev libdeflate-dev, and install segtrain again",
+        )
+    try:
+        library = ctypes.CDLL(path)
+    except OSError as error:
+        return None, f"the native decoder cannot be loaded ({error}): install segtrain again on this machine"
+    if not hasattr(library, "st_layout") or library.st_layout() != ctypes.sizeof(Request):
+        return None, f"{path} is of another version of segtrain: install segtrain again"
+    library.st_crop.argtypes = [ctypes.POINTER(Request), ctypes.c_char_p]
+    library.st_whole.argtypes = [
+        ctypes.POINTER(Stored),
+        ctypes.c_int,
+        _pointer,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_char_p,
+    ]
+    # A look at a header takes less time than to let other threads run meanwhile: this call does not.
+    library.st_size = ctypes.PyDLL(path).st_size  # type: ignore[attr-defined]
+    library.st_size.argtypes = [ctypes.POINTER(Stored), ctypes.c_int32 * 2, ctypes.c_char_p]
+    made: list[Any] = [ctypes.POINTER(_pointer), ctypes.POINTER(ctypes.c_int64), ctypes.c_char_p]
+    library.st_check.argtypes = [ctypes.POINTER(Stored), ctypes.c_int, *made]
+    library.st_jpeg_index.argtypes = [_pointer, ctypes.c_int64, *made]
+    library.st_jpeg_restarts.argtypes = [_pointer, ctypes.c_int64, ctypes.c_int, *made]
+    library.st_free.argtypes, library.st_free.restype = [_pointer], None
+    library.st_libraries.restype = ctypes.c_char_p
+    return library, library.st_libraries().decode()
+
+
+def _library() -> ctypes.CDLL | None:
+    return None if os.environ.get("SEGTRAIN_NATIVE") == "0" else _load(str(LIBRARY))[0]
+
+
+def available() -> bool:
+    """Whether the native decoder is in use."""
+    return _library() is not None
+
+
+def describe() -> str:
+    """One line: which decoders are in use, and why."""
+    if os.environ.get("SEGTRAIN_NATIVE") == "0":
+        return "packages (SEGTRAIN_NATIVE=0)"
+    library, text = _load(str(LIBRARY))
+    return f"native ({text})" if library else f"packages: {text}"
+
+
+def kind_of(content: Content) -> int | None:
+    """PIXELS, JPEG or PNG; None for what other packages must decode."""
+    if isinstance(content, np.ndarray):
+        return PIXELS
+    start = bytes(content[:8])
+    if start.startswith(b"\xff\xd8\xff"):
+        return JPEG
+    return PNG if start == b"\x89PNG\r\n\x1a\n" else None
+
+
+def _address(content: Content) -> tuple[int, int]:
+    """Where the bytes lie, and how many; they must outlive the call."""
+    array = content if isinstance(content, np.ndarray) else np.frombuffer(content, np.uint8)
+    return array.__array_interface__["data"][0], array.nbytes
+
+
+def _fill(stored: Stored, content: Content, kind: int) -> None:
+    stored.data, stored.size = _address(content)
+    stored.kind = kind
+    if isinstance(content, np.ndarray):
+        stored.height, stored.width = content.shape[:2]
+        stored.stride = content.strides[0]
+
+
+def _plain(array: np.ndarray, channels: int) -> bool:
+    """Pixels that can be read in place."""
+    shape = (3,) if channels == 3 else ()
+    inner = array.strides[1:] == ((3, 1) if channels == 3 else (1,))
+    return array.dtype == np.uint8 and array.shape[2:] == shape and inner
+
+
+def _done(code: int, message: Any, name: str) -> bool:
+    """True: done; False: not the native decoder's business. Raises DataError for a fault."""
+    if code == 1:
+        raise DataError(f"{name}: {message.value.decode(errors='replace')}: {_AGAIN}")
+    return bool(code == 0)
+
+
+def crop(
+    image: Content,
+    mask: Content,
+    geometry: Any,
+    crop_size: tuple[int, int],
+    lut: np.ndarray,
+    known: np.ndarray,
+    fill: tuple[int, int, int],
+    ignore_index: int,
+    image_out: np.ndarray,
+    mask_out: np.ndarray,
+    names: tuple[str, str],
+    index: bytes = b"",
+) -> int | None:
+    """Write one sample: ``image_out`` uint8 (h, w, 3), ``mask_out`` uint8 (h, w), both contiguous.
+
+    ``geometry``: augment.Geometry; ``lut``, ``known``: uint8 [256], train id of a raw id and whether there is one. ``index``: what
+    ``jpeg_index`` gave for this image. Returns None where other packages must do it (no library, another format), else the first
+    unknown raw id, or -1. Raises DataError with the file's name.
+    """
+    library = _library()
+    kinds = kind_of(image), kind_of(mask)
+    if library is None or None in kinds or kinds[1] == JPEG:
+        return None
+    for content, channels in ((image, 3), (mask, 1)):
+        if isinstance(content, np.ndarray) and not _plain(content, channels):
+            return None
+    request = Request(
+        size=geometry.size, scaled=geometry.scaled, crop=crop_size, top=geometry.top, left=geometry.left, flip=geometry.flip,
+        colours=(geometry.brightness, geometry.contrast, geometry.saturation, geometry.hue), fill=(*fill, ignore_index),
+        lut=_address(lut)[0], known=_address(known)[0], out_image=_address(image_out)[0], out_mask=_address(mask_out)[0],
+    )  # fmt: skip
+    _fill(request.image, image, kinds[0] or PIXELS)
+    _fill(request.mask, mask, kinds[1] or PIXELS)
+    if index:
+        request.index, request.index_size = _address(index)
+    message = ctypes.create_string_buffer(_MESSAGE)
+    code = library.st_crop(request, message)
+    return int(request.unknown_id) if _done(code, message, names[request.image_done]) else None
+
+
+def size(content: Content, name: str) -> tuple[int, int] | None:
+    """Height and width that a file's header says. None where other packages must read it. Raises DataError."""
+    library, kind = _library(), kind_of(content)
+    if library is None or kind is None:
+        return None
+    stored, found = Stored(), (ctypes.c_int32 * 2)()
+    _fill(stored, content, kind)
+    message = ctypes.create_string_buffer(_MESSAGE)
+    return (found[0], found[1]) if _done(library.st_size(stored, found, message), message, name) else None
+
+
+def whole(
+    content: Content, channels: int, size: tuple[int, int], name: str, out: np.ndarray | None = None
+) -> np.ndarray | None:
+    """Decode a whole file: uint8 (H, W, 3) RGB with 3 channels, stored ids uint8 (H, W) with 1; into ``out`` (contiguous) if given.
+
+    None where other packages must do it. Raises DataError.
+    """
+    library, kind = _library(), kind_of(content)
+    if library is None or kind is None or kind == PIXELS or (channels == 1 and kind == JPEG):
+        return None
+    stored = Stored()
+    _fill(stored, content, kind)
+    out = np.empty((*size, 3) if channels == 3 else size, np.uint8) if out is None else out
+    message = ctypes.create_string_buffer(_MESSAGE)
+    code = library.st_whole(stored, channels, out.ctypes.data, size[0], size[1], message)
+    return out if _done(code, message, name) else None
+
+
+def check(content: Content, channels: int, name: str) -> bytes | None:
+    """Look for damage in all of a file without keeping pixels: what ``jpeg_index`` gives for it, or nothing.
+
+    None where other packages must do it. Raises DataError.
+    """
+    library, kind = _library(), kind_of(content)
+    if library is None or kind is None or kind == PIXELS or (channels == 1 and kind == JPEG):
+        return None
+    stored = Stored()
+    _fill(stored, content, kind)
+    return _made(lambda *out: library.st_check(stored, channels, *out), name)
+
+
+def jpeg_index(content: Content, name: str = "the JPEG") -> bytes | None:
+    """Where each tile of a JPEG begins (12 bytes for each 4 MCUs), so that later only the tiles needed are read.
+
+    None for files that have no use for it (progressive, restart markers, no JPEG). Raises DataError for a damaged one.
+    """
+    library = _library()
+    if library is None or kind_of(content) != JPEG:
+        return None
+    return _made(lambda *out: library.st_jpeg_index(*_address(content), *out), name)
+
+
+def add_restarts(content: Content, interval_px: int = 64, name: str = "the JPEG") -> bytes | None:
+    """The same JPEG, coefficient by coefficient, as a baseline file with restart markers about every ``interval_px`` of a row.
+
+    None for what is no JPEG of 1 or 3 components. Raises DataError for a damaged one, and where the native decoder is missing.
+    """
+    library = _library()
+    if library is None:
+        raise DataError(f"restart markers need the native decoder; {describe()}; `segtrain doctor` tells more")
+    if kind_of(content) != JPEG:
+        return None
+    return _made(lambda *out: library.st_jpeg_restarts(*_address(content), interval_px, *out), name)
+
+
+def _made(call: Callable[..., int], name: str) -> bytes | None:
+    """Bytes that a C function makes: empty where it made none, None where the content is not its business."""
+    library = _library()
+    out, size = _pointer(), ctypes.c_int64()
+    message = ctypes.create_string_buffer(_MESSAGE)
+    if library is None or not _done(call(ctypes.byref(out), ctypes.byref(size), message), message, name):
+        return None
+    try:
+        return ctypes.string_at(out, size.value) if out else b""
+    finally:
+        library.st_free(out)

@@ -1,0 +1,207 @@
+// How are the Huffman codes of a JPEG read and written, bit by bit?
+#pragma once
+
+#include <algorithm>
+
+#include "jpeg.h"
+
+namespace segtrain {
+
+constexpr int kWindow = 12;        // bits that the table of several symbols looks at
+constexpr int kValues = 11;        // that of one coefficient with its value
+constexpr int kEnd = 127;          // in place of a number of zeros: the block has ended
+constexpr int kQuick = 9;          // and that of one
+constexpr size_t kPadding = 16;    // bytes after the data that the reader may touch
+
+struct HuffmanLookup {
+    uint16_t single[1 << 16];  // next 16 bits -> code length << 8 | symbol; 0: no code
+    uint16_t quick[1 << kQuick];  // the same for the next few bits, where they suffice: stays in the nearest cache
+    explicit HuffmanLookup(const HuffmanSpec& spec);
+};
+
+struct AcLookup : HuffmanLookup {
+    uint32_t several[1 << kWindow];  // bits | coefficients passed << 8 | block ended << 16; bits 0: use `single`
+    int32_t values[1 << kValues];    // bits | zeros before it << 8 | the coefficient << 16; bits 0: use `single`
+    explicit AcLookup(const HuffmanSpec& spec);
+};
+
+struct ScanTables {
+    std::shared_ptr<const AcLookup> dc[4], ac[4];
+    int blocks[4], components;
+    explicit ScanTables(const Jpeg& jpeg);
+};
+
+// A number over words spread over a file: another file, also of the same length, has another. (FNV-1a, 64 bits)
+uint64_t spread_hash(Bytes file);
+
+HuffmanCodes huffman_codes(const HuffmanSpec& spec);
+
+// Entropy-coded bytes without stuffing, up to the first marker; returns their number. `out` has room for raw.size + kPadding.
+// `removed`: places in `out` before which a stuffed zero was taken out; or only their number.
+size_t unstuff(Bytes raw, uint8_t* out, std::vector<uint32_t>* removed);
+size_t unstuff(Bytes raw, uint8_t* out, size_t* removed);
+
+// Reads unstuffed data. It never reads beyond size + kPadding: positions are clamped, and past_end() tells.
+class BitReader {
+  public:
+    BitReader(const uint8_t* data, size_t size, size_t bit = 0) : data_(data), size_(size), byte_(bit / 8) {
+        if (byte_ > size_) byte_ = size_;
+        refill();
+        drop(int(bit % 8));
+    }
+    size_t position() const { return byte_ * 8 - size_t(count_); }
+    bool past_end() const { return position() > size_ * 8; }
+
+    int dc(const HuffmanLookup& table) {
+        int found;
+        if (!difference(table, &found)) throw Fault("the JPEG is damaged: bad Huffman code");
+        return found;
+    }
+
+    void skip_ac(const AcLookup& table) {
+        if (!pass_ac(table)) throw Fault("the JPEG is damaged: bad Huffman code, or a block of more than 64 coefficients");
+    }
+
+    // The same without an exception: false for damage.
+    bool pass_ac(const AcLookup& table) {
+        int rest = 63;
+        while (rest > 0) {
+            refill();
+            uint32_t entry = table.several[window_ >> (64 - kWindow)];
+            int advance = int(entry >> 8 & 255), ended = int(entry >> 16);
+            if ((entry & 255) && advance + ended <= rest) {
+                drop(int(entry & 255));
+                if (ended) return true;
+                rest -= advance;
+                continue;
+            }
+            uint16_t one = table.single[window_ >> 48];  // a long code, or the block ends among these symbols
+            int length = one >> 8, run = (one & 255) >> 4, size = one & 15;
+            if (!length) return false;
+            drop(length + size);
+            if (size == 0 && run < 15) return true;
+            rest -= run + 1;
+        }
+        return rest == 0;
+    }
+
+    // The coefficients of a block after its first, in the order of memory; false where the code is damaged.
+    bool ac(const AcLookup& table, int16_t* block, const uint8_t natural[64]) {
+        for (int k = 1; k < 64; ++k) {
+            refill();
+            int32_t entry = table.values[window_ >> (64 - kValues)];
+            if (entry & 255) {
+                drop(entry & 255);
+                int zeros = entry >> 8 & 127;
+                if (zeros == kEnd) return true;
+                k += zeros;
+                if (k > 63) return false;
+                block[natural[k]] = int16_t(entry >> 16);
+                continue;
+            }
+            uint16_t one = table.single[window_ >> 48];
+            int length = one >> 8, zeros = (one & 255) >> 4, size = one & 15;
+            if (!length) return false;
+            drop(length);
+            if (!size) {
+                if (zeros < 15) return true;
+                k += 15;
+                continue;
+            }
+            k += zeros;
+            if (k > 63) return false;
+            block[natural[k]] = int16_t(value(size));
+        }
+        return true;
+    }
+
+    // The value of a first coefficient less its predictor; false where the code is damaged.
+    bool difference(const HuffmanLookup& table, int* out) {
+        refill();
+        uint16_t entry = table.quick[window_ >> (64 - kQuick)];
+        if (!entry) entry = table.single[window_ >> 48];
+        int length = entry >> 8, size = entry & 255;
+        if (!length || size > 11) return false;
+        drop(length);
+        *out = size ? value(size) : 0;
+        return true;
+    }
+
+  private:
+    int value(int size) {  // T.81 F.2.2.1; at most 16 bits
+        int bits = int(window_ >> (64 - size));
+        drop(size);
+        return bits < 1 << (size - 1) ? bits - (1 << size) + 1 : bits;
+    }
+    void drop(int bits) {
+        window_ <<= bits;
+        count_ -= bits;
+    }
+    // At least 32 bits are there afterwards (ones beyond the end).
+    void refill() {
+        if (count_ >= 32) return;
+        uint32_t next = 0xFFFFFFFF;
+        if (byte_ <= size_) {  // kPadding bytes follow
+            std::memcpy(&next, data_ + byte_, 4);
+            next = __builtin_bswap32(next);
+        }
+        window_ |= uint64_t(next) << (32 - count_);
+        count_ += 32;
+        byte_ += 4;
+    }
+    const uint8_t* data_;
+    size_t size_, byte_;
+    uint64_t window_ = 0;  // the next bits, highest first
+    int count_ = 0;
+};
+
+// Writes bits into memory that the caller has made large enough (8 bytes beyond the last).
+class BitWriter {
+  public:
+    explicit BitWriter(uint8_t* out) : out_(out) {}
+    void put(uint32_t bits, int count) {  // at most 32
+        window_ = window_ << count | bits;
+        filled_ += count;
+        while (filled_ >= 8) {
+            filled_ -= 8;
+            *out_++ = uint8_t(window_ >> filled_);
+        }
+    }
+    // Bits [from, to) of `data`; kPadding bytes follow the data.
+    void copy(const uint8_t* data, size_t from, size_t to) {
+        while (from < to && from % 8) {  // to a whole byte of the source
+            int count = int(std::min<size_t>(8 - from % 8, to - from));
+            put(data[from / 8] >> (8 - from % 8 - count) & ((1u << count) - 1), count);
+            from += size_t(count);
+        }
+        const uint8_t* source = data + from / 8;
+        size_t words = (to - from) / 64;
+        uint64_t pending = filled_ ? window_ << (64 - filled_) : 0;
+        for (size_t k = 0; k < words; ++k, source += 8, out_ += 8) {
+            uint64_t word;
+            std::memcpy(&word, source, 8);
+            word = __builtin_bswap64(word);
+            uint64_t ready = __builtin_bswap64(pending | word >> filled_);
+            std::memcpy(out_, &ready, 8);
+            pending = filled_ ? word << (64 - filled_) : 0;
+            window_ = word;  // its lowest bits are those not written yet
+        }
+        from += words * 64;
+        for (; from < to; ++source) {
+            int count = int(std::min<size_t>(8, to - from));
+            put(uint32_t(*source >> (8 - count)), count);
+            from += size_t(count);
+        }
+    }
+    uint8_t* finish() {  // ones to the end of the byte, T.81 F.1.2.3
+        if (filled_) put((1u << (8 - filled_)) - 1, 8 - filled_);
+        return out_;
+    }
+
+  private:
+    uint8_t* out_;
+    uint64_t window_ = 0;
+    int filled_ = 0;  // bits of the window's low end not written yet; under 8 between calls
+};
+
+}  // namespace segtrain

@@ -1,0 +1,236 @@
+// How do the bytes of a PNG become the pixels of a region? (PNG specification, third edition)
+//
+// Nothing is done for pixels that nobody asked for: unpacking stops after the last row needed (or takes single strips, see
+// png_strips.py), filters are undone from the last row that needs none above it, and no further right than needed.
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#include "png_parts.h"
+
+namespace segtrain {
+
+namespace {
+
+constexpr uint64_t kMostInflated = 1032;  // deflate cannot make more bytes than this out of one
+
+// Where the filtered rows of a picture lie, and what is needed of them.
+struct Rows {
+    size_t stride;    // bytes of a row with its filter byte
+    size_t needed;    // bytes of a row's data up to the right edge
+    int pixel;        // bytes of a pixel, at least 1
+    int top, bottom;  // rows needed
+    uint8_t* zeros;   // room for a row of zeros, and kPngSlack
+};
+
+// Undoes the filters of rows [top, bottom). `rows`: the picture's row `first`. False if a row's filter reaches above `first`.
+bool unfilter(uint8_t* rows, int first, const Rows& what) {
+    int start = what.top;
+    auto filter = [&](int row) {
+        uint8_t one = rows[size_t(row - first) * what.stride];
+        if (one > 4) throw Fault("the PNG is damaged (filter " + std::to_string(one) + " in row " + std::to_string(row) + ")");
+        return one;
+    };
+    for (int row = what.top; row < what.bottom; row++) filter(row);
+    while (start > first && filter(start) > 1) start--;  // None and Sub look at nothing above
+    if (start == first && first > 0 && filter(first) > 1) return false;
+    std::memset(what.zeros, 0, what.needed + kPngSlack);
+    unfilter_rows(rows + size_t(start - first) * what.stride, what.stride, what.bottom - start, what.needed, what.pixel,
+                  what.zeros);
+    return true;
+}
+
+// Rows of a strip if the file is made of strips (its k-th IDAT is its k-th strip, and the stRP chunk says so too), else 0.
+int strip_rows(const Chunks& chunks) {
+    const Bytes& table = chunks.strips;
+    if (table.size < 8) return 0;
+    uint32_t rows = big_endian(table.data);
+    size_t height = size_t(chunks.header.size.height), count = chunks.data.size();
+    if (rows == 0 || rows > height || count != (height + rows - 1) / rows || table.size != 4 + 4 * count) return 0;
+    uint64_t offset = 2;  // behind the zlib header
+    for (size_t k = 0; k < count; k++) {
+        if (big_endian(table.data + 4 + 4 * k) != offset || chunks.data[k].size < 6) return 0;
+        offset += chunks.data[k].size - (k == 0 ? 2 : 0);
+    }
+    return int(rows);
+}
+
+// Inflates the strips of rows [top, bottom) only, and undoes their filters; the first row there, or -1: not a file of strips.
+int read_strips(Bytes file, const Chunks& chunks, const Rows& what, uint8_t* joined, uint8_t* raw) {
+    int rows = strip_rows(chunks), height = chunks.header.size.height;
+    if (!rows) return -1;
+    int first = what.top / rows, last = (what.bottom - 1) / rows, count = int(chunks.data.size());
+    if (first == 0 && last == count - 1) return -1;  // everything: the plain way also checks the Adler-32
+    uint8_t* end = joined;
+    for (int k = first; k <= last; k++) {
+        Bytes body = chunks.data[size_t(k)];
+        check_crc(file, body);
+        if (k == 0) body = {body.data + 2, body.size - 2};
+        if (k == count - 1) body.size -= 4;
+        std::memcpy(end, body.data, body.size);
+        end += body.size;
+    }
+    if (last < count - 1) {  // an empty final block
+        *end++ = 3;
+        *end++ = 0;
+    }
+    int bottom = last == count - 1 ? height : (last + 1) * rows;
+    if (!inflate_strip({joined, size_t(end - joined)}, raw, size_t(bottom - first * rows) * what.stride)) return -1;
+    return unfilter(raw, first * rows, what) ? first * rows : -1;
+}
+
+void read_rows(Bytes file, const Chunks& chunks, const Rows& what, uint8_t* joined, uint8_t* raw) {
+    for (const Bytes& body : chunks.data) check_crc(file, body);
+    Bytes stream = chunks.data[0];
+    if (chunks.data.size() > 1) {
+        uint8_t* end = joined;
+        for (const Bytes& body : chunks.data) {
+            if (body.size) std::memcpy(end, body.data, body.size);
+            end += body.size;
+        }
+        stream = {joined, chunks.data_size};
+    }
+    size_t total = size_t(chunks.header.size.height) * what.stride;
+    bool begin = inflate_begin_room(what.bottom, what.stride) < total;
+    if (!begin || !inflate_begin(stream, raw, what.bottom, what.stride)) inflate_whole(stream, raw, total);
+    unfilter(raw, 0, what);
+}
+
+// Stored values of pixels [left, right) of a row with less than 8 bits a pixel.
+void unpack(const uint8_t* row, int left, int right, int bits, uint8_t* out) {
+    int mask = (1 << bits) - 1, per_byte = 8 / bits;
+    for (int x = left; x < right; x++) *out++ = uint8_t(row[x / per_byte] >> (8 - bits - x % per_byte * bits) & mask);
+}
+
+template <int step, int green, int blue>
+inline __attribute__((always_inline)) void pick(const uint8_t* __restrict from, size_t count, uint8_t* __restrict out) {
+    for (size_t i = 0; i < count; i++) {
+        out[3 * i] = from[step * i];
+        out[3 * i + 1] = from[step * i + green];
+        out[3 * i + 2] = from[step * i + blue];
+    }
+}
+
+// RGB of 8 bits from `count` pixels of grey or colour, 8 or 16 bits, with or without alpha. Of 16 bits the upper 8 stay.
+ST_CLONES void to_rgb(const uint8_t* __restrict from, size_t count, int colour_type, int bits, uint8_t* __restrict out) {
+    bool wide = bits == 16;
+    if (colour_type == kGrey) return wide ? pick<2, 0, 0>(from, count, out) : pick<1, 0, 0>(from, count, out);
+    if (colour_type == kGreyAlpha) return wide ? pick<4, 0, 0>(from, count, out) : pick<2, 0, 0>(from, count, out);
+    if (colour_type == kColour) return wide ? pick<6, 2, 4>(from, count, out) : pick<3, 1, 2>(from, count, out);
+    return wide ? pick<8, 2, 4>(from, count, out) : pick<4, 1, 2>(from, count, out);
+}
+
+// What a stored value of a grey or palette picture looks like: 256 times RGB. A value outside the palette is black.
+void colours(const Chunks& chunks, uint8_t (*table)[3]) {
+    std::memset(table, 0, 256 * 3);
+    if (chunks.header.colour_type == kPalette) {
+        size_t size = chunks.palette.size;
+        if (!size || size % 3 || size > 768) throw Fault("the PNG has no whole palette");
+        std::memcpy(table, chunks.palette.data, size);
+    } else {
+        int most = (1 << chunks.header.bits) - 1;
+        for (int v = 0; v <= most; v++) std::memset(table[v], v * 255 / most, 3);
+    }
+}
+
+// RGB, or values of less than 8 bits, of the rectangle `need`. `rows`: the picture's row need.top, without its filter byte.
+void convert(const Chunks& chunks, const uint8_t* rows, size_t stride, Rect need, int channels, uint8_t* values, uint8_t* out) {
+    const PngHeader& header = chunks.header;
+    bool looked_up = header.bits < 8 || header.colour_type == kPalette;
+    uint8_t table[256][3];
+    if (looked_up && channels == 3) colours(chunks, table);
+    size_t width = size_t(need.width()), pixel = size_t(header.bits / 8 * samples(header.colour_type));
+    for (int y = 0; y < need.height(); y++, rows += stride, out += width * size_t(channels)) {
+        const uint8_t* from = rows + size_t(need.left) * pixel;
+        if (header.bits < 8) {
+            unpack(rows, need.left, need.right, header.bits, channels == 1 ? out : values);
+            from = values;
+        }
+        if (channels == 1) continue;
+        if (looked_up)
+            for (size_t x = 0; x < width; x++) std::memcpy(out + 3 * x, table[from[x]], 3);
+        else
+            to_rgb(from, width, header.colour_type, header.bits, out);
+    }
+}
+
+}  // namespace
+
+Picture png_region(Bytes file, Rect need, int channels, Scratch& scratch) {
+    Chunks chunks = read_chunks(file, false);
+    const PngHeader& header = chunks.header;
+    Size size = header.size;
+    if (need.top < 0 || need.left < 0 || need.top >= need.bottom || need.left >= need.right || need.bottom > size.height ||
+        need.right > size.width)
+        throw Fault("the region lies outside of the picture");
+    if (header.interlaced) throw Unsupported("an interlaced PNG");
+    bool single = header.colour_type == kGrey || header.colour_type == kPalette;
+    if (channels == 1 && (!single || header.bits > 8))
+        throw Unsupported("a mask that is no PNG of one channel and at most 8 bits");
+
+    size_t depth = size_t(header.bits * samples(header.colour_type));  // bits of a pixel
+    Rows what{(size_t(size.width) * depth + 7) / 8 + 1, (size_t(need.right) * depth + 7) / 8, int((depth + 7) / 8),
+              need.top, need.bottom, nullptr};
+    size_t total = size_t(size.height) * what.stride;
+    if (chunks.data_size * kMostInflated < total) throw Fault("the PNG has less pixel data than its header says");
+
+    bool direct = header.bits == 8 && (channels == 1 || header.colour_type == kColour);
+    size_t out_size = direct ? 0 : size_t(need.height()) * size_t(need.width()) * size_t(channels) + size_t(need.width());
+    uint8_t* joined = scratch.get(chunks.data_size + 2 + what.needed + 2 * kPngSlack + total + out_size);
+    what.zeros = joined + chunks.data_size + 2;
+    uint8_t* raw = what.zeros + what.needed + kPngSlack;
+    uint8_t* values = raw + total + kPngSlack;
+
+    int first = read_strips(file, chunks, what, joined, raw);
+    if (first < 0) {
+        read_rows(file, chunks, what, joined, raw);
+        first = 0;
+    }
+    const uint8_t* rows = raw + size_t(need.top - first) * what.stride + 1;
+    if (direct) return {rows, what.stride, {need.top, 0, need.bottom, need.right}, channels};
+    uint8_t* out = values + need.width();
+    convert(chunks, rows, what.stride, need, channels, values, out);
+    return {out, size_t(need.width()) * size_t(channels), need, channels};
+}
+
+}  // namespace segtrain
+
+// For tests and the fuzzer: 0 is good, 1 a Fault, 2 Unsupported; `message` has room for 256 bytes.
+#define ST_EXPORT extern "C" __attribute__((visibility("default")))
+
+template <class Work>
+static int guarded(char* message, Work work) {
+    message[0] = 0;
+    try {
+        work();
+        return 0;
+    } catch (const segtrain::Unsupported& error) {
+        std::snprintf(message, 256, "%s", error.what());
+        return 2;
+    } catch (const std::exception& error) {
+        std::snprintf(message, 256, "%s", error.what());
+        return 1;
+    }
+}
+
+ST_EXPORT int st_png_size(const uint8_t* data, size_t size, int* height, int* width, char* message) {
+    return guarded(message, [&] {
+        segtrain::Size found = segtrain::png_header({data, size}).size;
+        *height = found.height;
+        *width = found.width;
+    });
+}
+
+// Writes the region's pixels to `out`, rows `out_stride` bytes apart.
+ST_EXPORT int st_png_region(const uint8_t* data, size_t size, int top, int left, int bottom, int right, int channels,
+                            uint8_t* out, size_t out_stride, char* message) {
+    return guarded(message, [&] {
+        static thread_local segtrain::Scratch scratch;
+        segtrain::Picture picture = segtrain::png_region({data, size}, {top, left, bottom, right}, channels, scratch);
+        const uint8_t* from = picture.pixels + size_t(top - picture.covers.top) * picture.stride +
+                              size_t(left - picture.covers.left) * size_t(channels);
+        for (int y = top; y < bottom; y++, from += picture.stride, out += out_stride)
+            std::memcpy(out, from, size_t(right - left) * size_t(channels));
+    });
+}

@@ -1,0 +1,240 @@
+// How are the five row filters of PNG undone quickly? (PNG specification, section 9)
+//
+// `Up` works on whole rows. The others need the pixel to the left before the next one, a chain that vectors cannot shorten:
+// so a vector holds one pixel, or a pixel of each of two rows.
+#include <cstdlib>
+#include <cstring>
+
+#include "png_parts.h"
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+#define ST_INLINE inline __attribute__((always_inline))
+
+namespace segtrain {
+
+namespace {
+
+enum Filter { kSub = 1, kUp, kAverage, kPaeth };
+
+#if defined(__SSE2__)
+
+// A pixel of up to 8 bytes, each in a lane of 16 bits.
+using Pixel = __m128i;
+
+ST_INLINE Pixel none() { return _mm_setzero_si128(); }
+
+template <int bytes>
+ST_INLINE Pixel load(const uint8_t* from) {  // reads up to 3 bytes more than the pixel has
+    constexpr int word = bytes <= 4 ? (bytes == 1 ? 1 : bytes == 2 ? 2 : 4) : 8;
+    int64_t bits = 0;
+    std::memcpy(&bits, from, word);
+    return _mm_unpacklo_epi8(_mm_cvtsi64_si128(bits), none());
+}
+
+template <int bytes>
+ST_INLINE void store(uint8_t* to, Pixel pixel) {
+    int64_t bits = _mm_cvtsi128_si64(_mm_packus_epi16(pixel, pixel));
+    std::memcpy(to, &bits, bytes);
+}
+
+ST_INLINE Pixel absolute(Pixel x) { return _mm_max_epi16(x, _mm_sub_epi16(none(), x)); }
+ST_INLINE Pixel choose(Pixel mask, Pixel yes, Pixel no) {
+    return _mm_or_si128(_mm_and_si128(mask, yes), _mm_andnot_si128(mask, no));
+}
+
+// What a filter expects of a pixel: a left, b above, c above left.
+template <int filter>
+ST_INLINE Pixel guess(Pixel a, Pixel b, Pixel c) {
+    if (filter == kSub) return a;
+    if (filter == kAverage) return _mm_srli_epi16(_mm_add_epi16(a, b), 1);
+    Pixel up = _mm_sub_epi16(b, c), left = _mm_sub_epi16(a, c);
+    Pixel pa = absolute(up), pb = absolute(left), pc = absolute(_mm_add_epi16(up, left));
+    Pixel least = _mm_min_epi16(pc, _mm_min_epi16(pa, pb));
+    return choose(_mm_cmpeq_epi16(least, pa), a, choose(_mm_cmpeq_epi16(least, pb), b, c));
+}
+
+ST_INLINE Pixel add(Pixel x, Pixel y) { return _mm_and_si128(_mm_add_epi16(x, y), _mm_set1_epi16(255)); }
+
+// Two rows, `row` and the one `stride` below it, in one vector for pixels of up to 4 bytes: the lower row is a pixel behind, so
+// that what it needs of the upper one is there.
+template <int upper, int lower, int bytes>
+ST_INLINE void two_rows(uint8_t* row, const uint8_t* above, size_t stride, size_t size) {
+    const Pixel lower_half = _mm_set_epi32(-1, -1, 0, 0);
+    Pixel a = none(), c = none();
+    for (size_t at = 0; at < size + bytes; at += bytes) {
+        uint8_t *here = row + at, *below = row + stride + at - bytes;
+        bool first = at == 0, last = at == size;
+        Pixel b = _mm_unpacklo_epi64(last ? none() : load<bytes>(above + at), a);
+        Pixel x = _mm_unpacklo_epi64(last ? none() : load<bytes>(here), first ? none() : load<bytes>(below));
+        Pixel expected = guess<upper>(a, b, c);
+        if (upper != lower) expected = choose(lower_half, guess<lower>(a, b, c), expected);
+        a = add(x, expected);
+        c = b;
+        int64_t bits = _mm_cvtsi128_si64(_mm_packus_epi16(a, a));
+        if (!last) std::memcpy(here, &bits, bytes);
+        bits = int64_t(uint64_t(bits) >> 32);
+        if (!first) std::memcpy(below, &bits, bytes);
+    }
+}
+
+#else
+
+struct Pixel {
+    int16_t value[8];
+};
+
+ST_INLINE Pixel none() { return Pixel{}; }
+
+template <int bytes>
+ST_INLINE Pixel load(const uint8_t* from) {
+    Pixel pixel{};
+    for (int i = 0; i < bytes; i++) pixel.value[i] = from[i];
+    return pixel;
+}
+
+template <int bytes>
+ST_INLINE void store(uint8_t* to, const Pixel& pixel) {
+    for (int i = 0; i < bytes; i++) to[i] = uint8_t(pixel.value[i]);
+}
+
+template <int filter>
+ST_INLINE Pixel guess(const Pixel& left, const Pixel& above, const Pixel& corner) {
+    Pixel out;
+    for (int i = 0; i < 8; i++) {
+        int a = left.value[i], b = above.value[i], c = corner.value[i];
+        int pa = std::abs(b - c), pb = std::abs(a - c), pc = std::abs(a + b - 2 * c);
+        int paeth = pa <= pb && pa <= pc ? a : pb <= pc ? b : c;
+        out.value[i] = int16_t(filter == kSub ? a : filter == kAverage ? (a + b) >> 1 : paeth);
+    }
+    return out;
+}
+
+ST_INLINE Pixel add(const Pixel& x, const Pixel& y) {
+    Pixel out;
+    for (int i = 0; i < 8; i++) out.value[i] = int16_t((x.value[i] + y.value[i]) & 255);
+    return out;
+}
+
+#endif
+
+template <int filter, int bytes>
+ST_INLINE void one_row(uint8_t* row, const uint8_t* above, size_t size) {
+    Pixel left = none(), corner = none();
+    for (size_t at = 0; at < size; at += bytes) {
+        Pixel up = load<bytes>(above + at);
+        left = add(load<bytes>(row + at), guess<filter>(left, up, corner));
+        corner = up;
+        store<bytes>(row + at, left);
+    }
+}
+
+// Paeth of single bytes. Masks are mostly zeros here, and for a run of zeros the result is known: as long as left and above
+// left are equal the pixel above is taken, so they stay equal; and where the row above is constant the left pixel is taken.
+void paeth_bytes(uint8_t* row, const uint8_t* above, size_t size) {
+    static const uint8_t zeros[16] = {};
+    int a = 0, c = 0;
+    for (size_t at = 0; at < size;) {
+        if (at + 16 <= size && std::memcmp(row + at, zeros, 16) == 0) {
+            bool as_above = a == c;
+            if (as_above || std::memcmp(above + at - 1, above + at, 16) == 0) {
+                if (as_above) std::memcpy(row + at, above + at, 16);
+                else std::memset(row + at, a, 16);
+                at += 16;
+                a = row[at - 1], c = above[at - 1];
+                continue;
+            }
+        }
+        for (size_t end = at + 16 < size ? at + 16 : size; at < end; at++) {
+            int b = above[at], pa = std::abs(b - c), pb = std::abs(a - c), pc = std::abs(a + b - 2 * c);
+            a = (row[at] + (pa <= pb && pa <= pc ? a : pb <= pc ? b : c)) & 255;
+            c = b;
+            row[at] = uint8_t(a);
+        }
+    }
+}
+
+ST_CLONES void up(uint8_t* __restrict row, const uint8_t* __restrict above, size_t size) {
+    for (size_t i = 0; i < size; i++) row[i] = uint8_t(row[i] + above[i]);
+}
+
+void sub_bytes(uint8_t* row, size_t size) {
+    size_t at = 0;
+    uint8_t left = 0;
+#if defined(__SSE2__)
+    __m128i carry = none();  // the byte to the left, 16 times
+    for (; at + 16 <= size; at += 16) {
+        __m128i sum = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + at));
+        sum = _mm_add_epi8(sum, _mm_slli_si128(sum, 1));
+        sum = _mm_add_epi8(sum, _mm_slli_si128(sum, 2));
+        sum = _mm_add_epi8(sum, _mm_slli_si128(sum, 4));
+        sum = _mm_add_epi8(sum, _mm_slli_si128(sum, 8));
+        __m128i last = _mm_unpackhi_epi8(sum, sum);  // the total, in the two highest bytes
+        last = _mm_shufflehi_epi16(last, 0xFF);
+        last = _mm_unpackhi_epi64(last, last);
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(row + at), _mm_add_epi8(sum, carry));
+        carry = _mm_add_epi8(carry, last);
+    }
+    if (at) left = row[at - 1];
+#endif
+    for (; at < size; at++) row[at] = left = uint8_t(left + row[at]);
+}
+
+template <int bytes>
+ST_INLINE void one(uint8_t* row, const uint8_t* above, size_t size) {
+    switch (row[-1]) {
+        case kSub: return bytes == 1 ? sub_bytes(row, size) : one_row<kSub, bytes>(row, above, size);
+        case kUp: return up(row, above, size);
+        case kAverage: return one_row<kAverage, bytes>(row, above, size);
+        case kPaeth: return bytes == 1 ? paeth_bytes(row, above, size) : one_row<kPaeth, bytes>(row, above, size);
+        default: return;
+    }
+}
+
+// Undoes two rows if that is quicker than one by one; else false.
+template <int bytes>
+ST_INLINE bool two(uint8_t* row, const uint8_t* above, size_t stride, size_t size) {
+#if defined(__SSE2__)
+    if (bytes != 3 && bytes != 4) return false;
+    int pair = row[-1] << 4 | row[stride - 1];
+    if (pair == (kPaeth << 4 | kPaeth)) return two_rows<kPaeth, kPaeth, bytes>(row, above, stride, size), true;
+    if (pair == (kPaeth << 4 | kAverage)) return two_rows<kPaeth, kAverage, bytes>(row, above, stride, size), true;
+    if (pair == (kAverage << 4 | kPaeth)) return two_rows<kAverage, kPaeth, bytes>(row, above, stride, size), true;
+    if (pair == (kAverage << 4 | kAverage)) return two_rows<kAverage, kAverage, bytes>(row, above, stride, size), true;
+#else
+    (void)row, (void)above, (void)stride, (void)size;
+#endif
+    return false;
+}
+
+template <int bytes>
+ST_INLINE void all(uint8_t* rows, size_t stride, int count, size_t size, const uint8_t* zeros) {
+    const uint8_t* above = zeros;
+    for (int r = 0; r < count; r++) {
+        uint8_t* row = rows + size_t(r) * stride + 1;
+        if (r + 1 < count && two<bytes>(row, above, stride, size)) {
+            row += stride;
+            r++;
+        } else {
+            one<bytes>(row, above, size);
+        }
+        above = row;
+    }
+}
+
+}  // namespace
+
+void unfilter_rows(uint8_t* rows, size_t stride, int count, size_t bytes, int pixel, const uint8_t* zeros) {
+    switch (pixel) {
+        case 1: return all<1>(rows, stride, count, bytes, zeros);
+        case 2: return all<2>(rows, stride, count, bytes, zeros);
+        case 3: return all<3>(rows, stride, count, bytes, zeros);
+        case 4: return all<4>(rows, stride, count, bytes, zeros);
+        case 6: return all<6>(rows, stride, count, bytes, zeros);
+        default: return all<8>(rows, stride, count, bytes, zeros);
+    }
+}
+
+}  // namespace segtrain

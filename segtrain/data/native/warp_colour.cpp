@@ -1,0 +1,194 @@
+// How are brightness, contrast, saturation and hue changed at once? One affine map of RGB, in 16-bit arithmetic: pixels are taken apart
+// into planes by shuffles, 16 or 32 at a time, and put together again.
+#include <algorithm>
+#include <cmath>
+
+#include "core.h"
+#include "warp_rows.h"
+
+#ifdef ST_X86
+#include <immintrin.h>
+#endif
+
+namespace segtrain {
+
+namespace {
+
+constexpr double kGrey[3] = {0.299, 0.587, 0.114};  // luma of ITU-R BT.601
+// A quarter turn of the plane of I and Q (of YIQ), as RGB: inverse(T) J T with T of NTSC, J the quarter turn. As augment.TURN.
+constexpr double kTurn[3][3] = {{-0.168621795, -0.329804745, 0.498426540},
+                                {0.327963394, -0.034610688, -0.293352706},
+                                {-1.246461366, 1.043228883, 0.203232483}};
+
+struct Affine {
+    double matrix[3][3], offset;
+};
+
+Affine affine_of(const Colours& colours, double mean_grey) {
+    double gain = double(colours.brightness) * colours.contrast, angle = 2 * 3.14159265358979323846 * colours.hue;
+    double cosine = std::cos(angle), sine = std::sin(angle), kept = double(colours.saturation);
+    Affine map;
+    // Grey stays; what is not grey is scaled by saturation and turned by hue.
+    for (int i = 0; i < 3; ++i)
+        for (int j = 0; j < 3; ++j)
+            map.matrix[i][j] = gain * (kGrey[j] + kept * (cosine * ((i == j) - kGrey[j]) + sine * kTurn[i][j]));
+    map.offset = (1 - double(colours.contrast)) * colours.brightness * mean_grey;
+    return map;
+}
+
+// The same in whole numbers: (sum of rounded(value * 128 * matrix / 32768) + offset) >> shift. No sum leaves 16 bits.
+struct Map {
+    int16_t matrix[9], offset;
+    int shift;
+};
+
+// False: the numbers are too large for 16 bits.
+bool fixed(const Affine& affine, Map* map) {
+    double most = 0;
+    for (const auto& row : affine.matrix) most = std::max(most, std::abs(row[0]) + std::abs(row[1]) + std::abs(row[2]));
+    most += std::abs(affine.offset) / 255;
+    if (!(most < 31)) return false;
+    int whole = 0;  // bits before the point
+    while (most >= 0.99 * (1 << whole)) ++whole;
+    map->shift = 7 - whole;
+    map->offset = int16_t(std::lround(affine.offset * (1 << map->shift)) + (1 << map->shift >> 1));
+    for (int k = 0; k < 9; ++k) map->matrix[k] = int16_t(std::lround(affine.matrix[k / 3][k % 3] * (1 << (15 - whole))));
+    return true;
+}
+
+void map_plain(uint8_t* pixel, int count, const Map& map) {
+    for (; count > 0; --count, pixel += 3) {
+        int in[3] = {pixel[0] << 7, pixel[1] << 7, pixel[2] << 7};
+        for (int c = 0; c < 3; ++c) {
+            int sum = map.offset;
+            for (int d = 0; d < 3; ++d) sum += (((in[d] * map.matrix[3 * c + d]) >> 14) + 1) >> 1;
+            pixel[c] = uint8_t(std::max(0, std::min(255, sum >> map.shift)));
+        }
+    }
+}
+
+#ifdef ST_X86
+
+// Where planes find their bytes, and pixels theirs.
+struct Shuffles {
+    alignas(64) uint8_t apart[3][64], together[2][64];    // of 96 bytes; of [R G] by 8 and B by 8, as packing leaves them
+    alignas(32) uint8_t near[3][32], far[3][32];          // of the bytes 0..15 and 8..23 of each 8 pixels
+    alignas(32) uint8_t of_rg[2][32], of_b[2][32];        // bytes 0..15 and 16..23 of 8 pixels, from [R G] and [B B]
+    Shuffles() {
+        constexpr uint8_t none = 0x80;
+        for (int k = 0; k < 64; ++k)
+            for (int c = 0; c < 3; ++c) apart[c][k] = uint8_t(k / 2 * 3 + c);
+        for (int k = 0; k < 128; ++k) {
+            int pixel = k / 3, group = pixel / 8, place = pixel % 8;
+            int found = k % 3 == 2 ? 64 + group * 16 + place : group * 16 + 8 * (k % 3) + place;
+            together[k / 64][k % 64] = uint8_t(k < 96 ? found : 0);
+        }
+        for (int k = 0; k < 32; ++k)
+            for (int c = 0; c < 3; ++c) {
+                int byte = k % 16 / 2 * 3 + c;
+                near[c][k] = k % 2 || byte > 15 ? none : uint8_t(byte);
+                far[c][k] = k % 2 || byte <= 15 ? none : uint8_t(byte - 8);
+            }
+        for (int k = 0; k < 64; ++k) {
+            int byte = k / 32 * 16 + k % 16, c = byte % 3, pixel = byte / 3;
+            of_rg[k / 32][k % 32] = c == 2 || pixel > 7 ? none : uint8_t(8 * c + pixel);
+            of_b[k / 32][k % 32] = c != 2 || pixel > 7 ? none : uint8_t(pixel);
+        }
+    }
+};
+const Shuffles kShuffles;
+
+__attribute__((target("avx512f,avx512bw,avx512vbmi"))) int map_wide(uint8_t* pixels, int count, const Map& map) {
+    __m512i m[9], apart[3], first = _mm512_load_si512(kShuffles.together[0]), second = _mm512_load_si512(kShuffles.together[1]);
+    for (int k = 0; k < 9; ++k) m[k] = _mm512_set1_epi16(map.matrix[k]);
+    for (int c = 0; c < 3; ++c) apart[c] = _mm512_load_si512(kShuffles.apart[c]);
+    const __m512i offset = _mm512_set1_epi16(map.offset);
+    const __m128i shift = _mm_cvtsi32_si128(map.shift);
+    int k = 0;
+    for (; k + 32 <= count; k += 32, pixels += 96) {
+        __m512i low = _mm512_loadu_si512(pixels);
+        __m512i high = _mm512_maskz_loadu_epi64(0x0F, pixels + 64);
+        __m512i in[3], out[3];
+        for (int c = 0; c < 3; ++c)
+            in[c] = _mm512_slli_epi16(_mm512_maskz_permutex2var_epi8(0x5555555555555555u, low, apart[c], high), 7);
+        for (int c = 0; c < 3; ++c) {
+            __m512i sum = _mm512_add_epi16(_mm512_mulhrs_epi16(in[0], m[3 * c]), _mm512_mulhrs_epi16(in[1], m[3 * c + 1]));
+            sum = _mm512_add_epi16(sum, _mm512_add_epi16(_mm512_mulhrs_epi16(in[2], m[3 * c + 2]), offset));
+            out[c] = _mm512_sra_epi16(sum, shift);
+        }
+        __m512i rg = _mm512_packus_epi16(out[0], out[1]), b = _mm512_packus_epi16(out[2], out[2]);
+        _mm512_storeu_si512(pixels, _mm512_permutex2var_epi8(rg, first, b));
+        _mm512_mask_storeu_epi64(pixels + 64, 0x0F, _mm512_permutex2var_epi8(rg, second, b));
+    }
+    return k;
+}
+
+__attribute__((target("avx2"))) inline __m256i both_lanes(const uint8_t* low, const uint8_t* high) {
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(low))),
+                                   _mm_loadu_si128(reinterpret_cast<const __m128i*>(high)), 1);
+}
+
+__attribute__((target("avx2"))) inline __m256i table(const uint8_t* from) {
+    return _mm256_load_si256(reinterpret_cast<const __m256i*>(from));
+}
+
+__attribute__((target("avx2"))) int map_avx2(uint8_t* pixels, int count, const Map& map) {
+    __m256i m[9];
+    for (int k = 0; k < 9; ++k) m[k] = _mm256_set1_epi16(map.matrix[k]);
+    const __m256i offset = _mm256_set1_epi16(map.offset);
+    const __m128i shift = _mm_cvtsi32_si128(map.shift);
+    int k = 0;
+    for (; k + 16 <= count; k += 16, pixels += 48) {
+        __m256i near = both_lanes(pixels, pixels + 24), far = both_lanes(pixels + 8, pixels + 32), in[3], out[3];
+        for (int c = 0; c < 3; ++c)
+            in[c] = _mm256_slli_epi16(_mm256_or_si256(_mm256_shuffle_epi8(near, table(kShuffles.near[c])),
+                                                      _mm256_shuffle_epi8(far, table(kShuffles.far[c]))), 7);
+        for (int c = 0; c < 3; ++c) {
+            __m256i sum = _mm256_add_epi16(_mm256_mulhrs_epi16(in[0], m[3 * c]), _mm256_mulhrs_epi16(in[1], m[3 * c + 1]));
+            sum = _mm256_add_epi16(sum, _mm256_add_epi16(_mm256_mulhrs_epi16(in[2], m[3 * c + 2]), offset));
+            out[c] = _mm256_sra_epi16(sum, shift);
+        }
+        __m256i rg = _mm256_packus_epi16(out[0], out[1]), b = _mm256_packus_epi16(out[2], out[2]), bytes[2];
+        for (int half = 0; half < 2; ++half)
+            bytes[half] = _mm256_or_si256(_mm256_shuffle_epi8(rg, table(kShuffles.of_rg[half])),
+                                          _mm256_shuffle_epi8(b, table(kShuffles.of_b[half])));
+        for (int lane = 0; lane < 2; ++lane) {
+            uint8_t* to = pixels + 24 * lane;
+            __m128i start = lane ? _mm256_extracti128_si256(bytes[0], 1) : _mm256_castsi256_si128(bytes[0]);
+            __m128i end = lane ? _mm256_extracti128_si256(bytes[1], 1) : _mm256_castsi256_si128(bytes[1]);
+            _mm_storeu_si128(reinterpret_cast<__m128i*>(to), start);
+            _mm_storel_epi64(reinterpret_cast<__m128i*>(to + 16), end);
+        }
+    }
+    return k;
+}
+
+#else
+int map_wide(uint8_t*, int, const Map&) { return 0; }
+int map_avx2(uint8_t*, int, const Map&) { return 0; }
+#endif
+
+}  // namespace
+
+void change_colours(uint8_t* pixels, size_t pitch, int height, int width, const Colours& colours, double mean_grey, Simd simd) {
+    Affine exact = affine_of(colours, mean_grey);
+    Map map;
+    bool small = fixed(exact, &map);
+    for (int y = 0; y < height; ++y, pixels += pitch) {
+        if (small) {
+            int done = simd == Simd::vbmi ? map_wide(pixels, width, map) : simd == Simd::avx2 ? map_avx2(pixels, width, map) : 0;
+            map_plain(pixels + size_t(done) * 3, width - done, map);
+            continue;
+        }
+        for (uint8_t* pixel = pixels; pixel < pixels + size_t(width) * 3; pixel += 3) {  // far beyond what anybody trains with
+            double in[3] = {double(pixel[0]), double(pixel[1]), double(pixel[2])};
+            for (int c = 0; c < 3; ++c) {
+                const double* row = exact.matrix[c];
+                double sum = row[0] * in[0] + row[1] * in[1] + row[2] * in[2] + exact.offset;
+                pixel[c] = uint8_t(std::max(0.0, std::min(255.0, std::floor(sum + 0.5))));
+            }
+        }
+    }
+}
+
+}  // namespace segtrain

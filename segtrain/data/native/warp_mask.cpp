@@ -1,0 +1,149 @@
+// How are the ids of a mask picked by column, mapped to train ids and checked?
+#include <algorithm>
+#include <cstring>
+
+#include "core.h"
+#include "warp_rows.h"
+
+#ifdef ST_X86
+#include <immintrin.h>
+#endif
+
+namespace segtrain {
+
+void Ids::prepare(const uint8_t lut[256], const uint8_t known[256], const std::vector<int>& columns, int row_bytes, Simd simd) {
+    lut_ = lut;
+    known_ = known;
+    columns_ = &columns;
+    for (int id = 0; id < 256; ++id) table_[id] = uint16_t(lut[id] | (known[id] ? 0 : 256));
+    simd_ = Simd::plain;
+    if (simd == Simd::vbmi && (prepare_wide(row_bytes, 64) || prepare_wide(row_bytes, 32) || prepare_wide(row_bytes, 16)))
+        simd_ = Simd::vbmi;
+    else if (simd != Simd::plain && (prepare_pairs(row_bytes, 16) || prepare_pairs(row_bytes, 8)))
+        simd_ = Simd::avx2;
+}
+
+bool Ids::prepare_wide(int row_bytes, int each) {
+    const std::vector<int>& columns = *columns_;
+    int count = int(columns.size());
+    if (row_bytes < 128) return false;
+    each_ = each;
+    wide_.resize(size_t(count + each - 1) / size_t(each));
+    for (size_t g = 0; g < wide_.size(); ++g) {
+        int begin = int(g) * each, end = std::min(begin + each, count);
+        int base = std::min(std::min(columns[begin], columns[end - 1]), row_bytes - 128);
+        if (std::max(columns[begin], columns[end - 1]) - base >= 128) return false;
+        // Places beyond the row's end pick what its last one does, so that they raise no alarm.
+        for (int k = 0; k < 64; ++k) wide_[g].pick[k] = uint8_t(columns[std::min(begin + k, end - 1)] - base);
+        wide_[g].base = base;
+    }
+    return true;
+}
+
+bool Ids::prepare_pairs(int row_bytes, int each) {
+    const std::vector<int>& columns = *columns_;
+    int count = int(columns.size()), groups = (count + each - 1) / each;
+    if (row_bytes < 16) return false;
+    each_ = each;
+    pairs_.resize(size_t(groups + 1) / 2);
+    for (int g = 0; g < int(pairs_.size()) * 2; ++g) {
+        Pair& pair = pairs_[size_t(g) / 2];
+        int begin = std::min(g, groups - 1) * each, end = std::min(begin + each, count), half = g & 1;
+        int base = std::min(std::min(columns[begin], columns[end - 1]), row_bytes - 16);
+        if (std::max(columns[begin], columns[end - 1]) - base >= 16) return false;
+        for (int k = 0; k < 16; ++k) pair.pick[16 * half + k] = uint8_t(columns[std::min(begin + k, end - 1)] - base);
+        pair.base[half] = base;
+    }
+    line_.resize(pairs_.size() * 2 * size_t(each) + 16);
+    sixteens_.clear();
+    for (int number = 0; number < 16; ++number) {
+        Sixteen sixteen;
+        bool any = false;
+        for (int k = 0; k < 32; ++k) {
+            int id = 16 * number + k % 16;
+            sixteen.lut[k] = lut_[id];
+            sixteen.known[k] = known_[id] ? 255 : 0;
+            sixteen.number[k] = uint8_t(16 * number);
+            any |= known_[id] != 0;
+        }
+        if (any) sixteens_.push_back(sixteen);
+    }
+    return true;
+}
+
+#ifdef ST_X86
+__attribute__((target("avx2"))) static inline __m256i load(const uint8_t* from) {
+    return _mm256_load_si256(reinterpret_cast<const __m256i*>(from));
+}
+
+__attribute__((target("avx2"))) bool Ids::map_pairs(const uint8_t* row, uint8_t* out) {
+    const __m256i bias = _mm256_set1_epi8(0x70);
+    __m256i all = _mm256_set1_epi8(-1);
+    uint8_t* line = line_.data();
+    for (const Pair& pair : pairs_) {
+        __m256i raw = _mm256_inserti128_si256(
+            _mm256_castsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row + pair.base[0]))),
+            _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + pair.base[1])), 1);
+        raw = _mm256_shuffle_epi8(raw, load(pair.pick));
+        __m256i id = _mm256_setzero_si256(), known = id;
+        for (const Sixteen& sixteen : sixteens_) {
+            // An id of another sixteen gets its top bit set, and gives 0.
+            __m256i place = _mm256_adds_epu8(_mm256_xor_si256(raw, load(sixteen.number)), bias);
+            id = _mm256_or_si256(id, _mm256_shuffle_epi8(load(sixteen.lut), place));
+            known = _mm256_or_si256(known, _mm256_shuffle_epi8(load(sixteen.known), place));
+        }
+        all = _mm256_and_si256(all, known);
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(line), _mm256_castsi256_si128(id));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(line + each_), _mm256_extracti128_si256(id, 1));
+        line += 2 * each_;
+    }
+    if (_mm256_movemask_epi8(all) != -1) return map_plain(row, out);  // unknown ids have train ids too
+    std::memcpy(out, line_.data(), columns_->size());
+    return true;
+}
+
+__attribute__((target("avx512f,avx512bw,avx512vbmi"))) bool Ids::map_wide(const uint8_t* row, uint8_t* out) const {
+    __m512i ids[4], known[4], sure = _mm512_set1_epi8(-1);
+    for (int k = 0; k < 4; ++k) {
+        ids[k] = _mm512_loadu_si512(lut_ + 64 * k);
+        known[k] = _mm512_loadu_si512(known_ + 64 * k);
+    }
+    const __mmask64 full = each_ == 64 ? ~uint64_t(0) : (uint64_t(1) << each_) - 1;
+    __mmask64 unknown = 0;
+    int left = int(columns_->size());
+    for (const Wide& group : wide_) {
+        __m512i raw = _mm512_permutex2var_epi8(_mm512_loadu_si512(row + group.base), _mm512_load_si512(group.pick),
+                                               _mm512_loadu_si512(row + group.base + 64));
+        __mmask64 upper = _mm512_movepi8_mask(raw);
+        __m512i id = _mm512_mask_blend_epi8(upper, _mm512_permutex2var_epi8(ids[0], raw, ids[1]),
+                                            _mm512_permutex2var_epi8(ids[2], raw, ids[3]));
+        __m512i sees = _mm512_mask_blend_epi8(upper, _mm512_permutex2var_epi8(known[0], raw, known[1]),
+                                              _mm512_permutex2var_epi8(known[2], raw, known[3]));
+        unknown |= _mm512_testn_epi8_mask(sees, sure);
+        _mm512_mask_storeu_epi8(out, left < each_ ? (uint64_t(1) << left) - 1 : full, id);
+        out += each_;
+        left -= each_;
+    }
+    return unknown == 0;
+}
+#else
+bool Ids::map_wide(const uint8_t*, uint8_t*) const { return false; }
+bool Ids::map_pairs(const uint8_t*, uint8_t*) { return false; }
+#endif
+
+bool Ids::map_plain(const uint8_t* row, uint8_t* out) const {
+    unsigned seen = 0;
+    const int* columns = columns_->data();
+    for (size_t k = 0; k < columns_->size(); ++k) {
+        unsigned id = table_[row[columns[k]]];
+        seen |= id;
+        out[k] = uint8_t(id);
+    }
+    return !(seen & 256);
+}
+
+bool Ids::map(const uint8_t* row, uint8_t* out) {
+    return simd_ == Simd::vbmi ? map_wide(row, out) : simd_ == Simd::avx2 ? map_pairs(row, out) : map_plain(row, out);
+}
+
+}  // namespace segtrain

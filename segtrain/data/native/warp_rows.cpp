@@ -1,0 +1,162 @@
+// How is a row interpolated at any columns? (along the row by table-driven shuffles, between rows by plain arithmetic)
+//
+// A result is p0 + (p1 - p0) * weight. In the vector code each result has its two source bytes side by side: one shuffle by a table
+// made once a crop puts them there, multiply-and-add of byte pairs gives p0 * 64 and (p1 - p0) * 64, one rounding product the rest.
+// Mirroring is in the table and costs nothing.
+#include "warp_rows.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core.h"
+
+#ifdef ST_X86
+#include <immintrin.h>
+#endif
+
+namespace segtrain {
+
+namespace {
+
+// The rounding product of the vector code: a * b / 32768.
+inline int16_t product(int a, int b) { return int16_t((((a * b) >> 14) + 1) >> 1); }
+
+}  // namespace
+
+Simd best_simd() {
+#ifdef ST_X86
+    static const Simd best = __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512bw") ? Simd::vbmi
+                             : __builtin_cpu_supports("avx2")                                           ? Simd::avx2
+                                                                                                        : Simd::plain;
+    return best;
+#else
+    return Simd::plain;
+#endif
+}
+
+void Columns::prepare(const std::vector<Tap>& taps, int row_bytes, Simd simd) {
+    taps_ = taps.data();
+    count_ = int(taps.size());
+    simd_ = Simd::plain;
+    if (simd == Simd::vbmi && prepare_wide(row_bytes)) simd_ = Simd::vbmi;
+    if (simd >= Simd::avx2 && simd_ == Simd::plain && (prepare_pairs(row_bytes, 8) || prepare_pairs(row_bytes, 6))) simd_ = Simd::avx2;
+}
+
+namespace {
+
+// Results [begin, begin + count) of a row of `total`; those beyond its end repeat the last. False: `reach` bytes are too few for them.
+bool prepare_group(const Tap* taps, int total, int begin, int count, int reach, int row_bytes, uint8_t* pick, int16_t* weight, int32_t* base) {
+    int from = begin / 3, to = std::min((begin + count - 1) / 3, total / 3 - 1);
+    // The columns of a crop run one way, so the ends of a group are its extremes.
+    int low = std::min(taps[from].first, taps[to].first) * 3;
+    *base = std::max(0, std::min(low, row_bytes - reach));
+    for (int k = 0; k < count; ++k) {
+        int value = std::min(begin + k, total - 1), pixel = value / 3, channel = value - 3 * pixel;
+        const Tap& tap = taps[pixel];
+        int first = tap.first * 3 + channel - *base, second = tap.second * 3 + channel - *base;
+        if (std::min(first, second) < 0 || std::max(first, second) >= reach) return false;
+        pick[2 * k] = uint8_t(first);
+        pick[2 * k + 1] = uint8_t(second);
+        weight[k] = int16_t(tap.weight);
+    }
+    return true;
+}
+
+}  // namespace
+
+bool Columns::prepare_wide(int row_bytes) {
+    int total = count_ * 3;
+    if (row_bytes < 128) return false;
+    wide_.resize(size_t(total + 31) / 32);
+    for (size_t g = 0; g < wide_.size(); ++g)
+        if (!prepare_group(taps_, total, int(g) * 32, 32, 128, row_bytes, wide_[g].pick, wide_[g].weight, &wide_[g].base)) return false;
+    return true;
+}
+
+bool Columns::prepare_pairs(int row_bytes, int each) {
+    int total = count_ * 3, groups = (total + each - 1) / each;
+    if (row_bytes < 16) return false;
+    each_ = each;
+    pairs_.resize(size_t(groups + 1) / 2);
+    std::memset(pairs_.data(), 0, pairs_.size() * sizeof(Pair));
+    for (int g = 0; g < groups; ++g) {
+        Pair& pair = pairs_[size_t(g) / 2];
+        int half = g & 1;
+        if (!prepare_group(taps_, total, g * each, each, 16, row_bytes, pair.pick + 16 * half, pair.weight + 8 * half, pair.base + half))
+            return false;
+    }
+    return true;
+}
+
+#ifdef ST_X86
+__attribute__((target("avx512f,avx512bw,avx512vbmi"))) void Columns::interpolate_wide(const uint8_t* row, int16_t* out) const {
+    const __m512i first = _mm512_set1_epi16(64), difference = _mm512_set1_epi16(int16_t(64 << 8 | 0xC0));  // (64, 0), (-64, 64)
+    for (const Wide& group : wide_) {
+        __m512i low = _mm512_loadu_si512(row + group.base), high = _mm512_loadu_si512(row + group.base + 64);
+        __m512i both = _mm512_permutex2var_epi8(low, _mm512_load_si512(group.pick), high);
+        __m512i step = _mm512_mulhrs_epi16(_mm512_maddubs_epi16(both, difference), _mm512_load_si512(group.weight));
+        _mm512_storeu_si512(out, _mm512_add_epi16(_mm512_maddubs_epi16(both, first), step));
+        out += 32;
+    }
+}
+
+__attribute__((target("avx2"))) void Columns::interpolate_pairs(const uint8_t* row, int16_t* out) const {
+    const __m256i first = _mm256_set1_epi16(64), difference = _mm256_set1_epi16(int16_t(64 << 8 | 0xC0));
+    for (const Pair& pair : pairs_) {
+        __m256i both = _mm256_inserti128_si256(
+            _mm256_castsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row + pair.base[0]))),
+            _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + pair.base[1])), 1);
+        both = _mm256_shuffle_epi8(both, _mm256_load_si256(reinterpret_cast<const __m256i*>(pair.pick)));
+        __m256i weight = _mm256_load_si256(reinterpret_cast<const __m256i*>(pair.weight));
+        __m256i step = _mm256_mulhrs_epi16(_mm256_maddubs_epi16(both, difference), weight);
+        __m256i line = _mm256_add_epi16(_mm256_maddubs_epi16(both, first), step);
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm256_castsi256_si128(line));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(out + each_), _mm256_extracti128_si256(line, 1));
+        out += 2 * each_;
+    }
+}
+#else
+void Columns::interpolate_wide(const uint8_t*, int16_t*) const {}
+void Columns::interpolate_pairs(const uint8_t*, int16_t*) const {}
+#endif
+
+void Columns::interpolate(const uint8_t* row, int16_t* out) const {
+    if (simd_ == Simd::vbmi) return interpolate_wide(row, out);
+    if (simd_ == Simd::avx2) return interpolate_pairs(row, out);
+    for (int k = 0; k < count_; ++k, out += 3) {
+        const uint8_t *a = row + size_t(taps_[k].first) * 3, *b = row + size_t(taps_[k].second) * 3;
+        int weight = taps_[k].weight;
+        for (int c = 0; c < 3; ++c) out[c] = int16_t(a[c] * 64 + product((b[c] - a[c]) * 64, weight));
+    }
+}
+
+ST_CLONES void blend(const int16_t* __restrict above, const int16_t* __restrict below, int16_t weight, int count,
+                     uint8_t* __restrict out) {
+    for (int k = 0; k < count; ++k) {
+        int16_t line = int16_t(above[k] + product(int16_t(below[k] - above[k]), weight));
+        out[k] = uint8_t(int16_t(line + 32) >> kLineBits);
+    }
+}
+
+ST_CLONES void blend_and_add(const int16_t* __restrict above, const int16_t* __restrict below, int16_t weight, int count,
+                             uint8_t* __restrict out, uint16_t* __restrict sums) {
+    for (int k = 0; k < count; ++k) {
+        int16_t line = int16_t(above[k] + product(int16_t(below[k] - above[k]), weight));
+        uint16_t level = uint16_t(int16_t(line + 32) >> kLineBits);
+        out[k] = uint8_t(level);
+        sums[k] = uint16_t(sums[k] + level);
+    }
+}
+
+void blend_rows(const int16_t* above, const int16_t* below, int weight, int count, uint8_t* out, uint16_t* sums) {
+    if (sums)
+        blend_and_add(above, below, int16_t(weight), count, out, sums);
+    else
+        blend(above, below, int16_t(weight), count, out);
+}
+
+ST_CLONES void add_row(const uint8_t* __restrict row, int count, uint16_t* __restrict sums) {
+    for (int k = 0; k < count; ++k) sums[k] = uint16_t(sums[k] + row[k]);
+}
+
+}  // namespace segtrain

@@ -1,0 +1,131 @@
+"""How does one sample become pixels in a batch? Draw first, decode after: only the pixels that the crop will use are made.
+
+Everything here is a function of (seed, epoch, index) and the files: no torch, no state, safe in any thread and any process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from segtrain.config import Data
+from segtrain.data.augment import class_centre, draw
+from segtrain.data.cache import Source
+from segtrain.data.order import CLASS, rng_for
+from segtrain.data.pixels import mask_of, size_of, write_crop, write_whole
+from segtrain.data.tiles import Tiles
+from segtrain.data.transforms import transforms_of
+from segtrain.errors import DataError, SegtrainError
+
+COLOURS = 32  # bytes: four numbers of float32, four of int32
+
+
+def colours_in(memory: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Two views of uint8 [n * COLOURS]: float32 (n, 4) brightness, contrast, saturation, hue; int32 (n, 4) top, left, bottom, right."""
+    rows = memory.reshape(-1, COLOURS)
+    return rows[:, :16].view(np.float32), rows[:, 16:].view(np.int32)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One training sample to make: the crop (height, width) and the (least, most) random scale are those of its step."""
+
+    index: int
+    epoch: int
+    crop: tuple[int, int]
+    scale: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Makes training samples of ``source``. Picklable, so that a worker process can have its own.
+
+    ``transforms``: augmentation of one's own in place of ``data.transforms``, see ``transforms.Transforms``.
+    """
+
+    source: Source
+    data: Data
+    seed: int
+    transforms: Any = None
+    tiles: Tiles = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tiles", Tiles.of(self.source))
+        own = transforms_of(self.transforms, self.data, self.source.labels.ignore_index)
+        object.__setattr__(self, "transforms", own)
+
+    def __call__(
+        self, task: Task, image_out: np.ndarray, mask_out: np.ndarray, colours_out: np.ndarray | None = None
+    ) -> None:
+        """Write the crop to ``image_out`` uint8 (h, w, 3) and ``mask_out`` uint8 (h, w), both contiguous.
+
+        ``colours_out``: uint8 [COLOURS], memory for the colours and the covered part, which the device then applies (see
+        ``colours_in``). Raises DataError naming the file.
+        """
+        try:
+            if self.transforms is None or self.data.transforms_at == "after":
+                self._make(task, image_out, mask_out, colours_out)
+            if self.transforms is not None:
+                self._transform(task, image_out, mask_out)
+        except Exception as error:
+            raise named(self.source, task.index, error) from error
+
+    def _make(self, task: Task, image_out: np.ndarray, mask_out: np.ndarray, colours_out: np.ndarray | None) -> None:
+        labels, key = self.source.labels, (self.seed, task.epoch, task.index)
+        record = self.source.record(task.index)
+        size = size_of(record)
+        centre = None
+        if self.data.balance > 0:
+            u = rng_for(*key, CLASS).random(3)
+            if u[0] < self.data.balance:
+                mask = mask_of(record, labels)
+                centre = class_centre(mask, u[1:], labels.num_classes)
+                record = replace(record, mask=mask, ids="train")
+        geometry = draw(rng_for(*key), size, task.crop, self.data, centre, task.scale)
+        if colours_out is not None:
+            colours, covered = colours_in(colours_out)
+            colours[0], covered[0] = geometry.colours, geometry.covered(task.crop)
+            geometry = geometry.plain()
+        index = self.tiles.get(task.index, record.image_name, record.image, size)
+        write_crop(record, labels, geometry, task.crop, (image_out, mask_out), index)
+
+    def _transform(self, task: Task, image_out: np.ndarray, mask_out: np.ndarray) -> None:
+        """The user's own part: on the crop that is there already, or on the whole image."""
+        pair = image_out, mask_out
+        if self.data.transforms_at == "instead":
+            image, mask = self.source.read(task.index)
+            if image.shape[:2] != mask.shape:
+                raise DataError(sizes(self.source, task.index, image, mask, "of one size"))
+            pair = image.copy(), mask.copy()  # a cache keeps its own untouched
+        key = self.seed, task.epoch, task.index
+        self.transforms(pair, (image_out, mask_out), key, str(self.source.entries[task.index].image))
+
+
+def whole(source: Source, index: int, image_out: np.ndarray, mask_out: np.ndarray) -> None:
+    """Write a whole image and its mask, for evaluation. Raises DataError naming the file."""
+    try:
+        if not write_whole(source.record(index), source.labels, (image_out, mask_out)):
+            image, mask = source.read(index)
+            rule = f"{mask_out.shape[0]}x{mask_out.shape[1]}, as their group"
+            raise DataError(sizes(source, index, image, mask, rule))
+    except Exception as error:
+        raise named(source, index, error) from error
+
+
+def named(source: Source, index: int, error: Exception) -> SegtrainError:
+    """An error of a worker, with the file in its text."""
+    if isinstance(error, SegtrainError):
+        return error
+    entry = source.entries[index]
+    files = f"{entry.image} with {entry.mask}" if entry.mask else str(entry.image)
+    return DataError(f"{files}: {type(error).__name__}: {' '.join(str(error).split())}: repair or remove the files")
+
+
+def sizes(source: Source, index: int, image: np.ndarray, mask: np.ndarray, rule: str) -> str:
+    entry = source.entries[index]
+    return (
+        f"{entry.image}: the image has {image.shape[0]}x{image.shape[1]} pixels, its mask {entry.mask} "
+        f"{mask.shape[0]}x{mask.shape[1]}: both must be {rule}"
+    )

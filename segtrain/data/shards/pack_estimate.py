@@ -1,0 +1,132 @@
+"""What would each way to pack cost: bytes on the disk and CPU time a sample, measured on samples of the user's own data?"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from typing import Any, get_args
+
+import cv2
+import numpy as np
+
+from segtrain.config import Data
+from segtrain.data import storage
+from segtrain.data.cache import Source
+from segtrain.data.datasets import Dataset
+from segtrain.data.sample import Sampler, Task
+from segtrain.data.shards import index as shard_index
+from segtrain.data.shards.index import Description, Place, Shard, ShardEntries
+from segtrain.data.shards.pack import PROBE, sound
+from segtrain.data.shards.pack_sample import Choice, Form, Ids, mask_ids, packed_labels
+from segtrain.data.shards.pack_shard import write_shard
+from segtrain.data.shards.reader import ShardDataset
+from segtrain.errors import DataError
+
+_ROUNDS = 2  # samples are drawn so often, after once to warm up
+_KEPT = {
+    "files": "",
+    "keep": "the same bytes",
+    "restart": "the same pixels",
+    "png": "the same pixels",
+    "raw": "the same pixels",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way to store the split. ``fault``: why it is not possible."""
+
+    name: str
+    sample: float = 0.0  # bytes, image and mask
+    whole: float = 0.0  # bytes of the split
+    ms: float = 0.0  # CPU milliseconds to make a training sample
+    pixels: str = ""
+    fault: str = ""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Each way to pack a split, next to its files as they are."""
+
+    split: str
+    samples: int
+    measured: int
+    crop: tuple[int, int]
+    rows: tuple[Row, ...]
+
+    def text(self) -> str:
+        """An aligned table."""
+        now = self.rows[0]
+        lines = [
+            f"{self.split}: {self.samples:,} samples, measured on {self.measured}, crops of {self.crop[0]}x{self.crop[1]}",
+            f"{'--image':<12} {'kB a sample':>12} {'whole, MB':>12} {'of files':>9} {'CPU ms':>8}  pixels",
+        ]
+        for row in self.rows:
+            share = f"{row.whole / now.whole:.0%}" if now.whole else "-"
+            figures = f"{row.sample / 1e3:>12,.1f} {row.whole / 1e6:>12,.1f} {share:>9} {row.ms:>8.2f}  {row.pixels}"
+            lines.append(f"{row.name:<12} {row.fault or figures}".rstrip())
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "split": self.split,
+            "samples": self.samples,
+            "measured": self.measured,
+            "crop": list(self.crop),
+            "choices": [vars(row) for row in self.rows],
+        }
+
+
+def estimate(dataset: Dataset, data: Data, choice: Choice, workers: int = 1, skip_faults: bool = False) -> Estimate:
+    """Pack some samples, evenly spread, in each form with the quality and cap of ``choice``, and draw crops from them as ``data`` says.
+
+    Raises DataError for faulty files, as packing would.
+    """
+    good = sound(dataset, workers, skip_faults)
+    indices = good[np.arange(min(PROBE, len(good))) * len(good) // min(PROBE, len(good))].tolist()
+    ids = mask_ids(dataset)
+    stamped = dataset.stamps()[:, :, 0].sum(axis=1)
+    rows = [Row("files", float(stamped[indices].mean()), float(stamped[good].sum()), _cpu_ms(dataset, indices, data))]
+    for form in get_args(Form):
+        named = replace(choice, image=form)
+        with tempfile.TemporaryDirectory(prefix="segtrain-pack-") as folder:
+            try:
+                packed = _packed(dataset, indices, named, ids, folder)
+                ms = _cpu_ms(packed, list(range(len(indices))), data)
+            except DataError as error:
+                if form != "restart":
+                    raise
+                rows.append(Row(form, fault=str(error)))
+                continue
+            size = sum(shard.size for shard in packed.table.what.shards) / len(indices)
+            text = "smaller" if choice.cap else _KEPT.get(form, f"JPEG, quality {choice.quality}")
+            rows.append(Row(form, size, size * len(good), ms, text))
+    return Estimate(dataset.split, len(good), len(indices), data.crop, tuple(rows))
+
+
+def _packed(dataset: Dataset, indices: list[int], choice: Choice, ids: Ids, folder: str) -> ShardDataset:
+    """The samples as a set of one shard."""
+    name = f"{dataset.split}-000000.tar"
+    with storage.writing(os.path.join(folder, name)) as stream:
+        known = write_shard(stream, dataset, indices, choice, ids, name)
+    labels = packed_labels(dataset.labels, ids)
+    what = Description(dataset.split, "", (Shard(name, known["size"], known["sha256"]),), (), labels, ids)
+    path = os.path.join(folder, dataset.split + shard_index.ENDING)
+    shard_index.write(path, what, [Place(place[0], 0, *place[1:]) for place in known["places"]])
+    return ShardDataset("", dataset.split, labels, ShardEntries(shard_index.load(path), folder, len(indices)), folder)
+
+
+def _cpu_ms(source: Source, indices: list[int], data: Data) -> float:
+    """CPU time of this thread for one training sample, median of the rounds."""
+    cv2.setNumThreads(1)
+    sampler = Sampler(source, data, 0)
+    image, mask = np.empty((*data.crop, 3), np.uint8), np.empty(data.crop, np.uint8)
+    times = []
+    for epoch in range(_ROUNDS + 1):
+        began = time.thread_time()
+        for index in indices:
+            sampler(Task(index, epoch, data.crop, data.scale), image, mask)
+        times.append((time.thread_time() - began) * 1e3 / len(indices))
+    return float(np.median(times[1:]))

@@ -1,0 +1,177 @@
+"""What becomes of one sample when it is packed: which bytes, and which pixels must come out of them again?"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import cv2
+import numpy as np
+
+from segtrain.data import decode, native
+from segtrain.data.datasets import Dataset
+from segtrain.data.labels import LabelSpace, plain_space
+from segtrain.data.record import Record
+from segtrain.data.shards import png_strips
+from segtrain.data.shards.reader import ShardDataset, array
+from segtrain.errors import DataError, MissingExtra
+
+Form = Literal["keep", "restart", "recompress", "png", "raw"]
+Ids = Literal["raw", "train"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How images are stored; masks are PNGs in strips, or arrays beside raw images."""
+
+    image: Form = "keep"
+    quality: int = 95  # of JPEGs that are written anew
+    cap: int = 0  # longest side in pixels; 0: none
+
+
+@dataclass(frozen=True)
+class Packed:
+    """One sample to store. The digests are of the pixels that must be read from it again.
+
+    ``pixels`` is "" where JPEG changes them, None where the bytes are those of the source, which needs no decoding.
+    """
+
+    image: tuple[str, bytes]  # ending, content
+    mask: tuple[str, bytes]
+    size: tuple[int, int]  # height, width
+    pixels: str | None
+    ids: str
+    note: str = ""  # in which form the image is stored, where not in that asked for
+
+    def refuse_change(self, image: memoryview, mask: memoryview, name: str) -> None:
+        """Decode what was written. Raises DataError where the pixels are not those that were meant."""
+        ids = array(mask, name) if self.mask[0] == "mask.npy" else decode.decode_mask(mask, name)
+        same = self.ids == _digest(ids) and ids.shape == self.size
+        if same and self.pixels is None:
+            header = decode.read_header(image, name)
+            same = (header.height, header.width) == self.size
+        elif same:
+            seen = array(image, name) if self.image[0] == "npy" else decode.decode_image(image, name)
+            same = self.pixels in ("", _digest(seen)) and seen.shape[:2] == self.size
+        if not same:
+            raise DataError(
+                f"{name}: what was packed does not give the pixels of the source: report this, with the file"
+            )
+
+
+def mask_ids(dataset: Dataset) -> Ids:
+    """What numbers packed masks hold: "raw" ids as in the files, or "train" ids where those do not fit into 8 bits."""
+    labels = dataset.labels
+    if dataset.draw or not all(0 <= raw < 256 for raw in labels.raw_to_train):
+        return "train"
+    return "train" if labels.colours and any(_is_colour(dataset, index) for index in range(len(dataset))) else "raw"
+
+
+def packed_labels(labels: LabelSpace, ids: Ids) -> LabelSpace:
+    """The label space of packed masks: raw ids keep their table, train ids stand for themselves."""
+    if ids == "train":
+        return plain_space(labels.names, labels.ignore_index, labels.palette)
+    return LabelSpace(labels.names, labels.palette, labels.ignore_index, labels.raw_to_train)
+
+
+def pack_sample(dataset: Dataset, index: int, choice: Choice, ids: Ids) -> Packed:
+    """Raises DataError naming the file."""
+    record = dataset.record(index)
+    mask = _ids(dataset, record, ids)
+    size = _capped(mask.shape, choice.cap)
+    shrunk = size != mask.shape
+    if shrunk:
+        mask = cv2.resize(mask, size[::-1], interpolation=cv2.INTER_NEAREST_EXACT)
+    ending, content, pixels, note = _image(dataset, index, record, choice, size if shrunk else None)
+    stored = ("mask.npy", _npy(mask)) if choice.image == "raw" else ("mask.png", png_strips.encode(mask))
+    return Packed((ending, content), stored, size, pixels, _digest(mask), note)
+
+
+def _image(
+    dataset: Dataset, index: int, record: Record, choice: Choice, size: tuple[int, int] | None
+) -> tuple[str, bytes, str | None, str]:
+    """Ending, content, digest of the pixels and note, as in Packed. ``size``: what it shrinks to, None: it stays."""
+    drawn = isinstance(record.image, np.ndarray)
+    form = "png" if drawn else decode.read_header(bytes(record.image), record.image_name).format
+    if size is None and choice.image == "keep" and not drawn:
+        return _ending(form, record.image_name), bytes(record.image), None, ""
+    pixels = dataset.read_image(index)
+    if size is not None:
+        pixels = cv2.resize(pixels, size[::-1], interpolation=cv2.INTER_AREA)
+    if choice.image == "raw":
+        return "npy", _npy(pixels), _digest(pixels), ""
+    if choice.image == "recompress":
+        return "jpg", _jpeg(pixels, choice.quality), "", ""
+    if choice.image == "png" or drawn or (form != "jpeg" and size is not None):
+        note = "" if choice.image == "png" else "as PNG"
+        return "png", png_strips.encode(np.ascontiguousarray(pixels)), _digest(pixels), note
+    content = bytes(record.image) if size is None else _jpeg(pixels, choice.quality)
+    if choice.image == "keep":
+        return "jpg", content, "", "as smaller JPEG"
+    marked = native.add_restarts(content, name=record.image_name)
+    if marked is None:
+        return _ending(form, record.image_name), content, None, "without restart markers"
+    return "jpg", marked, _digest(pixels if size is None else decode.decode_image(content)), ""
+
+
+def _ids(dataset: Dataset, record: Record, ids: Ids) -> np.ndarray:
+    """uint8 (H, W) to be stored."""
+    if record.mask is None:
+        raise DataError(f"{record.image_name}: has no mask: take it out of the split")
+    raw = record.mask if isinstance(record.mask, np.ndarray) else decode.decode_mask(record.mask, record.mask_name)
+    given = isinstance(record.mask, np.ndarray) and record.ids == "train"
+    train = raw if given else dataset.labels.remap(raw, record.mask_name)  # an unknown id is refused here
+    if ids == "train":
+        return np.ascontiguousarray(train)
+    if given:
+        raise DataError(f"{record.mask_name}: holds train ids among masks of raw ids: save it as uint8 (H, W)")
+    return np.ascontiguousarray(raw[..., 0] if raw.ndim == 3 else raw).astype(np.uint8)
+
+
+def _is_colour(dataset: Dataset, index: int) -> bool:
+    if isinstance(dataset, ShardDataset):
+        mask = dataset.record(index).mask
+        if mask is None or isinstance(mask, np.ndarray):
+            return False
+        header = decode.read_header(mask)
+    else:
+        try:
+            header = decode.read_header(str(dataset.entries[index].mask))
+        except DataError:  # a faulty sample that is left out
+            return False
+    return header.channels >= 3
+
+
+def _capped(size: tuple[int, ...], cap: int) -> tuple[int, int]:
+    height, width = size
+    if not cap or max(size) <= cap:
+        return height, width
+    return max(1, round(height * cap / max(size))), max(1, round(width * cap / max(size)))
+
+
+def _ending(form: str, name: str) -> str:
+    known = {"jpeg": "jpg", "png": "png"}
+    return known.get(form) or os.path.splitext(name)[1].lstrip(".").lower() or form
+
+
+def _digest(pixels: np.ndarray) -> str:
+    return hashlib.blake2b(np.ascontiguousarray(pixels).data, digest_size=16).hexdigest()
+
+
+def _npy(values: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, np.ascontiguousarray(values), allow_pickle=False)
+    return stream.getvalue()
+
+
+def _jpeg(pixels: np.ndarray, quality: int) -> bytes:
+    try:
+        import simplejpeg
+    except ImportError:
+        raise MissingExtra("simplejpeg", "", "writing JPEGs") from None
+    encode = cast("Callable[..., bytes]", simplejpeg.encode_jpeg)
+    return encode(np.ascontiguousarray(pixels), quality, "RGB", "420", False)  # the exact DCT

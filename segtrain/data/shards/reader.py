@@ -1,0 +1,211 @@
+"""How is a sample read out of tar shards? The same interface, and the same pixels, as for single files.
+
+A shard holds ``KEY.jpg`` (or png, npy, ...) beside ``KEY.mask.png`` (or npy): the form that WebDataset reads. An index says where
+each lies; what is given out are views into mapped files.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Union
+
+import numpy as np
+
+from segtrain import config
+from segtrain.data import decode, storage
+from segtrain.data.classes import label_space
+from segtrain.data.datasets import Dataset
+from segtrain.data.labels import LabelSpace
+from segtrain.data.record import Record
+from segtrain.data.shards import index as shard_index
+from segtrain.data.shards.index import Row, ShardEntries, ShardIndex
+from segtrain.errors import DataError
+
+if TYPE_CHECKING:
+    Stored = Union[memoryview, np.ndarray]
+
+_ARRAY = re.compile(
+    rb"\{'descr': *'([<>|=]?[a-z]\d+)', *'fortran_order': *(True|False), *'shape': *\(([\d, ]*)\),? *\}\s*"
+)
+
+
+@dataclass(frozen=True)
+class ShardDataset(Dataset):
+    """A split in shards. ``entries`` is a ShardEntries; the rest of what is known is in its index."""
+
+    @property
+    def table(self) -> ShardIndex:
+        return self._kept.table
+
+    @property
+    def _kept(self) -> ShardEntries:
+        assert isinstance(self.entries, ShardEntries)
+        return self.entries
+
+    def _rows(self) -> np.ndarray:
+        """Rows of all entries: the index's own where no limit is set."""
+        rows = self.table.rows
+        return rows if len(rows) == len(self) else rows[np.arange(len(self)) * len(rows) // len(self)]
+
+    def _stored(self, shard: int, at: int, size: int, kind: int, name: str) -> Stored:
+        """A member's bytes, or the array in it; no copy."""
+        content = storage.view(f"{self.root}/{self.table.shard(shard).name}", at, size)
+        return array(content, name) if self.table.kind(kind).endswith("npy") else content
+
+    def _image(self, row: Row, name: str) -> Stored:
+        found = self._stored(row.shard, row.image_at, row.image_size, row.image_kind, name)
+        if isinstance(found, np.ndarray) and (found.dtype != np.uint8 or found.ndim != 3 or found.shape[2] != 3):
+            raise DataError(f"{name}: an array {found.dtype} {found.shape}: save images as uint8 (H, W, 3), RGB")
+        return found
+
+    def record(self, index: int) -> Record:
+        """Views into the mapped shard; nothing is decoded but masks that are arrays of another kind than uint8 (H, W)."""
+        row = self._kept.row(index)
+        entry = self._kept.entry(row)
+        image, name = self._image(row, entry.image), entry.mask
+        if name is None:
+            return Record(image, None, entry.image, "", "raw")
+        mask = self._stored(row.shard, row.mask_at, row.mask_size, row.mask_kind, name)
+        if isinstance(mask, np.ndarray) and (mask.dtype != np.uint8 or mask.ndim != 2):
+            return Record(image, self.labels.remap(mask, name), entry.image, name, "train")
+        return Record(image, mask, entry.image, name, "raw")
+
+    def read_image(self, index: int) -> np.ndarray:
+        """uint8 (H, W, 3) RGB."""
+        entry = self.entries[index]
+        found = self._image(self._kept.row(index), entry.image)
+        return found if isinstance(found, np.ndarray) else decode.decode_image(found, entry.image)
+
+    def read_mask(self, index: int) -> np.ndarray:
+        """uint8 (H, W) of train ids."""
+        found = self.record(index)
+        if found.mask is None:
+            raise DataError(f"{found.image_name}: has no mask: only `segtrain predict` can use it")
+        if isinstance(found.mask, np.ndarray) and found.ids == "train":
+            return found.mask
+        raw = found.mask if isinstance(found.mask, np.ndarray) else decode.decode_mask(found.mask, found.mask_name)
+        return self.labels.remap(raw, found.mask_name)
+
+    def size(self, index: int) -> tuple[int, int]:
+        """Height and width of the image, from the index."""
+        row = self._kept.row(index)
+        if row.height and row.width:
+            return row.height, row.width
+        header = self.header(index)  # which could not be read when the set was indexed: it says why
+        return header.height, header.width
+
+    def header(self, index: int) -> decode.Header:
+        """What the image says about itself, after a look at its end. Raises DataError for one that is cut off."""
+        name = self.entries[index].image
+        found = self._image(self._kept.row(index), name)
+        return decode.Header("npy", *found.shape) if isinstance(found, np.ndarray) else decode.check_whole(found, name)
+
+    def stamps(self) -> np.ndarray:
+        """int64 (n, 2, 2): bytes of images and masks, and mtime (ns) of their shards. Raises DataError."""
+        rows, found = self._rows(), np.zeros((len(self), 2, 2), np.int64)
+        try:
+            times = [os.stat(f"{self.root}/{shard.name}").st_mtime_ns for shard in self.table.what.shards]
+        except OSError as error:
+            raise DataError(f"{error.filename}: cannot be read ({error.strerror}): it was there before") from None
+        found[:, 0, 0], found[:, 1, 0] = rows["image_size"], rows["mask_size"]
+        found[:, :, 1] = np.array(times, np.int64)[rows["shard"]][:, None]
+        return found
+
+    def fingerprint(self, stamped: np.ndarray | None = None) -> str:
+        """Twelve hex digits over names, sizes in bytes, the label space, and the checksums of shards that segtrain wrote."""
+        digest = hashlib.sha256(json.dumps(self.labels.to_dict(), sort_keys=True).encode())
+        digest.update(json.dumps([[s.name, s.sha256] for s in self.table.what.shards if s.sha256]).encode())
+        rows, whole = self._rows(), len(self) == len(self.table)
+        names = (
+            self.table.names
+            if whole
+            else "".join(e.meta["name"] for e in self.entries).encode(errors="surrogateescape")
+        )
+        digest.update(names)
+        for column in ("name_size", "image_size", "mask_size"):
+            digest.update(np.ascontiguousarray(rows[column]).data)
+        return digest.hexdigest()[:12]
+
+    def verify(self, workers: int = 4) -> tuple[tuple[str, str], ...]:
+        """(file, message) for the index and each shard that is not as it was written. Reads all of their bytes."""
+        found = []
+        if not shard_index.intact(self.table):
+            found.append((self.table.path, f"{self.table.path}: the rows of the index are damaged: pack again"))
+        with ThreadPoolExecutor(max(1, workers)) as pool:
+            found += [fault for fault in pool.map(self._damage, self.table.what.shards) if fault]
+        return tuple(found)
+
+    def _damage(self, shard: shard_index.Shard) -> tuple[str, str] | None:
+        path = f"{self.root}/{shard.name}"
+        if not shard.sha256 or checksum(path) == shard.sha256:
+            return None
+        return path, f"{path}: the shard's checksum is not that of the index: fetch it or pack it again"
+
+
+def open_shards(data: config.Data, split: str, default: LabelSpace | None) -> ShardDataset:
+    """A split of layout 'shards': by its index, or where other tools wrote the shards, by one that is made now and kept.
+
+    ``default``: the label space where the index brings none. Raises DataError, ConfigError.
+    """
+    root = os.path.abspath(data.root)
+    path = os.path.join(root, split + shard_index.ENDING)
+    if os.path.exists(path):
+        table = shard_index.load(path)
+    else:
+        from segtrain.data.shards.foreign import index_of
+
+        table = index_of(root, split)
+    for shard in table.what.shards:
+        size = storage.size(f"{root}/{shard.name}")
+        if size != shard.size:
+            raise DataError(
+                f"{root}/{shard.name}: has {size:,} bytes, {shard.size:,} by its index {table.path}: fetch it or pack it again"
+            )
+    count = min(len(table), data.limit or len(table))
+    if not count:
+        raise DataError(f"{table.path}: the split holds no sample: pack it again")
+    labels = label_space(data, table.what.labels or default)
+    return ShardDataset(os.path.basename(root), split, labels, ShardEntries(table, root, count), root)
+
+
+def checksum(path: str) -> str:
+    """SHA-256 of a file's bytes, as ``sha256sum`` prints it. Raises DataError."""
+    digest = hashlib.sha256()
+    for at in range(0, storage.size(path), 1 << 24):
+        digest.update(storage.read_range(path, at, min(1 << 24, storage.size(path) - at)))
+    return digest.hexdigest()
+
+
+@functools.lru_cache(256)
+def _array_header(header: bytes) -> tuple[np.dtype, tuple[int, ...]] | None:
+    """Type and shape in a .npy header; None for what is not read: other types than integers, other orders than C's."""
+    found = _ARRAY.fullmatch(header)
+    if not found or found[2] == b"True" or found[1].lstrip(b"<>|=")[:1] not in b"uib":
+        return None
+    try:
+        return np.dtype(found[1].decode()), tuple(int(part) for part in found[3].split(b",") if part.strip())
+    except (TypeError, ValueError):
+        return None
+
+
+def array(content: memoryview, name: str) -> np.ndarray:
+    """The array in the bytes of a .npy file, as a view. Raises DataError for a damaged one, or one of no integers."""
+    start = bytes(content[:12])
+    wide = 4 if start[6:7] >= b"\2" else 2  # bytes of the header's length
+    begin = 8 + wide + int.from_bytes(start[8 : 8 + wide], "little")
+    known = _array_header(bytes(content[8 + wide : begin])) if start[:6] == b"\x93NUMPY" and begin < 4096 else None
+    if known is None:
+        raise DataError(f"{name}: no .npy file of integers in C order: write it with numpy.save")
+    dtype, shape = known
+    items = 1
+    for length in shape:
+        items *= length
+    if items * dtype.itemsize != len(content) - begin or not items or items > 4 * decode.MAX_PIXELS:
+        raise DataError(f"{name}: {dtype} {shape} does not go with {len(content):,} bytes: write the file again")
+    return np.frombuffer(content, dtype, items, begin).reshape(shape)

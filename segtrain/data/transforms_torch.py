@@ -1,0 +1,104 @@
+"""How do transforms of torchvision v2 draw from a sample's own random numbers, in threads beside a training model?
+
+torchvision draws from torch's generator of the whole process, which dropout of the model draws from as well. So each call runs in
+a mode that hands a generator of its own to every torch function that draws; the global one is neither set nor advanced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+
+from segtrain.errors import ConfigError
+
+_DRAWS = {
+    getattr(owner, name)
+    for owner, names in (
+        (torch, "rand randn randint randperm normal bernoulli multinomial poisson _sample_dirichlet"),
+        (torch.Tensor, "uniform_ normal_ random_ bernoulli_ exponential_ geometric_ log_normal_ cauchy_ bernoulli multinomial"),
+    )
+    for name in names.split()
+}  # fmt: skip
+_LIKE = {torch.rand_like: torch.Tensor.uniform_, torch.randn_like: torch.Tensor.normal_}  # torch 2.0: without generator
+
+
+class _Drawing(TorchFunctionMode):
+    """Random functions draw from ``generator``. In force in this thread alone."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()
+        self.generator = generator
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _LIKE:
+            return _LIKE[func](torch.empty_like(*args, **kwargs), generator=self.generator)
+        if func in _DRAWS and kwargs.get("generator") is None:
+            kwargs = {**kwargs, "generator": self.generator}
+        return func(*args, **kwargs)
+
+
+def compose(transforms: Sequence[Any]) -> Any:
+    from torchvision.transforms import v2
+
+    return v2.Compose(list(transforms))
+
+
+def runner(pipeline: Any) -> Any:
+    """``pipeline`` as a function of an image uint8 (H, W, 3), a mask uint8 (H, W) and a NumPy generator."""
+    tensors = _tensors()
+
+    def run(image: np.ndarray, mask: np.ndarray, rng: np.random.Generator) -> tuple[Any, Any]:
+        generator = torch.Generator().manual_seed(int(rng.random() * (1 << 53)))
+        with torch.no_grad(), _Drawing(generator):
+            pixels, ids = pipeline(
+                tensors.Image(torch.from_numpy(image).permute(2, 0, 1)), tensors.Mask(torch.from_numpy(mask))
+            )
+        if isinstance(pixels, torch.Tensor) and pixels.ndim == 3:
+            pixels = pixels.as_subclass(torch.Tensor).permute(1, 2, 0).numpy()
+        return pixels, ids.as_subclass(torch.Tensor).numpy() if isinstance(ids, torch.Tensor) else ids
+
+    return run
+
+
+def refuse_class_0(pipeline: Any, ignore_index: int) -> None:
+    """Raise ConfigError for a transform that would pad masks with 0, which is a class."""
+    mask = _tensors().Mask
+    for part in _parts(pipeline):
+        fill = getattr(part, "fill", None)
+        if not hasattr(part, "fill") or getattr(part, "padding_mode", "constant") != "constant":
+            continue
+        if hasattr(part, "pad_if_needed") and not part.pad_if_needed and not part.padding:
+            continue  # a RandomCrop that does not pad
+        value = fill.get(mask, fill.get("others", 0)) if isinstance(fill, dict) else fill
+        if ignore_index != 0 and not np.any(value or 0):
+            raise ConfigError(
+                f"data.transforms: {type(part).__name__} would pad masks with 0, which is a class: give it "
+                f'fill={{torchvision.tv_tensors.Mask: {ignore_index}, "others": 0}}'
+            )
+
+
+def _parts(pipeline: Any) -> Iterator[Any]:
+    """The pipeline and all that it is made of, also what lies in a plain list, as in RandomApply."""
+    waiting = [pipeline]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, torch.nn.Module):
+            yield part
+            waiting += [*part.children(), *(value for value in vars(part).values() if isinstance(value, (list, tuple)))]
+        elif isinstance(part, (list, tuple)):
+            waiting += part
+
+
+def _tensors() -> Any:
+    try:
+        from torchvision import tv_tensors
+    except ImportError as error:
+        raise ConfigError(
+            f"data.transforms: torchvision.transforms.v2 needs torchvision 0.16 or later ({error})"
+        ) from None
+    return tv_tensors

@@ -1,0 +1,37 @@
+"""`segtrain doctor`: what do this machine and this installation give, and what is wrong with them?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+
+from segtrain import __version__
+from segtrain.doctor import decoders, machine, packages
+from segtrain.doctor.line import NOTE, PROBLEM, Line
+from segtrain.errors import EXIT_ERROR
+
+
+def doctor(as_json: bool = False, say: Callable[[str], None] = print) -> int:
+    """Look at everything and say a line for each thing. Returns 2 where training is impossible, else 0."""
+    lines = [*packages.look(), *machine.look(), *decoders.look()]
+    if as_json:
+        say(json.dumps({"version": __version__, "lines": [asdict(line) for line in lines]}))
+    else:
+        say(page(lines))
+    return EXIT_ERROR if any(line.fatal for line in lines) else 0
+
+
+def page(lines: list[Line]) -> str:
+    """One aligned line for each, its cure below it; a count at the foot."""
+    width = max(len(line.name) for line in lines)
+    told = [f"segtrain {__version__}"]
+    for line in lines:
+        told.append(f"{line.state:<7}  {line.name:<{width}}  {line.found}")
+        if line.cure:
+            told.append(f"{'':<7}  {'':<{width}}    {line.cure}")
+    problems, notes = (sum(line.state == state for line in lines) for state in (PROBLEM, NOTE))
+    told.append(f"{problems} problem{'s' * (problems != 1)}, {notes} note{'s' * (notes != 1)}")
+    if any(line.fatal for line in lines):
+        told[-1] += ": training is impossible"
+    return "\n".join(told)

@@ -1,0 +1,176 @@
+"""Are Python and the packages what segtrain needs, and do they fit each other and the GPU? Looked up without importing torch."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from segtrain.doctor.line import NOTE, OK, PROBLEM, Line
+
+LEAST_PYTHON = (3, 10)
+NEEDED = {  # package -> least version, as in pyproject.toml
+    "torch": "2.0.1",
+    "torchvision": "0.15.2",
+    "segmentation-models-pytorch": "0.5",
+    "numpy": "1.23",
+    "pillow": "9.4",
+    "pydantic": "2.5",
+    "pyyaml": "6",
+    "safetensors": "0.4",
+    "tensorboard": "2.12",
+}
+OPTIONAL = {  # package -> extra, what for
+    "albumentations": ("albumentations", "augmentation of your own (data.transforms)"),
+    "onnx": ("export", "ONNX files"),
+    "onnxruntime": ("export", "the check of ONNX files"),
+    "pandas": ("pandas", "data frames of runs"),
+    "mlflow": ("mlflow", "tracking"),
+}
+OPENCV = ("opencv-python-headless", "opencv-python", "opencv-contrib-python", "opencv-contrib-python-headless")
+FATAL = ("torch", "numpy", "pillow", "pydantic", "pyyaml", "safetensors")  # without these no run begins
+SECONDS = 20.0  # for torch to open the GPU
+
+_SEE_GPU = """
+import torch
+ready = torch.cuda.is_available()
+print(",".join(torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())) if ready else "")
+"""
+
+
+def look() -> Iterator[Line]:
+    found = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info[:2] < LEAST_PYTHON:
+        yield Line(PROBLEM, "python", found, "use Python 3.10 or later", fatal=True)
+    else:
+        yield Line(OK, "python", f"{found}, {platform.system()} {platform.machine()}")
+    yield from needed()
+    yield gpu(sorted(map(str, Path("/dev").glob("nvidia[0-9]*"))))
+    yield from torchvision()
+    yield from opencv()
+    yield from optional()
+
+
+def version(package: str) -> str | None:
+    """The installed version; None: it is not there."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """``2.15.0+cu132`` as (2, 15, 0)."""
+    return tuple(int(part) for part in re.findall(r"\d+", text.split("+")[0]))
+
+
+def needed() -> Iterator[Line]:
+    """One line if all is there, else one for each package that is not."""
+    well = True
+    for package, least in NEEDED.items():
+        found = version(package)
+        if found is None or numbers(found) < numbers(least):
+            well = False
+            yield Line(
+                PROBLEM,
+                package,
+                f"{found or 'absent'}, needed: {least} or later",
+                f"pip install '{package}>={least}'",
+                fatal=package in FATAL,
+            )
+    if well:
+        yield Line(OK, "packages", f"all {len(NEEDED)} that are needed")
+    if version("simplejpeg") is None:
+        yield Line(NOTE, "simplejpeg", "absent: JPEG is decoded by OpenCV, at half the speed", "pip install simplejpeg")
+
+
+def built_for_cuda(package: str = "torch") -> str | None:
+    """The CUDA version that torch or torchvision was built for, from its files; "" for a build for CPUs; None: not known."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        return None
+    try:
+        text = Path(spec.origin).with_name("version.py").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    found = re.search(r"^cuda\b[^=\n]*=\s*(?:'([\d.]+)'|None)", text, re.MULTILINE)
+    if found:
+        return found[1] or ""
+    local = re.search(r"__version__ = '[^'+]*\+(cu(\d+?)(\d)|cpu)'", text)
+    return None if local is None else f"{local[2]}.{local[3]}" if local[2] else ""
+
+
+def driver(proc: Path = Path("/proc/driver/nvidia/version")) -> str:
+    """The NVIDIA driver's version, "" where there is none."""
+    try:
+        found = re.search(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b", proc.read_text())
+    except OSError:
+        return ""
+    return found[1] if found else "?"
+
+
+def gpu(files: list[str]) -> Line:
+    """torch, the GPUs (their device files) and whether they can be used together."""
+    found = version("torch")
+    if found is None:
+        return Line(NOTE, "gpu", "not looked for without torch")
+    cuda = built_for_cuda()
+    built = f"torch {found} for CUDA {cuda}" if cuda else f"torch {found}"
+    if not files:
+        return Line(OK, "gpu", f"{built}; no NVIDIA GPU: training runs on the CPU")
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "all") in ("", "-1"):
+        return Line(NOTE, "gpu", f"{built}; {len(files)} GPUs, hidden by CUDA_VISIBLE_DEVICES", "unset it to use them")
+    if cuda == "":
+        cure = "install a build of torch for CUDA that suits the driver: pytorch.org/get-started"
+        return Line(PROBLEM, "gpu", f"{built} is for CPUs alone, but {len(files)} NVIDIA GPUs are here", cure)
+    try:
+        seen = subprocess.run(
+            [sys.executable, "-c", _SEE_GPU], capture_output=True, text=True, timeout=SECONDS
+        ).stdout.strip()
+    except subprocess.TimeoutExpired:
+        return Line(PROBLEM, "gpu", f"{built}: the GPU did not answer in {SECONDS:.0f} s", "look at nvidia-smi")
+    if not seen:
+        cure = f"driver {driver() or 'absent'}: install one that knows CUDA {cuda}, or a torch for an older CUDA"
+        return Line(PROBLEM, "gpu", f"{built} cannot use the {len(files)} GPUs here", cure)
+    return Line(OK, "gpu", f"{built}, driver {driver()}: {seen}")
+
+
+def torchvision() -> Iterator[Line]:
+    """A torchvision for CUDA beside a torch for CPUs (or the reverse) fails at import: operator torchvision::nms does not exist."""
+    torch, vision = version("torch") or "", version("torchvision") or ""
+    local = [found.partition("+")[2] for found in (torch, vision)]
+    if torch and vision and all(local) and local[0] != local[1]:
+        yield Line(
+            PROBLEM,
+            "torchvision",
+            f"{vision} beside torch {torch}: importing it fails (operator torchvision::nms does not exist)",
+            "install both from the same index, in one command",
+        )
+
+
+def opencv() -> Iterator[Line]:
+    there = [name for name in OPENCV if version(name)]
+    if not there:
+        yield Line(PROBLEM, "opencv", "absent", "pip install opencv-python-headless", fatal=True)
+        return
+    if len(there) > 1:
+        cure = f"pip uninstall {' '.join(there)}; pip install opencv-python-headless"
+        yield Line(NOTE, "opencv", f"{' and '.join(there)} overwrite each other's files", cure)
+    import cv2
+
+    yield Line(OK, "opencv", f"{cv2.__version__}, {cv2.getNumThreads()} threads of its own (1 while data is loaded)")
+
+
+def optional() -> Iterator[Line]:
+    absent = {name: purpose for name, purpose in OPTIONAL.items() if version(name) is None}
+    there = [f"{name} {version(name)}" for name in OPTIONAL if name not in absent]
+    if there:
+        yield Line(OK, "optional", ", ".join(there))
+    for name, (extra, purpose) in absent.items():
+        yield Line(NOTE, name, f"absent: it is for {purpose}", f"pip install 'segtrain[{extra}]'")

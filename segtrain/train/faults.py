@@ -1,0 +1,140 @@
+"""What is looked at before a run begins, and which samples does it leave out, also after it was resumed?
+
+The samples that a run leaves out are fixed in its folder when it begins, one JSON line each. A resumed run takes that list, so that
+it goes on with the samples that were to come; what became faulty since then is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from segtrain.config import Config
+from segtrain.data.audit import AuditReport, audit, check_before_training, class_weights
+from segtrain.data.datasets import Dataset
+from segtrain.data.rehearse import rehearse
+from segtrain.data.stamps import relative
+from segtrain.data.subset import without
+from segtrain.errors import DataError
+from segtrain.train.checkpoint import checkpoints, write_atomically
+
+FILE = "faults.jsonl"
+_SHOWN = 20  # faults in one error
+
+
+def look(config: Config, dataset: Dataset, validation: Dataset) -> dict[str, Any]:
+    """Both splits as the config asks; nothing is written. Raises DataError for faults that are not skipped, ConfigError.
+
+    JSON values: ``remarks``; ``weights`` of the classes ([]: none); for ``train`` and ``val`` the indices that are left out in
+    ``skipped``; ``lines`` for ``keep``, None where the run has its list already.
+    """
+    auto = config.loss.class_weights == "auto"
+    weights = list(config.loss.class_weights) if isinstance(config.loss.class_weights, tuple) else []
+    remarks = list(dict.fromkeys([*dataset.notes, *validation.notes]))
+    resumed = config.checkpoint.resume and bool(checkpoints(config.run_dir))
+    skipped: dict[str, list[int]] = {}
+    lines: list[str] = []
+    for role, split in (("train", dataset), ("val", validation)):
+        checked = config.data.check == "full" or (auto and role == "train")
+        if resumed:
+            skipped[role], report, said = _again(config.run_dir, role, split, checked)
+            remarks += said
+        else:
+            report = check_before_training(split, faults=config.data.faults) if checked else None
+            skipped[role] = report.bad.tolist() if report else []
+            lines += _lines(role, split, report) if report else []
+        if skipped[role]:
+            few = "" if 2 * len(skipped[role]) <= len(split) else "; that is more than half of them"
+            remarks.append(
+                f"{split.name} {split.split}: {len(skipped[role]):,} of {len(split):,} images are faulty and left out, "
+                f"listed in {config.run_dir / FILE}{few}"
+            )
+        if report is not None:
+            remarks += [*report.warnings, *report.notes]
+            if auto and role == "train":
+                weights = [float(w) for w in class_weights(report.pixels, config.loss.class_weight_power)]
+    remarks += rehearse(without(dataset, skipped["train"]), config.data, config.train.seed)
+    return {"remarks": remarks, "weights": weights, "skipped": skipped, "lines": None if resumed else lines}
+
+
+def keep(run_dir: Path, lines: list[str] | None) -> None:
+    """Write the list of a run that begins; a list of a run that was here before goes."""
+    if lines:
+        write_atomically(run_dir / FILE, "".join(lines).encode(errors="surrogateescape"))
+    elif lines is not None:
+        (run_dir / FILE).unlink(missing_ok=True)
+
+
+def left_out(run_dir: Path, dataset: Dataset) -> list[int]:
+    """Samples of ``dataset`` that the run left out, by the names of their files: for scoring the run elsewhere or later."""
+    names = {line["name"] for line in _read(run_dir) if line["split"] == dataset.split}
+    return [index for index in range(len(dataset)) if _name(dataset, index) in names] if names else []
+
+
+def _again(run_dir: Path, role: str, split: Dataset, checked: bool) -> tuple[list[int], AuditReport | None, list[str]]:
+    """For a run that goes on: what it left out from the start, the report over the rest, remarks. Raises DataError."""
+    known = [line for line in _read(run_dir) if line["role"] == role]
+    skipped = sorted(line["index"] for line in known)
+    where = f"{split.name} {split.split}"
+    moved = [
+        line["image"] for line in known if line["index"] >= len(split) or _name(split, line["index"]) != line["name"]
+    ]
+    if moved:
+        raise DataError(
+            f"{where}: the split lists other files than when the run began (as {moved[0]}, by {run_dir / FILE}): restore "
+            "the folder, or start another run with out=FOLDER"
+        )
+    if not checked:
+        return skipped, None, []
+    report = audit(split)
+    now = set(report.bad.tolist())
+    new = sorted(now - set(skipped))
+    if new:
+        messages = _messages(split, report)
+        shown = [message for index in new for message in messages[index]]
+        raise DataError(
+            "\n  ".join(
+                [f"{where}: {len(new):,} samples have become faulty since the run began", *shown[:_SHOWN],
+                 "restore the files, or start another run with out=FOLDER"]
+            )
+        )  # fmt: skip
+    if len(now) == len(skipped):
+        return skipped, report, []
+    remark = f"{where}: {len(skipped) - len(now):,} images that the run left out are whole now: it goes on without them"
+    return skipped, audit(without(split, skipped)), [remark]
+
+
+def _name(split: Dataset, index: int) -> str:
+    """The image's name under the root: the same where the folder was moved."""
+    return relative(split.entries[index].image, split.root)
+
+
+def _messages(split: Dataset, report: AuditReport) -> dict[int, list[str]]:
+    """Of each faulty sample."""
+    of_file = defaultdict(list)
+    for file, message in report.faults:
+        of_file[file].append(message)
+    found = {}
+    for index in report.bad.tolist():
+        entry = split.entries[index]
+        found[index] = [message for file in dict.fromkeys((entry.image, str(entry.mask))) for message in of_file[file]]
+    return found
+
+
+def _lines(role: str, split: Dataset, report: AuditReport) -> Iterable[str]:
+    for index, messages in _messages(split, report).items():
+        line = {"role": role, "split": split.split, "index": index, "name": _name(split, index)}
+        yield json.dumps({**line, "image": split.entries[index].image, "faults": messages}) + "\n"
+
+
+def _read(run_dir: Path) -> list[dict[str, Any]]:
+    place = run_dir / FILE
+    try:
+        return [json.loads(line) for line in place.read_text(encoding="utf-8").splitlines()]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        raise DataError(f"{place}: cannot be read ({error}): start another run with out=FOLDER") from None

@@ -1,0 +1,105 @@
+"""How does the next batch reach the device while this step computes? On a stream of its own, from page-locked memory.
+
+On the CPU nothing is copied: the tensors are those of the loader.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+
+class Copier(Protocol):
+    """Copies that go on by themselves."""
+
+    def copy(self, tensor: Tensor) -> Tensor:
+        """Begin; returns the tensor on the device, which holds the values once the copy has ended."""
+
+    def mark(self) -> Any:
+        """All copies begun so far, as something with ``synchronize()``: wait until they have ended."""
+
+    def hand_over(self, tensors: list[Tensor], mark: Any) -> None:
+        """Let the device's own work wait for the mark, and the tensors' memory live until that work is done."""
+
+
+class CudaCopier:
+    """On a side stream of ``device``. The source must be page-locked, or the copy holds up the host."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.stream = device, torch.cuda.Stream(device)
+
+    def copy(self, tensor: Tensor) -> Tensor:
+        with torch.cuda.stream(self.stream):  # the memory, too, belongs to this stream at first
+            return tensor.to(self.device, non_blocking=True)
+
+    def mark(self) -> torch.cuda.Event:
+        return self.stream.record_event()
+
+    def hand_over(self, tensors: list[Tensor], mark: torch.cuda.Event) -> None:
+        current = torch.cuda.current_stream(self.device)
+        current.wait_event(mark)
+        for tensor in tensors:
+            tensor.record_stream(current)
+
+
+class DeviceFeed:
+    """Iterates over (what the loader gave, the same with its tensors on the device).
+
+    Call ``ahead`` when a step's work has been launched: the next batch, if it is ready, is copied meanwhile. The loader is asked
+    for another batch only when the copy of the last one has ended, for its memory is used again then.
+    """
+
+    def __init__(self, loader: Any, device: torch.device | str, copier: Copier | None = None) -> None:
+        device = torch.device(device)
+        self._ready: Callable[[], bool] = loader.ready
+        self._items = iter(loader)
+        self._copier = copier or (CudaCopier(device) if device.type == "cuda" else None)
+        self._mark: Any = None  # of the last copy
+        self._next: tuple[Any, Any] | None = None
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        return self
+
+    def __next__(self) -> tuple[Any, Any]:
+        item, placed = self._next or self._take()
+        self._next = None
+        if self._copier is not None:
+            self._copier.hand_over(_tensors(placed), self._mark)
+        return item, placed
+
+    def ahead(self) -> None:
+        """Begin to copy the next batch if it is ready. Never waits for the loader."""
+        if self._copier is not None and self._next is None and self._ready():
+            self._next = self._take()
+
+    def _take(self) -> tuple[Any, Any]:
+        if self._mark is not None:
+            self._mark.synchronize()
+        item = next(self._items)
+        if self._copier is None:
+            return item, item
+        placed = _moved(item, self._copier.copy)
+        self._mark = self._copier.mark()
+        return item, placed
+
+
+def _moved(item: Any, copy: Callable[[Tensor], Tensor]) -> Any:
+    """The same lists, tuples and dataclasses with each tensor copied."""
+    if isinstance(item, Tensor):
+        return copy(item)
+    if isinstance(item, (list, tuple)):
+        return type(item)(_moved(part, copy) for part in item)
+    if dataclasses.is_dataclass(item) and not isinstance(item, type):
+        parts = {f.name: _moved(getattr(item, f.name), copy) for f in dataclasses.fields(item)}
+        return dataclasses.replace(item, **parts)
+    return item
+
+
+def _tensors(item: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+    _moved(item, lambda tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
+    return found

@@ -1,0 +1,98 @@
+"""Builds the native decoder (segtrain/data/native) where its libraries are; without them the package works through others, slower.
+
+SEGTRAIN_NATIVE=0 leaves it out, SEGTRAIN_NATIVE=1 makes a missing library an error; otherwise it is tried.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
+
+HERE = Path(__file__).parent
+NATIVE = Path("segtrain/data/native")
+WANTED = os.environ.get("SEGTRAIN_NATIVE", "")
+
+
+class BuildNative(build_ext):
+    """A shared library without Python in it: ctypes loads it, so one build serves every Python version."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        return str(Path(*fullname.split(".")).with_suffix(".so"))
+
+    def get_export_symbols(self, ext: Extension) -> list[str]:
+        return ext.export_symbols
+
+    def build_extension(self, ext: Extension) -> None:
+        problem = self._configure(ext)
+        if not problem:
+            try:
+                return super().build_extension(ext)
+            except Exception as error:
+                problem = f"it did not compile: {error}"
+        if WANTED == "1":
+            raise RuntimeError(f"the native decoder cannot be built: {problem}")
+        print(f"segtrain: without the native decoder ({problem}); reading images takes more CPU", file=sys.stderr)
+
+    def copy_extensions_to_source(self) -> None:
+        """Editable installs: a library that was not built cannot be copied."""
+        self.extensions = [ext for ext in self.extensions if os.path.exists(self.get_ext_fullpath_built(ext))]
+        super().copy_extensions_to_source()
+
+    def get_ext_fullpath_built(self, ext: Extension) -> str:
+        return os.path.join(self.build_lib, self.get_ext_filename(self.get_ext_fullname(ext.name)))
+
+    def get_outputs(self) -> list[str]:
+        return [path for path in super().get_outputs() if os.path.exists(path)]
+
+    def _configure(self, ext: Extension) -> str:
+        """Adds what was found; returns what is missing, or nothing."""
+        if not self._compiles("#include <cstdio>\n#include <jpeglib.h>\nint main() { return JPEG_LIB_VERSION == 0; }"):
+            return "no C++ compiler, or no libjpeg-turbo headers: apt-get install g++ libjpeg-dev"
+        if self._compiles("#include <libdeflate.h>\nint main() { return LIBDEFLATE_VERSION_MAJOR < 0; }"):
+            ext.define_macros.append(("ST_LIBDEFLATE", "1"))
+            ext.libraries.append("deflate")
+        elif self._compiles("#include <zlib.h>\nint main() { return 0; }"):
+            ext.libraries.append("z")
+            print("segtrain: PNG by zlib; faster: apt-get install libdeflate-dev, and install again", file=sys.stderr)
+        else:
+            return "no headers of libdeflate or zlib: apt-get install libdeflate-dev"
+        return ""
+
+    def _compiles(self, code: str) -> bool:
+        with tempfile.TemporaryDirectory() as folder:
+            source = Path(folder, "try.cpp")
+            source.write_text(code)
+            try:
+                self.compiler.compile([str(source)], output_dir=folder)
+            except Exception:
+                return False
+            return True
+
+
+class AnyPython(bdist_wheel):
+    """The library holds no Python: one wheel a platform, for every version."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        python, abi, platform = super().get_tag()
+        return ("py3", "none", platform) if self.root_is_pure is False else (python, abi, platform)
+
+
+ext_modules = []
+if WANTED != "0" and os.name == "posix":
+    ext_modules = [
+        Extension(
+            "segtrain.data.native.libsegtrain_data",
+            sources=sorted(str(path.relative_to(HERE)) for path in (HERE / NATIVE).glob("*.cpp")),
+            depends=sorted(str(path.relative_to(HERE)) for path in (HERE / NATIVE).glob("*.h")),
+            libraries=["jpeg"],
+            extra_compile_args=["-std=c++17", "-O3", "-fvisibility=hidden", "-g0"],
+            language="c++",
+        )
+    ]
+setup(ext_modules=ext_modules, cmdclass={"build_ext": BuildNative, "bdist_wheel": AnyPython})

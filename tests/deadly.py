@@ -1,0 +1,73 @@
+"""Data sets for worker processes, which import them: one that kills them, one that is slow, one that tells what they imported."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass
+class Trapped:
+    """Another source, of which reading ``index`` has a consequence."""
+
+    source: Any
+    index: int
+
+    def __post_init__(self) -> None:
+        self.labels, self.entries = self.source.labels, self.source.entries
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def size(self, index: int) -> Any:
+        return self.source.size(index)
+
+    def read(self, index: int) -> Any:
+        self.trap(index)
+        return self.source.read(index)
+
+    def record(self, index: int) -> Any:
+        self.trap(index)
+        return self.source.record(index)
+
+    def trap(self, index: int) -> None:
+        raise NotImplementedError
+
+
+@dataclass
+class Deadly(Trapped):
+    """Ends the process that reads the index, by ``number``: the first ``times`` times. ``folder`` counts."""
+
+    folder: Path
+    number: int = signal.SIGKILL
+    times: int = 1
+
+    def trap(self, index: int) -> None:
+        if index == self.index and len(list(self.folder.iterdir())) < self.times:
+            (self.folder / f"{os.getpid()}-{time.monotonic_ns()}").touch()
+            os.kill(os.getpid(), self.number)
+
+
+@dataclass
+class Telling(Trapped):
+    """Fails with what it found in the process that reads the index."""
+
+    def trap(self, index: int) -> None:
+        if index == self.index:
+            import cv2
+
+            heavy = {"torch", "torchvision", "pytest", "PIL.ImageTk"} & set(sys.modules)
+            raise ValueError(f"heavy={sorted(heavy)} cv2={cv2.getNumThreads()} omp={os.environ['OMP_NUM_THREADS']}")
+
+
+class Unpicklable(Trapped):
+    def trap(self, index: int) -> None:
+        pass
+
+    def __reduce__(self) -> Any:
+        raise TypeError("not today")

@@ -1,0 +1,58 @@
+// Can any geometry make the resampling read outside the part of the picture that it asked for, or write outside the crop? And do all
+// kinds of processors give the same bytes? The first 24 bytes choose; the others are the pixels, again and again.
+#include <cstdlib>
+#include <vector>
+
+#include "../../segtrain/data/native/warp_rows.h"
+
+using namespace segtrain;
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+    if (size < 25) return 0;
+    auto number = [&](int place, int modulus) { return int(data[place] | data[place + 1] << 8) % modulus; };
+    Geometry geometry{};
+    geometry.size = {1 + number(0, 300), 1 + number(2, 300)};
+    geometry.scaled = {1 + number(4, 900), 1 + number(6, 900)};
+    geometry.crop = {1 + number(8, 200), 1 + number(10, 200)};
+    geometry.top = number(12, 800) - 400;
+    geometry.left = number(14, 800) - 400;
+    geometry.flip = data[16] & 1;
+    geometry.brightness = data[16] & 2 ? float(data[17]) / 64 : 1;
+    geometry.contrast = data[16] & 2 ? float(data[18]) / 64 : 1;
+    geometry.saturation = data[16] & 4 ? float(data[19]) / 64 : 1;
+    geometry.hue = data[16] & 4 ? float(data[20]) / 256 : 0;
+    int denom = 1 << (data[21] & 3);
+    Size reduced{(geometry.size.height + denom - 1) / denom, (geometry.size.width + denom - 1) / denom};
+    const uint8_t fill[3] = {1, 2, 3};
+    uint8_t lut[256], known[256];
+    for (int id = 0; id < 256; ++id) {
+        lut[id] = uint8_t(255 - id);
+        known[id] = uint8_t(id != data[22]);
+    }
+    size_t area = size_t(geometry.crop.height) * size_t(geometry.crop.width);
+    std::vector<uint8_t> first, first_mask;
+    int first_unknown = 0;
+    for (Simd simd : {Simd::plain, Simd::avx2, Simd::vbmi}) {
+        if (simd > best_simd()) break;
+        std::vector<uint8_t> image(area * 3), mask(area);  // each exactly as large as it is, so that a step beyond it is seen
+        int unknown = -1;
+        try {
+            Rect need = source_rect(geometry, reduced, true), ids = source_rect(geometry, geometry.size, false);
+            std::vector<uint8_t> pixels(size_t(need.height()) * size_t(need.width()) * 3), raw(size_t(ids.height()) * size_t(ids.width()));
+            for (size_t k = 0; k < pixels.size(); ++k) pixels[k] = data[24 + k % (size - 24)];
+            for (size_t k = 0; k < raw.size(); ++k) raw[k] = data[24 + k % (size - 24)];
+            warp_by({pixels.data(), size_t(need.width()) * 3, need, 3}, reduced, geometry, fill, image.data(), simd);
+            unknown = mask_by({raw.data(), size_t(ids.width()), ids, 1}, geometry, lut, known, 255, mask.data(), simd);
+        } catch (const Fault&) {
+            return 0;
+        }
+        if (simd == Simd::plain) {
+            first = image;
+            first_mask = mask;
+            first_unknown = unknown;
+        } else if (image != first || mask != first_mask || unknown != first_unknown) {
+            std::abort();
+        }
+    }
+    return 0;
+}

@@ -1,0 +1,315 @@
+"""Does `segtrain bench data` count what is there, and name what bounds it? No test asserts a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from segtrain.bench import cold, host, verdict
+from segtrain.bench.child import child
+from segtrain.bench.data import bench_data, other_path, worker_counts
+from segtrain.bench.held import Held, cut_to_size
+from segtrain.bench.stages import less, summary
+from segtrain.bench.table import size, table
+from segtrain.cli import main
+from segtrain.config import Data, load_config
+from segtrain.data import native
+from segtrain.data.datasets import Dataset, open_dataset
+from segtrain.data.record import Record
+from segtrain.data.sample import Sampler, Task
+from segtrain.data.scenes import scene
+from segtrain.errors import ConfigError, DataError
+
+CLASSES = [f"class{k}" for k in range(10)]
+COUNT = 6
+EVENLY = [place * COUNT // 4 for place in range(4)]  # of which the four samples are
+
+
+@pytest.fixture(scope="module", params=["jpg", "png"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Six scenes as files, and how their images are stored."""
+    root = tmp_path_factory.mktemp(request.param)
+    for name in ("images/train", "masks/train"):
+        (root / name).mkdir(parents=True)
+    for k in range(COUNT):
+        image, mask = scene(1, k, (64 + 8 * k, 96))
+        cv2.imwrite(str(root / f"images/train/{k}.{request.param}"), image)
+        cv2.imwrite(str(root / f"masks/train/{k}.png"), mask)
+    return root, request.param
+
+
+def settings(root: Path, *more: str) -> list[str]:
+    return [
+        "data.layout=folders", f"data.root={root}", f"data.classes=[{','.join(CLASSES)}]", "data.crop=[32,48]",
+        "train.batch_size=4", *more,
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def result(folder: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What is measured on the files, once for several tests."""
+    said: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SEGTRAIN_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.delenv("SEGTRAIN_NATIVE", raising=False)
+        changes = settings(folder[0], "data.balance=0.5")
+        bench_data(None, changes, samples=4, seconds=0.05, device_ms=20.0, as_json=True, say=said.append)
+    return dict(json.loads(said[0]))
+
+
+def test_files_are_counted_and_every_stage_is_told(folder: tuple[Path, str], result: dict[str, Any]) -> None:
+    root, kind = folder
+    assert result["data"]["total"] == COUNT
+    assert result["data"]["measured"] == 4
+    assert result["data"]["formats"] == {"jpeg" if kind == "jpg" else "png": 4}
+    assert result["data"]["pixels"] == np.mean([(64 + 8 * k) * 96 for k in EVENLY])
+    stored = [
+        np.mean([(root / name.format(k)).stat().st_size for k in EVENLY])
+        for name in (f"images/train/{{}}.{kind}", "masks/train/{}.png")
+    ]
+    here = result["paths"][result["path"]]
+    assert [here["bytes_image"], here["bytes_mask"]] == stored
+    assert result["data"]["stored_bytes"] == int(sum(stored) * COUNT)
+    assert result["storage_mb_per_s"] == pytest.approx(sum(stored) * result["measured_per_s"] / 1e6)
+    assert set(result["paths"]) == ({"native", "packages"} if native.available() else {"packages"})
+    for path in result["paths"].values():
+        costs = path["stages"]
+        assert set(costs) == {"read", "header", "draw", "centre", "image", "mask", "crop", "whole", "full decode"}
+        assert all(cost["samples"] == 4 and min(cost.values()) >= 0 for cost in costs.values())
+        assert costs["whole"]["cpu_ms"] > 0
+        # The system may keep a file's pages in memory, and such a file is not counted.
+        assert "why_not" in path["cold"] or 1 <= path["cold"]["files"] <= 8
+    assert result["bound"] in {*verdict.STAGES, "storage", "cores"}
+    assert {"as it is", "pixels in memory"} <= set(here["cures"])
+    assert {row["name"] for row in here["packed"]} >= {"files", "keep", "png", "raw"}
+
+
+def test_the_loader_is_tried_with_each_kind_and_number_of_workers(result: dict[str, Any]) -> None:
+    counts = worker_counts(result["host"]["cores"])
+    assert [(found["kind"], found["workers"]) for found in result["rates"]] == [
+        (kind, count) for kind in ("thread", "process") for count in counts
+    ]
+    assert all(found["samples"] >= 8 and found["per_s"] > 0 and found["cpu_ms"] > 0 for found in result["rates"])
+    assert [row["ranks"] for row in result["feeding"]] == [1, 2, 4, 8]
+    assert result["feeding"][1]["wanted_per_s"] == 400  # two devices that each take four images in 20 ms
+
+
+def test_the_page_for_people_fits_a_screen(result: dict[str, Any]) -> None:
+    text = table(result)
+    assert len(text.splitlines()) <= 48
+    assert "devices of 200.0 img/s" in text
+    for words in ("bound  ", "limit  ", "whole sample", "mask: decode and map ids", result["path_says"]):
+        assert words in text
+
+
+def test_an_absent_native_part_is_said(
+    folder: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load_config(None, settings(folder[0]))
+    request = {"config": config.model_dump(mode="json"), "samples": 2, "scratch": str(tmp_path), "cures": False}
+    found = child("stages", request, {"SEGTRAIN_NATIVE": "0"})
+    assert found["path"] == "packages"
+    assert "SEGTRAIN_NATIVE=0" in found["path_says"]
+    monkeypatch.setenv("SEGTRAIN_NATIVE", "0")
+    other = other_path(request, "packages")
+    monkeypatch.delenv("SEGTRAIN_NATIVE")
+    assert (other is not None) == native.available()
+    if not native.available():
+        assert other_path(request, "packages") is None
+
+
+def test_generated_scenes_have_no_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [
+        "data.scenes=8",
+        "data.scene_size=[48,64]",
+        "data.crop=[32,48]",
+        "train.batch_size=4",
+        "data.cache=ram",
+    ]
+    assert main(["bench", "data", *arguments, "--samples", "4", "--seconds", "0.05", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    here = result["paths"][result["path"]]
+    assert result["data"]["formats"] == {"pixels": 4}
+    assert result["bytes_a_sample"] == 0
+    assert here["cold"]["why_not"] == "the samples are no plain files"
+    assert set(here["stages"]) == {"read", "draw", "crop", "whole"}
+    assert {found["kind"] for found in result["rates"]} == {"thread"}  # processes would each have a cache
+    assert result["feeding"] == []
+
+
+def test_a_bad_file_is_named_or_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("images/train", "masks/train"):
+        (tmp_path / name).mkdir(parents=True)
+    for k in range(3):
+        image, mask = scene(1, k, (64, 96))
+        cv2.imwrite(str(tmp_path / f"images/train/{k}.png"), image)
+        cv2.imwrite(str(tmp_path / f"masks/train/{k}.png"), mask)
+    bad = tmp_path / "images/train/1.png"
+    bad.write_bytes(bad.read_bytes()[:700])
+    assert main(["bench", "data", *settings(tmp_path)]) == 2
+    assert str(bad) in capsys.readouterr().err
+    config = load_config(None, settings(tmp_path, "data.faults=skip"))
+    request = {"config": config.model_dump(mode="json"), "samples": 3, "scratch": str(tmp_path / "scratch")}
+    assert child("stages", {**request, "cures": False})["samples"] == 2
+
+
+@pytest.mark.parametrize("wrong", [{"samples": 0}, {"seconds": 0.0}, {"rate": 0.0}, {"rate": 5.0, "device_ms": 5.0}])
+def test_wrong_figures_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        bench_data(None, [], **wrong)
+
+
+def one(root: Path, kind: str, **more: Any) -> tuple[Dataset, Data]:
+    data = Data(layout="folders", root=str(root), classes=tuple(CLASSES), crop=(32, 48), **more)
+    return open_dataset(data, "train"), data
+
+
+def test_a_held_sample_is_the_very_sample(folder: tuple[Path, str]) -> None:
+    """What is timed is what trains: as it is stored, with its mask decoded, and with its image too."""
+    dataset, data = one(*folder, balance=0.5)
+    for index in range(3):
+        record, (image, mask) = dataset.record(index), dataset.read(index)
+        names = record.image_name, record.mask_name
+        made = []
+        for source in (
+            dataset,
+            *(
+                Held(stored, dataset.labels, dataset.entries)
+                for stored in (
+                    record,
+                    Record(record.image, mask, *names, "train"),
+                    Record(image, mask, *names, "train"),
+                )
+            ),
+        ):
+            out = np.zeros((32, 48, 3), np.uint8), np.zeros((32, 48), np.uint8)
+            Sampler(source, data, 7)(Task(index, 2, data.crop, data.scale), *out)
+            made.append(out)
+        for pixels, ids in made[1:]:
+            assert np.array_equal(ids, made[0][1])
+            # From a JPEG the native part may decode at half the size, where the scale is small.
+            assert np.abs(pixels.astype(int) - made[0][0]).mean() < (8 if folder[1] == "jpg" else 1e-9)
+
+
+def test_larger_files_than_any_crop_needs_are_cut_in_trial(folder: tuple[Path, str]) -> None:
+    dataset, data = one(*folder, base_scale=0.25)
+    small = cut_to_size(dataset.record(2), dataset.read(2)[0], data)
+    assert small is not None
+    held = Held(small[0], dataset.labels, dataset.entries)
+    assert held.size(0) == (40, 48)  # 80 x 96, of which at most 2.0 * 0.25 is used
+    assert small[1].base_scale == 0.5
+    image, mask = held.read(0)
+    assert image.shape[:2] == mask.shape
+    assert cut_to_size(dataset.record(2), dataset.read(2)[0], Data(crop=(32, 48))) is None
+
+
+def test_a_held_pair_of_two_sizes_is_refused(folder: tuple[Path, str]) -> None:
+    dataset, _ = one(*folder)
+    first, last = dataset.record(0), dataset.record(5)
+    mixed = type(first)(first.image, last.mask, first.image_name, last.mask_name, "raw")
+    with pytest.raises(DataError, match=r"104 x 96 pixels, its image .*64 x 96"):
+        Held(mixed, dataset.labels, dataset.entries).read(0)
+
+
+def cost(cpu_ms: float) -> dict[str, float]:
+    return {"cpu_ms": cpu_ms, "cpu_mean_ms": cpu_ms, "wall_ms": cpu_ms, "samples": 1}
+
+
+STAGES = {"read": cost(1), "image": cost(6), "crop": cost(2), "whole": cost(10)}
+BUSY = {"workers": 2, "per_s": 200.0, "cpu_ms": 10.0}
+
+
+def test_what_bounds_is_the_largest_part_or_what_makes_workers_wait() -> None:
+    assert verdict.shares(STAGES) == {"read": 0.1, "image": 0.6, "crop": 0.2, "other": 0.1}
+    assert verdict.bound(STAGES, BUSY, 2)[0] == "image"
+    assert verdict.bound(STAGES, {**BUSY, "per_s": 80.0}, 2)[0] == "cores"  # 0.8 of 2 cores
+    assert verdict.bound(STAGES, BUSY, 2, cold_ms=30.0)[0] == "storage"
+    assert verdict.bound(STAGES, BUSY, 2, cold_ms=9.0)[0] == "image"  # hidden behind the CPU work
+
+
+def test_the_share_of_waiting_is_what_the_cores_lack() -> None:
+    rows = verdict.feeding(150.0, 100.0)
+    assert [row["wait"] for row in rows] == [0.0, 0.25, 0.625, 0.8125]
+    assert [row["fed"] for row in rows] == [True, False, False, False]
+    assert [row["given_per_s"] for row in rows] == [100.0, 150.0, 150.0, 150.0]
+
+
+def test_cures_are_those_that_pay() -> None:
+    rows = [("files", 1000, 8.0, ""), ("keep", 1000, 7.9, ""), ("restart", 1100, 4.0, ""), ("png", 0, 0.0, "cannot be")]
+    now = {
+        "path": "packages",
+        "stages": {"whole": cost(10)},
+        "cures": {"as it is": cost(9), "pixels in memory": cost(2), "files cut to size": cost(7)},
+        "packed": [{"name": n, "sample": b, "ms": ms, "pixels": "the same", "fault": why} for n, b, ms, why in rows],
+    }
+    other = {"path": "native", "stages": {"whole": cost(4)}}
+    found = verdict.cures(now, other, needed=100, memory=1000, cached=False)
+    assert [(cure["name"], cure["gain"]) for cure in found] == [
+        ("pixels in memory", 5.0), ("native", 2.5), ("pack restart", 2.0), ("files cut to size", 1.25),
+    ]  # fmt: skip
+    assert found[2]["do"] == "segtrain data pack --image restart: the same, 1.1 x the bytes"
+    assert "pixels in memory" not in {
+        c["name"] for c in verdict.cures(now, None, needed=900, memory=1000, cached=False)
+    }
+    assert "pixels in memory" not in {c["name"] for c in verdict.cures(now, None, needed=1, memory=1000, cached=True)}
+
+
+def test_differences_and_summaries() -> None:
+    assert less((5.0, 7.0), (1.0, 1.0), (2.0, 9.0)) == (2.0, 0.0)
+    told = summary({"image": [(1.0, 2.0), (2.0, 3.0), (9.0, 4.0)]})["image"]
+    assert told == {"cpu_ms": 2.0, "cpu_mean_ms": 4.0, "wall_ms": 3.0, "samples": 3}
+    assert [size(n) for n in (950, 68_000, 4.1e6, 25.3e9)] == ["950 B", "68 kB", "4.1 MB", "25.3 GB"]
+    assert [worker_counts(n) for n in (0.5, 1, 2, 6, 64)] == [[1], [1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8, 16]]
+
+
+def test_a_file_is_read_cold_or_the_reason_is_given(tmp_path: Path) -> None:
+    reading = cold.Reading()
+    assert reading.to_dict() == {"why_not": "the samples are no plain files"}
+    path = tmp_path / "file"
+    path.write_bytes(bytes(5000))
+    count = reading.file(str(path))
+    if count:
+        assert count == 5000
+        assert reading.to_dict()["files"] == 1
+        assert cold.dropped(str(path))
+    else:
+        assert reading.to_dict()["why_not"] in cold.WHY_NOT.values()
+    assert reading.file("scene/0") == 0
+
+
+def test_the_cgroup_says_how_many_cores_and_how_much_memory(tmp_path: Path) -> None:
+    assert host.cpu_quota(tmp_path) is None
+    (tmp_path / "cpu.max").write_text("150000 100000\n")
+    assert host.cpu_quota(tmp_path) == 1.5
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert host.cpu_quota(tmp_path) is None
+    (tmp_path / "memory.max").write_text("1048576\n")
+    assert host.memory_limit(tmp_path) == (1 << 20, "cgroup")
+    (tmp_path / "memory.max").write_text("max\n")
+    assert host.memory_limit(tmp_path)[1] == "host"
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
+def test_a_child_counts_with_its_parent() -> None:
+    before = host.tree_cpu_s()
+    spin = "import time, sys\nwhile time.process_time() < 0.2: pass\nprint('done', flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", spin], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert process.pid in host.descendants()
+        assert host.tree_cpu_s() - before > 0.15
+        assert host.tree_memory() > 1 << 20
+        process.communicate()
+    assert host.tree_cpu_s() - before > 0.15  # it has ended, and still counts
+    begin = host.tree_cpu_s()
+    while time.process_time() and host.tree_cpu_s() - begin < 0.02:
+        pass

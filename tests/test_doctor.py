@@ -1,0 +1,214 @@
+"""Does `segtrain doctor` see what is there, what is missing and the known traps?"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from segtrain.cli import main
+from segtrain.data import native
+from segtrain.doctor import decoders, machine, packages, page
+from segtrain.doctor.line import NOTE, OK, PROBLEM, Line
+from segtrain.errors import SegtrainError
+
+ROOT = Path(__file__).parents[1]
+PYPROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoders, "SECONDS", 0.01)
+
+
+def test_the_page(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SEGTRAIN_NATIVE", raising=False)
+    assert main(["doctor"]) == 0
+    text = capsys.readouterr().out
+    for name in ("python", "packages", "gpu", "opencv", "cores", "memory", "cache", "decoder"):
+        assert re.search(rf"^(ok|note|problem) +{name} ", text, re.MULTILINE), name
+    assert re.search(r"decoder +native|decoder +packages: .*not built", text)
+    assert re.search(r"\d\.\d ms of CPU for a sample", text)
+    assert text.rstrip().endswith(("note", "notes"))
+
+
+def test_json_has_the_same_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEGTRAIN_NATIVE", "0")
+    assert main(["doctor", "--json"]) == 0
+    lines = [Line(**line) for line in json.loads(capsys.readouterr().out)["lines"]]
+    assert {line.state for line in lines} <= {OK, NOTE, PROBLEM}
+    assert all(line.cure for line in lines if line.state == PROBLEM)
+    found = next(line for line in lines if line.name == "decoder")
+    assert found.state == NOTE
+    if native.LIBRARY.exists():
+        assert "SEGTRAIN_NATIVE=0" in found.found
+        assert found.cure == "unset SEGTRAIN_NATIVE"
+
+
+def test_torch_is_not_imported() -> None:
+    code = "import sys\nfrom segtrain.doctor import decoders, doctor\ndecoders.look = list\ndoctor()\nassert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True)
+
+
+def test_without_torch_training_is_impossible(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = packages.version
+    monkeypatch.setattr(packages, "version", lambda name: None if name == "torch" else real(name))
+    monkeypatch.setattr(decoders, "look", lambda: iter([]))
+    assert main(["doctor"]) == 2
+    text = capsys.readouterr().out
+    assert re.search(r"^problem +torch +absent.*\n +pip install 'torch>=2.0.1'$", text, re.MULTILINE)
+    assert "training is impossible" in text
+
+
+def test_what_is_needed_and_optional_is_what_pyproject_says() -> None:
+    wanted = re.search(r"^dependencies = \[\n(.*?)^\]", PYPROJECT, re.MULTILINE | re.DOTALL)
+    assert wanted is not None
+    listed = dict(re.findall(r'"([\w-]+)>=([\d.]+)', wanted[1]))
+    assert packages.OPENCV[0] in listed
+    looked_at = {name: least for name, least in listed.items() if name not in (packages.OPENCV[0], "simplejpeg")}
+    assert looked_at == packages.NEEDED
+    for package, (extra, _) in packages.OPTIONAL.items():
+        line = re.search(rf"^{extra} = \[(.*)\]", PYPROJECT, re.MULTILINE)
+        assert line is not None, f"pyproject.toml has no extra {extra!r}"
+        assert f'"{package}' in line[1]
+
+
+def states(lines: Any) -> list[str]:
+    return [line.state for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("torch", "vision", "expected"),
+    [
+        ("2.15.0+cpu", "0.29.2+cu132", [PROBLEM]),
+        ("2.15.0+cu132", "0.29.2+cpu", [PROBLEM]),
+        ("2.15.0+cu132", "0.29.2+cu132", []),
+        ("2.15.0", "0.29.2", []),
+    ],
+)
+def test_torchvision_of_another_build(
+    monkeypatch: pytest.MonkeyPatch, torch: str, vision: str, expected: list[str]
+) -> None:
+    monkeypatch.setattr(packages, "version", {"torch": torch, "torchvision": vision}.get)
+    lines = list(packages.torchvision())
+    assert states(lines) == expected
+    assert all("torchvision::nms" in line.found for line in lines)
+
+
+def test_a_gpu_that_torch_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(packages, "version", {"torch": "2.15.0+cpu"}.get)
+    monkeypatch.setattr(packages, "built_for_cuda", lambda: "")
+    assert packages.gpu(["/dev/nvidia0"]).state == PROBLEM
+    assert packages.gpu([]).state == OK
+    monkeypatch.setattr(packages, "built_for_cuda", lambda: "13.2")
+    monkeypatch.setattr(packages, "_SEE_GPU", "print('')")
+    assert "cannot use the 1 GPUs" in packages.gpu(["/dev/nvidia0"]).found
+    monkeypatch.setattr(packages, "_SEE_GPU", "print('H200')")
+    assert packages.gpu(["/dev/nvidia0"]).found.endswith(": H200")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert packages.gpu(["/dev/nvidia0"]).state == NOTE
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("__version__ = '2.15.0+cu132'\ncuda: Optional[str] = '13.2'\n", "13.2"),
+        ("__version__ = '2.0.1+cpu'\ncuda = None\n", ""),
+        ("__version__ = '0.29.2+cu132'\nfrom x import y\nif y() > 0:\n    cuda = y()\n", "13.2"),
+        ("__version__ = '2.0.1'\n", None),
+    ],
+)
+def test_the_build_is_read_from_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, expected: str | None
+) -> None:
+    (tmp_path / "standing").mkdir()
+    (tmp_path / "standing/__init__.py").touch()
+    (tmp_path / "standing/version.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert packages.built_for_cuda("standing") == expected
+
+
+def test_the_driver_is_read(tmp_path: Path) -> None:
+    place = tmp_path / "version"
+    assert packages.driver(place) == ""
+    place.write_text(
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu Jan 23 2025\nGCC version: 12.2.0\n"
+    )
+    assert packages.driver(place) == "570.86.15"
+
+
+def test_two_opencvs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "version", {"opencv-python": "4.9", "opencv-python-headless": "4.9"}.get)
+    assert states(packages.opencv()) == [NOTE, OK]
+    monkeypatch.setattr(packages, "version", {}.get)
+    assert [line.fatal for line in packages.opencv()] == [True]
+
+
+def test_what_is_optional_and_absent_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "version", {"onnx": "1.20"}.get)
+    found = {line.name: line.cure for line in packages.optional()}
+    assert found["albumentations"] == "pip install 'segtrain[albumentations]'"
+    assert found["onnxruntime"] == "pip install 'segtrain[export]'"
+    assert "onnx" not in found
+
+
+def test_cores_and_threads() -> None:
+    assert machine.cores(8, 8, None).state == OK
+    assert machine.cores(2, 8, None).state == NOTE
+    assert "2.5 by the container" in machine.cores(8, 8, 2.5).found
+    assert states(machine.threads({}, 4)) == []
+    assert states(machine.threads({"OMP_NUM_THREADS": "4"}, 4)) == []
+    assert states(machine.threads({"OMP_NUM_THREADS": "8"}, 4)) == [PROBLEM]
+    assert states(machine.threads({"OMP_PROC_BIND": "close", "KMP_AFFINITY": "none"}, 4)) == [NOTE]
+
+
+def test_shared_memory_and_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert states(machine.shared_memory(str(tmp_path / "none"))) == [NOTE]
+    usage = namedtuple("usage", "total used free")(64 << 20, 0, 60 << 20)
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: usage)
+    assert states(machine.shared_memory(str(tmp_path))) == [PROBLEM]
+    monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "a/b"))
+    assert machine.cache().state == NOTE
+    monkeypatch.setattr(machine.os, "access", lambda *_: False)
+    assert machine.cache().state == PROBLEM
+
+
+def test_a_decoder_that_fails_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    well = {"path": "packages", "path_says": "packages: it was not built: build it", "cpu_ms": 8.0}
+
+    def tried(native_fails: bool, packages_fail: bool) -> list[Line]:
+        def child(module: str, request: dict[str, Any], changes: dict[str, str]) -> dict[str, Any]:
+            if packages_fail if changes["SEGTRAIN_NATIVE"] == "0" else native_fails:
+                raise SegtrainError("ended with code -4")
+            return well
+
+        monkeypatch.setattr(decoders, "child", child)
+        return list(decoders.look())
+
+    assert [(line.state, line.fatal) for line in tried(True, False)] == [(PROBLEM, False)]
+    assert [(line.state, line.fatal) for line in tried(True, True)] == [(PROBLEM, True)]
+    monkeypatch.delenv("SEGTRAIN_NATIVE", raising=False)
+    (line,) = tried(False, False)
+    assert (line.state, line.cure) == (NOTE, "build it")
+    assert line.found.endswith("it was not built")
+
+
+def test_the_foot_counts() -> None:
+    lines = [Line(OK, "a", "1"), Line(NOTE, "bb", "2", "cure"), Line(PROBLEM, "c", "3", "x", fatal=True)]
+    assert page(lines).splitlines()[1:] == [
+        "ok       a   1",
+        "note     bb  2",
+        "               cure",
+        "problem  c   3",
+        "               x",
+        "1 problem, 1 note: training is impossible",
+    ]

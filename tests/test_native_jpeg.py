@@ -1,0 +1,314 @@
+"""Does the native decoder make, of a part of a JPEG, the very pixels that a full decode makes, and does it refuse damage?"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+
+from segtrain.config import Data
+from segtrain.data import decode, native, scenes
+from segtrain.data.augment import Geometry
+from segtrain.data.datasets import open_dataset
+from segtrain.data.sample import Sampler, Task
+from segtrain.data.tiles import Tiles
+from segtrain.errors import DataError
+
+built = pytest.mark.skipif(not native.available(), reason=f"no native decoder here: {native.describe()}")
+SAMPLING = {"420": 0x221111, "422": 0x211111, "440": 0x121111, "444": 0x111111, "411": 0x411111}
+
+
+def test_it_is_built_where_its_libraries_are() -> None:
+    probe = "#include <stdio.h>\n#include <jpeglib.h>\n#include <libdeflate.h>\n"
+    compiler = shutil.which("c++")
+    if os.environ.get("SEGTRAIN_NATIVE") == "0" or compiler is None:
+        pytest.skip("no compiler, or SEGTRAIN_NATIVE=0")
+    run = subprocess.run([compiler, "-E", "-x", "c++", "-"], input=probe.encode(), capture_output=True, check=False)
+    if run.returncode:
+        pytest.skip("no headers of libjpeg-turbo and libdeflate")
+    assert native.available(), native.describe()
+    assert "libjpeg-turbo" in native.describe()
+
+
+def picture(height: int, width: int, seed: int = 0) -> np.ndarray:
+    """A street scene with noise, so that each tile has codes of its own."""
+    image = cv2.resize(scenes.scene(seed, 1, (144, 192))[0], (width, height), interpolation=cv2.INTER_CUBIC)
+    noise = np.random.default_rng(seed).normal(0, 5, image.shape)
+    return np.clip(image + noise, 0, 255).astype(np.uint8)
+
+
+def jpeg(image: np.ndarray, sampling: str = "420", **more: int) -> bytes:
+    if sampling == "grey":
+        image = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
+    flags = [cv2.IMWRITE_JPEG_QUALITY, more.get("quality", 92), cv2.IMWRITE_JPEG_OPTIMIZE, more.get("optimize", 0)]
+    flags += [
+        cv2.IMWRITE_JPEG_PROGRESSIVE,
+        more.get("progressive", 0),
+        cv2.IMWRITE_JPEG_RST_INTERVAL,
+        more.get("rst", 0),
+    ]
+    if sampling in SAMPLING:
+        flags += [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, SAMPLING[sampling]]
+    return cv2.imencode(".jpg", image, flags)[1].tobytes()
+
+
+def reference(content: bytes) -> np.ndarray:
+    """A full decode by Pillow."""
+    return np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
+
+
+def part(content: bytes, top: int, left: int, height: int, width: int, index: bytes = b"") -> np.ndarray:
+    """Pixels of a rectangle through the call that makes samples: nothing is scaled, flipped or coloured."""
+    size = native.size(content, "x.jpg")
+    assert size is not None
+    image, mask = np.empty((height, width, 3), np.uint8), np.empty((height, width), np.uint8)
+    table = np.arange(256, dtype=np.uint8)
+    geometry = Geometry(size, size, top, left)
+    ids = np.zeros(size, np.uint8)
+    done = native.crop(
+        content, ids, geometry, (height, width), table, np.ones(256, np.uint8), (0, 0, 0), 255, image, mask,
+        ("x.jpg", "x.png"), index,
+    )  # fmt: skip
+    assert done == -1
+    return image
+
+
+@built
+@pytest.mark.parametrize("sampling", [*SAMPLING, "grey"])
+@pytest.mark.parametrize("size", [(300, 420), (257, 683), (61, 37)])
+@pytest.mark.parametrize("optimize", [0, 1])
+def test_any_part_has_the_pixels_of_a_full_decode(sampling: str, size: tuple[int, int], optimize: int) -> None:
+    content = jpeg(picture(*size), sampling, optimize=optimize)
+    whole = reference(content)
+    index = native.jpeg_index(content)
+    marked = native.add_restarts(content, 64)
+    assert index
+    assert marked
+    assert np.array_equal(reference(marked), whole)
+    rng = np.random.default_rng(1)
+    for _ in range(12):
+        top, left = int(rng.integers(0, size[0] - 1)), int(rng.integers(0, size[1] - 1))
+        height, width = int(rng.integers(1, size[0] - top + 1)), int(rng.integers(1, size[1] - left + 1))
+        wanted = whole[top : top + height, left : left + width]
+        for kind, pixels in {
+            "plain": part(content, top, left, height, width),
+            "index": part(content, top, left, height, width, index),
+            "restarts": part(marked, top, left, height, width),
+        }.items():
+            assert np.array_equal(pixels, wanted), (kind, top, left, height, width)
+
+
+@built
+@pytest.mark.parametrize("rst", [1, 5, 7, 27, 54, 60])
+def test_restart_markers_of_other_writers(rst: int) -> None:
+    content = jpeg(picture(300, 432), rst=rst)  # 27 MCUs a row
+    whole = reference(content)
+    assert native.jpeg_index(content) is None
+    for top, left, height, width in ((0, 0, 20, 20), (100, 130, 90, 200), (280, 400, 20, 32), (131, 3, 1, 1)):
+        assert np.array_equal(part(content, top, left, height, width), whole[top : top + height, left : left + width])
+
+
+@built
+@pytest.mark.parametrize("scale", [0.45, 0.3, 0.22, 0.11])
+def test_small_scales_by_the_cosine_transform_are_block_means_nearly(scale: float) -> None:
+    """Below half the size a JPEG is reduced while it is decoded; pixels in memory are averaged by blocks."""
+    content = jpeg(picture(512, 768), quality=95)
+    whole = reference(content)
+    scaled = (round(512 * scale), round(768 * scale))
+    table, ids = np.arange(256, dtype=np.uint8), np.zeros((512, 768), np.uint8)
+    made = []
+    for source in (content, whole):
+        image, mask = np.empty((*scaled, 3), np.uint8), np.empty(scaled, np.uint8)
+        native.crop(
+            source, ids, Geometry((512, 768), scaled, 0, 0), scaled, table, np.ones(256, np.uint8), (0, 0, 0), 255, image,
+            mask, ("x.jpg", "x.png"),
+        )  # fmt: skip
+        made.append(image.astype(int))
+    difference = np.abs(made[0] - made[1])
+    assert difference.mean() < 0.6
+    assert difference.max() <= 16
+
+
+@built
+def test_progressive_files_are_decoded_too() -> None:
+    content = jpeg(picture(200, 300), progressive=1)
+    assert native.jpeg_index(content) is None
+    assert np.array_equal(part(content, 50, 60, 70, 80), reference(content)[50:120, 60:140])
+    marked = native.add_restarts(content)
+    assert marked
+    assert np.array_equal(reference(marked), reference(content))
+
+
+@built
+def test_restarts_keep_what_belongs_to_the_picture() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    stream = io.BytesIO()
+    Image.fromarray(picture(64, 96)).save(stream, "JPEG", exif=exif, icc_profile=b"profile" * 20)
+    marked = native.add_restarts(stream.getvalue())
+    assert marked
+    kept = Image.open(io.BytesIO(marked))
+    assert kept.getexif()[0x0112] == 6
+    assert kept.info["icc_profile"] == b"profile" * 20
+
+
+@built
+def test_an_index_of_another_file_is_not_used() -> None:
+    one, other = jpeg(picture(300, 400, 1)), jpeg(picture(300, 400, 2))
+    index = native.jpeg_index(one)
+    assert index
+    assert np.array_equal(part(other, 100, 100, 50, 60, index), reference(other)[100:150, 100:160])
+    assert np.array_equal(part(one, 100, 100, 50, 60, index[:-5]), reference(one)[100:150, 100:160])
+
+
+@built
+def test_a_mangled_index_gives_an_error_or_pixels_but_no_crash() -> None:
+    content = jpeg(picture(300, 400))
+    index = native.jpeg_index(content)
+    assert index
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        mangled = bytearray(index)
+        for place in rng.integers(24, len(index), 20):
+            mangled[place] = int(rng.integers(256))
+        with contextlib.suppress(DataError):
+            part(content, 100, 100, 150, 200, bytes(mangled))
+
+
+@built
+def test_damage_is_refused_with_the_file_and_a_cure() -> None:
+    content = jpeg(picture(300, 400))
+    broken = {
+        "cut off": content[: len(content) // 2],
+        "header alone": content[:300],
+        "random body": content[:700] + np.random.default_rng(0).bytes(20000) + b"\xff\xd9",
+        "no table": content.replace(b"\xff\xdb", b"\xff\xe5"),
+    }
+    for what, damaged in broken.items():
+        with pytest.raises(DataError, match=r"bad\.jpg: .*: fetch or write the file again"):
+            native.check(damaged, 3, "bad.jpg")
+        with pytest.raises(DataError, match=r"bad\.jpg"):
+            decode.decode_image(damaged, "bad.jpg")
+        assert what
+    assert native.check(content, 3, "good.jpg") == native.jpeg_index(content)
+
+
+@built
+def test_any_bytes_are_refused_or_decoded_but_never_crash() -> None:
+    content = jpeg(picture(80, 120))
+    rng = np.random.default_rng(3)
+    for _ in range(400):
+        damaged = bytearray(content)
+        for place in rng.integers(2, len(content), int(rng.integers(1, 8))):
+            damaged[place] = int(rng.integers(256))
+        for action in (lambda b: native.check(b, 3, "x"), lambda b: part(b, 10, 10, 20, 30), native.jpeg_index):
+            with contextlib.suppress(
+                DataError, AssertionError
+            ):  # the header may claim another size than the mask beside it
+                action(bytes(damaged))
+
+
+def folder(tmp_path: Path, size: tuple[int, int] = (600, 800)) -> Data:
+    for k in range(3):
+        for kind in ("images", "masks"):
+            (tmp_path / kind / "train").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "images/train" / f"{k}.jpg").write_bytes(jpeg(picture(*size, k)))
+        cv2.imwrite(str(tmp_path / "masks/train" / f"{k}.png"), np.full(size, k, np.uint8))
+    return Data(layout="folders", root=str(tmp_path), classes=("a", "b", "c"), crop=(128, 160))
+
+
+def samples(sampler: Sampler, count: int = 12) -> list[bytes]:
+    made = []
+    for k in range(count):
+        image, mask = np.empty((128, 160, 3), np.uint8), np.empty((128, 160), np.uint8)
+        sampler(Task(k % 3, k // 3, (128, 160), (0.5, 2.0)), image, mask)
+        made.append(image.tobytes() + mask.tobytes())
+    return made
+
+
+@built
+def test_places_of_tiles_are_kept_and_change_no_pixel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
+    data = folder(tmp_path)
+    source = open_dataset(data, "train")
+    first = Sampler(source, data, 0)
+    monkeypatch.setattr(first.tiles, "_off", True)
+    plain = samples(first)
+    assert not list((tmp_path / "cache").glob("tiles-*"))
+    assert samples(Sampler(source, data, 0)) == plain  # makes the index
+    (kept,) = (tmp_path / "cache").glob("tiles-*/*.tiles")
+    size = kept.stat().st_size
+    monkeypatch.setattr(native, "jpeg_index", None)  # from now on it must come from the file
+    assert samples(Sampler(source, data, 0)) == plain
+    assert kept.stat().st_size == size
+
+
+@built
+@pytest.mark.parametrize("harm", ["cut", "mangled", "other file"])
+def test_a_damaged_or_outdated_record_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: str) -> None:
+    monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
+    data = folder(tmp_path)
+    source = open_dataset(data, "train")
+    samples(Sampler(source, data, 0))
+    (kept,) = (tmp_path / "cache").glob("tiles-*/*.tiles")
+    content = bytearray(kept.read_bytes())
+    if harm == "cut":
+        kept.write_bytes(content[: len(content) // 2])
+    elif harm == "mangled":
+        content[200] ^= 255
+        kept.write_bytes(content)
+    else:
+        (tmp_path / "images/train/0.jpg").write_bytes(jpeg(picture(600, 800, 7)))
+    off = Sampler(source, data, 0)
+    monkeypatch.setattr(off.tiles, "_off", True)
+    assert samples(Sampler(source, data, 0)) == samples(off)
+
+
+@built
+def test_a_cache_that_cannot_be_written_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "cache").write_text("a file where a folder must be")
+    data = folder(tmp_path / "data")
+    source = open_dataset(data, "train")
+    monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
+    samples(Sampler(source, data, 0))
+    said = capsys.readouterr().err
+    assert said.count("cannot be kept") == 1
+    assert "SEGTRAIN_CACHE" in said
+
+
+def test_names_need_not_be_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path))
+    content = jpeg(picture(600, 800))
+    tiles = Tiles("street\udcb0.jpg", 1)
+    assert tiles.get(0, "street\udcb0.jpg", content, (600, 800)) == (native.jpeg_index(content) or b"")
+
+
+@built
+def test_small_pictures_need_no_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
+    assert Tiles("x", 1).get(0, "x.jpg", jpeg(picture(100, 100)), (100, 100)) == b""
+    assert not (tmp_path / "cache").exists()
+
+
+def test_without_it_everything_works(tmp_path: Path) -> None:
+    """In a process of its own, since the choice is made from the environment."""
+    folder(tmp_path)
+    code = (
+        "from segtrain.data import native, decode\n"
+        "assert not native.available() and 'SEGTRAIN_NATIVE=0' in native.describe()\n"
+        f"print(decode.decode_image({str(tmp_path / 'images/train/0.jpg')!r}).shape)"
+    )
+    environment = {**os.environ, "SEGTRAIN_NATIVE": "0"}
+    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "(600, 800, 3)"

@@ -1,0 +1,90 @@
+"""Are colours that are changed with the whole batch those of the workers, and does padding stay what it was?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from segtrain.config import Data
+from segtrain.data.augment import FILL, Geometry, apply, draw
+from segtrain.data.normalise import IMAGENET_MEAN, IMAGENET_STD, normalise
+from segtrain.data.order import rng_for
+
+CROP = (40, 56)
+DEVICES = ["cpu", "cuda"]
+
+
+def batch_of(data: Data, size: tuple[int, int]) -> tuple[list[Geometry], np.ndarray, np.ndarray]:
+    """Geometries, and their crops without colours and with them."""
+    rng = np.random.default_rng(0)
+    image, mask = rng.integers(0, 256, (*size, 3), np.uint8), np.zeros(size, np.uint8)
+    drawn = [draw(rng_for(0, 0, index), size, CROP, data) for index in range(12)]
+    without, coloured = (
+        np.stack([apply(image, mask, geometry, CROP, 255)[0] for geometry in geometries])
+        for geometries in ([g.plain() for g in drawn], drawn)
+    )
+    return drawn, without, coloured
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> torch.device:
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device here")
+    return torch.device(request.param)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("size", [(90, 121), (30, 200), (25, 31)])  # never, sometimes and always padded
+def test_colours_are_those_of_the_workers(device: torch.device, size: tuple[int, int], channels_last: bool) -> None:
+    data = Data(scale=(0.7, 1.6), jitter=(0.4, 0.5, 0.6), hue=0.3, jitter_p=0.8)
+    drawn, without, coloured = batch_of(data, size)
+    out = normalise(
+        torch.from_numpy(without).to(device),
+        channels_last=channels_last,
+        colours=torch.tensor([g.colours for g in drawn]),
+        covered=torch.tensor([g.covered(CROP) for g in drawn]),
+    )
+    assert out.shape == (12, 3, *CROP)
+    assert out.dtype == torch.float32
+    memory = torch.channels_last if channels_last else torch.contiguous_format
+    assert out.is_contiguous(memory_format=memory)
+    levels = (out.cpu().permute(0, 2, 3, 1) * torch.tensor(IMAGENET_STD) + torch.tensor(IMAGENET_MEAN)) * 255
+    difference = (levels - torch.from_numpy(coloured)).abs()
+    assert difference.max() <= 1.01  # OpenCV's fixed point, and the rounding that is left out here
+    assert difference.mean() <= 0.3
+    # Padding, and images whose colours stay, are what they are without colours.
+    still = normalise(torch.from_numpy(without))
+    outside = np.ones((12, *CROP), bool)
+    for k, geometry in enumerate(drawn):
+        top, left, bottom, right = geometry.covered(CROP)
+        outside[k, top:bottom, left:right] = geometry.colours == (1, 1, 1, 0)
+    assert outside.any()
+    chosen = torch.from_numpy(outside)[:, None].expand_as(still)
+    assert torch.allclose(out.cpu()[chosen], still[chosen], atol=1e-5)
+
+
+def test_the_covered_part_is_where_the_picture_is() -> None:
+    for size in ((90, 121), (30, 200), (25, 31)):
+        image, mask = np.full((*size, 3), 7, np.uint8), np.zeros(size, np.uint8)
+        for index in range(20):
+            geometry = draw(rng_for(1, 0, index), size, CROP, Data(jitter=(0, 0, 0)))
+            pixels, _ = apply(image, mask, geometry, CROP, 255)
+            expected = np.broadcast_to(np.array(FILL, np.uint8), pixels.shape).copy()
+            top, left, bottom, right = geometry.covered(CROP)
+            expected[top:bottom, left:right] = 7
+            assert (pixels == expected).all()
+
+
+def test_without_padding_no_rectangle_is_needed() -> None:
+    drawn, without, _ = batch_of(Data(scale=(1, 1.6)), (90, 121))
+    colours = torch.tensor([g.colours for g in drawn])
+    whole = torch.tensor([[0, 0, *CROP]]).expand(12, 4)
+    images = torch.from_numpy(without)
+    assert torch.equal(normalise(images, colours=colours), normalise(images, colours=colours, covered=whole))
+
+
+def test_extreme_colours_are_clamped() -> None:
+    images = torch.tensor([0, 255], dtype=torch.uint8).repeat(3)[None, :, None, None].expand(1, 6, 2, 3).contiguous()
+    out = normalise(images, colours=torch.tensor([[9.0, 1.0, 3.0, 0.4]]))
+    assert torch.allclose(out, normalise(images), atol=1e-4)

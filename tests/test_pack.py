@@ -1,0 +1,339 @@
+"""Does a pack give the pixels and batches of the files, go on after a kill, refuse faults, and say what it costs?"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import signal
+import tarfile
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+
+from segtrain.cli import main
+from segtrain.config import Data
+from segtrain.data import native
+from segtrain.data.datasets import Dataset, open_dataset
+from segtrain.data.loader import TrainLoader
+from segtrain.data.shards import pack_shard
+from segtrain.data.shards.pack import pack
+from segtrain.data.shards.pack_estimate import estimate
+from segtrain.data.shards.pack_sample import Choice
+from segtrain.errors import DataError
+
+SIZE = (40, 56)
+FORMS = ["keep", "restart", "recompress", "png", "raw"]
+
+
+def smooth(seed: int, size: tuple[int, int] = SIZE) -> np.ndarray:
+    """A picture that JPEG does not ruin."""
+    small = np.random.default_rng(seed).integers(0, 256, (5, 7, 3), np.uint8)
+    return cv2.resize(small, size[::-1], interpolation=cv2.INTER_CUBIC)
+
+
+def blocks(seed: int, values: tuple[int, ...] = (0, 4, 10, 11), size: tuple[int, int] = SIZE) -> np.ndarray:
+    """A mask of SegNet's CamVid ids; 11 is void."""
+    picked = np.random.default_rng(seed).choice(np.array(values, np.uint8), (5, 7))
+    return cv2.resize(picked, size[::-1], interpolation=cv2.INTER_NEAREST)
+
+
+def files(root: Path, count: int = 7, suffix: str = "jpg", split: str = "train") -> Dataset:
+    for folder in (split, f"{split}annot"):
+        (root / folder / "town").mkdir(parents=True)
+    for seed in range(count):
+        name = f"town/a{seed}" if seed % 3 == 1 else f"s{seed}.x"
+        Image.fromarray(smooth(seed)).save(root / split / f"{name}.{suffix}", quality=95)
+        Image.fromarray(blocks(seed)).save(root / f"{split}annot" / f"{name}.png")
+    return open_dataset(Data(layout="camvid", root=str(root)), split)
+
+
+def packed(root: Path, split: str = "train", **settings: object) -> Dataset:
+    return open_dataset(Data(**{"layout": "shards", "root": str(root), **settings}), split)
+
+
+def quiet(dataset: Dataset, folder: Path, choice: Choice | None = None, **settings: object):
+    return pack(dataset, str(folder), choice or Choice(), say=lambda text: None, **settings)
+
+
+def needs_native(form: str) -> None:
+    if form == "restart" and not native.available():
+        pytest.skip(f"restart markers: {native.describe()}")
+
+
+def batches(dataset: Dataset, workers: int = 0, kind: str = "auto") -> list[bytes]:
+    data = Data(crop=(24, 32), balance=0.3, worker_kind=kind)
+    with TrainLoader(dataset, data, seed=3, batch_size=4, last_step=6, workers=workers) as loader:
+        return [b.images.numpy().tobytes() + b.masks.numpy().tobytes() for step in loader for b in step]
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png"])
+@pytest.mark.parametrize("form", FORMS)
+def test_the_pixels_and_the_batches_are_those_of_the_files(tmp_path, form, suffix):
+    needs_native(form)
+    source = files(tmp_path / "files", suffix=suffix)
+    done = quiet(source, tmp_path / "shards", Choice(form), shard_mb=0.01, workers=2)
+    dataset = packed(tmp_path / "shards")
+    assert (done.samples, done.masks, len(dataset)) == (7, "raw", 7)
+    assert done.shards > 1
+    assert dataset.labels.names == source.labels.names
+    assert [e.meta["name"] for e in dataset.entries] == [e.meta["name"] for e in source.entries]
+    for index in range(7):
+        (image, mask), (seen, ids) = source.read(index), dataset.read(index)
+        assert np.array_equal(mask, ids)
+        assert np.array_equal(image, seen) or (form == "recompress" and np.abs(image.astype(int) - seen).mean() < 6)
+        assert dataset.size(index) == source.size(index)
+    if form != "recompress":
+        assert batches(dataset) == batches(source)
+        assert batches(dataset, workers=2) == batches(source)
+    if (form, suffix) == ("keep", "jpg"):
+        assert batches(dataset, 2, "process") == batches(source)
+        assert bytes(dataset.record(1).image) == Path(source.entries[1].image).read_bytes()
+    if form == "raw":
+        assert isinstance(dataset.record(1).image, np.ndarray)
+    assert dataset.verify() == ()
+
+
+@pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # of webdataset
+def test_any_tar_and_webdataset_read_it(tmp_path):
+    source = files(tmp_path / "files", 3)
+    quiet(source, tmp_path / "shards")
+    path = tmp_path / "shards" / "train-000000.tar"
+    keys = ["s0%2Ex", "s2%2Ex", "town/a1"]
+    with tarfile.open(path) as found:
+        assert found.getnames() == [f"{key}.{ending}" for key in keys for ending in ("jpg", "mask.png")]
+        picture = found.extractfile("town/a1.mask.png")
+        assert picture is not None
+        assert np.array_equal(np.array(Image.open(io.BytesIO(picture.read()))), blocks(1))
+        assert {(member.mtime, member.uid, member.mode) for member in found} == {(0, 0, 0o644)}
+    webdataset = pytest.importorskip("webdataset", reason="webdataset is not installed")
+    found = list(webdataset.WebDataset(str(path), shardshuffle=False).decode("rgb8"))
+    assert [sample["__key__"] for sample in found] == keys
+    assert np.array_equal(found[2]["mask.png"][..., 0], blocks(1))
+    assert found[0]["jpg"].shape == (*SIZE, 3)
+
+
+def test_a_cap_shrinks_image_and_mask_together(tmp_path):
+    source = files(tmp_path / "files", 3)
+    for form in ("keep", "png", "raw"):
+        done = quiet(source, tmp_path / form, Choice(form, cap=28))
+        image, mask = packed(tmp_path / form).read(0)
+        assert image.shape == (20, 28, 3)
+        plain = cv2.resize(source.read(0)[0], (28, 20), interpolation=cv2.INTER_AREA)
+        assert np.abs(image.astype(int) - plain).mean() < (9 if form == "keep" else 0.001)
+        assert np.array_equal(mask, source.read(0)[1][1::2, 1::2]) or np.array_equal(mask, source.read(0)[1][::2, ::2])
+        assert done.notes == ({"as smaller JPEG": 3} if form == "keep" else {})
+    assert quiet(source, tmp_path / "large", Choice(cap=500)).notes == {}
+
+
+@pytest.mark.parametrize("kind", ["palette", "colours", "wide", "ids above 255"])
+def test_masks_of_every_kind(tmp_path, kind):
+    for folder in ("images", "masks"):
+        (tmp_path / "files" / folder).mkdir(parents=True)
+    mask = blocks(0, (0, 1, 2))
+    Image.fromarray(smooth(0)).save(tmp_path / "files/images/a.png")
+    place = tmp_path / "files/masks/a.png"
+    settings: dict[str, object] = {"classes": ("x", "y", "z")}
+    if kind == "palette":
+        picture = Image.fromarray(mask)
+        picture.putpalette([7, 8, 9] * 256)
+        picture.save(place)
+    elif kind == "colours":
+        (tmp_path / "files/classes.txt").write_text("9 9 9 x\n50 0 0 y\n0 60 0 z\n0 0 0 void\n")
+        Image.fromarray(np.array([[9, 9, 9], [50, 0, 0], [0, 60, 0]], np.uint8)[mask]).save(place)
+        settings = {}
+    else:
+        scale = 1 if kind == "wide" else 300
+        cv2.imwrite(str(place), mask.astype(np.uint16) * scale)
+        settings["label_map"] = {k * scale: k for k in range(3)}
+    data = Data(layout="folders", root=str(tmp_path / "files"), images="images", masks="masks", **settings)
+    source = open_dataset(data, "all")
+    done = quiet(source, tmp_path / "shards")
+    assert done.masks == ("train" if kind in ("colours", "ids above 255") else "raw")
+    found = packed(tmp_path / "shards", "all")
+    assert np.array_equal(found.read_mask(0), mask)
+    assert np.array_equal(source.read_mask(0), mask)
+    assert found.labels.names == ("x", "y", "z")
+
+
+def test_shards_can_be_packed_again_and_drawn_scenes_too(tmp_path):
+    source = files(tmp_path / "files", 4)
+    quiet(source, tmp_path / "raw", Choice("raw"))
+    quiet(packed(tmp_path / "raw"), tmp_path / "png", Choice("png"))
+    assert batches(packed(tmp_path / "png")) == batches(source)
+    scenes = open_dataset(Data(scenes=4, scene_size=(48, 64)), "train")
+    quiet(scenes, tmp_path / "scenes")
+    assert np.array_equal(packed(tmp_path / "scenes").read(2)[1], scenes.read(2)[1])
+    assert np.array_equal(packed(tmp_path / "scenes").read(2)[0], scenes.read(2)[0])
+
+
+_KILLED = """
+import os, signal
+from segtrain.config import Data
+from segtrain.data.shards import pack
+from segtrain.data.shards import pack_shard
+from segtrain.data.datasets import open_dataset
+from segtrain.data.shards.pack_sample import Choice
+made, count = pack_shard.pack_sample, 0
+def dying(*arguments):
+    global count
+    count += 1
+    if count == 5:  # in the middle of the third shard
+        os.kill(os.getpid(), signal.SIGKILL)
+    return made(*arguments)
+pack_shard.pack_sample = dying
+pack.pack(open_dataset(Data(layout="camvid", root="files"), "train"), "shards", Choice(), shard_mb=0.009)
+"""
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir()) if path.is_file()
+    }
+
+
+@pytest.fixture
+def killed(tmp_path, zygote):
+    """A pack that was killed with -9 while it wrote its third shard."""
+    source = files(tmp_path / "files", 9)
+    process = zygote.start(code=_KILLED, cwd=tmp_path, SEGTRAIN_CACHE=str(tmp_path / "cache"))
+    assert process.wait() == -signal.SIGKILL, process.output
+    return source
+
+
+def test_a_killed_pack_goes_on(tmp_path, killed):
+    folder = tmp_path / "shards"
+    there = digests(folder)
+    assert sorted(there) == ["train-000000.tar", "train-000001.tar"]
+    assert any(name.startswith(".part-") for name in os.listdir(folder / ".packing-train"))
+    with pytest.raises(DataError, match="no shards of split 'val'"):
+        packed(folder, "val")
+    done = quiet(killed, folder, shard_mb=0.009)
+    assert done.kept == 2
+    quiet(killed, tmp_path / "whole", shard_mb=0.009, workers=2)
+    assert digests(folder) == digests(tmp_path / "whole")
+    assert os.listdir(folder) == os.listdir(tmp_path / "whole") or sorted(os.listdir(folder)) == sorted(digests(folder))
+    assert batches(packed(folder)) == batches(killed)
+    assert quiet(killed, folder, shard_mb=0.009).kept == done.shards  # nothing is left to do
+
+
+def test_a_kept_shard_that_is_damaged_is_written_again(tmp_path, killed):
+    path = tmp_path / "shards" / "train-000001.tar"
+    content = bytearray(path.read_bytes())
+    content[700] ^= 1
+    path.write_bytes(content)
+    assert quiet(killed, tmp_path / "shards", shard_mb=0.009).kept == 1
+    assert packed(tmp_path / "shards").verify() == ()
+
+
+def test_other_options_or_inputs_do_not_go_on(tmp_path, killed):
+    folder = tmp_path / "shards"
+    with pytest.raises(DataError, match=r".packing-train: is of a pack with image='keep', now 'raw'; .*: delete it"):
+        quiet(killed, folder, Choice("raw"), shard_mb=1)
+    os.utime(killed.entries[3].image, (1, 1))
+    with pytest.raises(DataError, match="other files, labels or times"):
+        quiet(killed, folder, shard_mb=0.009)
+    done = quiet(killed, tmp_path / "other")
+    with pytest.raises(DataError, match=r"train.index: is of a pack with cap=0, now 9"):
+        quiet(killed, tmp_path / "other", Choice(cap=9))
+    assert done.kept == 0
+
+
+def test_faults_are_all_named_and_nothing_is_written(tmp_path):
+    source = files(tmp_path / "files", 6)
+    Path(source.entries[1].image).write_bytes(Path(source.entries[1].image).read_bytes()[:200])
+    Image.fromarray(blocks(4, (0, 77))).save(source.entries[4].mask)
+    with pytest.raises(DataError) as caught:
+        quiet(source, tmp_path / "shards")
+    assert str(source.entries[1].image) in str(caught.value)
+    assert "unknown ids 77" in str(caught.value)
+    assert "--skip-faults" in str(caught.value)
+    assert not (tmp_path / "shards").exists()
+    done = quiet(source, tmp_path / "shards", skip_faults=True)
+    assert (done.samples, done.skipped) == (4, 2)
+    assert "2 faulty samples left out" in done.text()
+    found = packed(tmp_path / "shards")
+    assert found.table.what.skipped == 2
+    assert [e.meta["name"] for e in found.entries] == [source.entries[k].meta["name"] for k in (0, 2, 3, 5)]
+
+
+def test_what_the_disk_gives_back_is_compared(tmp_path, monkeypatch):
+    source = files(tmp_path / "files", 3)
+    made = pack_shard.pack_sample
+
+    def wrong(*arguments):
+        sample = made(*arguments)
+        return type(sample)(sample.image, sample.mask, sample.size, sample.pixels, "0" * 32)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pack_shard, "pack_sample", wrong)
+        with pytest.raises(DataError, match="does not give the pixels of the source"):
+            quiet(source, tmp_path / "shards")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", lambda handle: os.pwrite(handle, b"\xff", 700))
+        with pytest.raises(DataError, match="the disk does not give back"):
+            quiet(source, tmp_path / "shards")
+    assert os.listdir(tmp_path / "shards") == [".packing-train"]
+    assert not [name for name in os.listdir(tmp_path / "shards/.packing-train") if name.startswith(".part")]
+    assert quiet(source, tmp_path / "shards").samples == 3
+
+
+def test_packs_that_cannot_be(tmp_path, monkeypatch):
+    source = files(tmp_path / "files", 3)
+    with pytest.raises(DataError, match="is the folder that is packed"):
+        quiet(source, tmp_path / "files")
+    for name in ("b.jpg", "b.png"):
+        Image.fromarray(smooth(1)).save(tmp_path / name)
+    Image.fromarray(blocks(1)).save(tmp_path / "m.png")
+    (tmp_path / "train.csv").write_text("image,mask\nb.jpg,m.png\nb.png,m.png\n")
+    double = open_dataset(Data(layout="list", root=str(tmp_path), classes=tuple("abcdefghijkl")), "train")
+    with pytest.raises(DataError, match=r"b.png: has the same name without ending as .*b.jpg"):
+        quiet(double, tmp_path / "shards")
+    monkeypatch.setenv("SEGTRAIN_NATIVE", "0")
+    with pytest.raises(DataError, match="segtrain doctor"):
+        quiet(source, tmp_path / "marked", Choice("restart"))
+    monkeypatch.setattr("shutil.disk_usage", lambda place: os.terminal_size((1, 1)) and type("Usage", (), {"free": 10}))
+    with pytest.raises(DataError, match="GB are free"):
+        quiet(source, tmp_path / "full")
+
+
+def test_an_estimate_names_each_choice(tmp_path):
+    source = files(tmp_path / "files", 5)
+    found = estimate(source, Data(crop=(24, 32)), Choice())
+    assert [row.name for row in found.rows] == ["files", *FORMS]
+    rows = {row.name: row for row in found.rows}
+    assert rows["files"].whole == sum(os.path.getsize(path) for e in source.entries for path in (e.image, e.mask))
+    assert rows["raw"].sample > 4 * SIZE[0] * SIZE[1]
+    assert all(row.ms > 0 for row in found.rows if not row.fault)
+    assert bool(rows["restart"].fault) != native.available()
+    assert len(found.text().splitlines()) == 8
+
+
+def test_the_command(tmp_path, capsys):
+    files(tmp_path / "files", 3)
+    files(tmp_path / "files", 2, split="val")
+    where = [str(tmp_path / "files"), str(tmp_path / "shards")]
+    assert main(["data", "pack", *where, "--estimate", "--json", "data.crop=[24,32]"]) == 0
+    assert not (tmp_path / "shards").exists()
+    assert set(json.loads(capsys.readouterr().out)) == {"train", "val"}
+    assert main(["data", "pack", *where, "--image", "png", "--split", "val", "data.crop=[24,32]"]) == 0
+    assert "val: 2 samples in 1 shards" in capsys.readouterr().out
+    (tmp_path / "files" / "backup").mkdir()
+    (tmp_path / "files" / "backup" / "train.tar").write_bytes(b"-")  # tars beside a known layout change nothing
+    assert main(["data", "check", where[1]]) == 0
+    assert main(["data", "check", where[0]]) == 0
+    assert "0 faults" in capsys.readouterr().out
+    shard = tmp_path / "shards" / "val-000000.tar"
+    content = bytearray(shard.read_bytes())
+    content[-2000] ^= 1  # padding: no picture is hurt
+    shard.write_bytes(content)
+    assert main(["data", "check", where[1]]) == 2
+    assert "checksum is not that of the index" in capsys.readouterr().out
+    assert main(["data", "pack", *where, "--quality", "0"]) == 2
+    assert "give a number from 1 to 100" in capsys.readouterr().err

@@ -1,0 +1,421 @@
+"""Are shards read as they were written, by whomever, at little memory; and is each damage one error that names the file?"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import struct
+import subprocess
+import sys
+import tarfile
+import zlib
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from segtrain.config import Data
+from segtrain.data import storage
+from segtrain.data.datasets import open_dataset
+from segtrain.data.detect import detect
+from segtrain.data.shards import index as shard_index
+from segtrain.data.shards import tar
+from segtrain.data.shards.index import Description, Place, Shard
+from segtrain.data.shards.reader import ShardDataset, array
+from segtrain.errors import ConfigError, DataError
+
+CLASSES = ("a", "b", "c")
+
+
+def png(pixels: np.ndarray) -> bytes:
+    return cv2.imencode(".png", pixels[..., ::-1] if pixels.ndim == 3 else pixels)[1].tobytes()
+
+
+def npy(values: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, values)
+    return stream.getvalue()
+
+
+def pixels(seed: int, size: tuple[int, int] = (10, 14)) -> tuple[np.ndarray, np.ndarray]:
+    draw = np.random.default_rng(seed)
+    return draw.integers(0, 256, (*size, 3), np.uint8), draw.integers(0, 3, size, np.uint8)
+
+
+def write_tar(path: Path, files: list[tuple[str, bytes]], form: int = tarfile.PAX_FORMAT) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w", format=form) as out:
+        for name, content in files:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            out.addfile(info, io.BytesIO(content))
+    return path
+
+
+def samples(count: int, first: int = 0, image: str = "png", mask: str = "mask.png") -> list[tuple[str, bytes]]:
+    files = []
+    for seed in range(first, first + count):
+        picture, ids = pixels(seed)
+        files += [(f"{seed:04d}.{image}", png(picture)), (f"{seed:04d}.{mask}", png(ids))]
+    return files
+
+
+def opened(root: Path, split: str = "train", **settings: object) -> ShardDataset:
+    data = Data(**{"layout": "shards", "root": str(root), "classes": CLASSES, **settings})
+    dataset = open_dataset(data, split)
+    assert isinstance(dataset, ShardDataset)
+    return dataset
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
+@pytest.mark.parametrize("mask", ["mask.png", "seg.png", "label.png"])
+def test_shards_of_other_tools(tmp_path, form, mask):
+    write_tar(tmp_path / "train-0.tar", samples(3, mask=mask), form)
+    write_tar(tmp_path / "train-1.tar", samples(2, 3, mask=mask), form)
+    write_tar(tmp_path / "val-0.tar", samples(1, 9, mask=mask), form)
+    data, splits = detect(str(tmp_path))
+    assert (data.layout, splits) == ("shards", ("train", "val"))
+    dataset = opened(tmp_path)
+    assert [entry.meta["name"] for entry in dataset.entries] == [f"{seed:04d}" for seed in range(5)]
+    assert dataset.entries[4].image == f"{tmp_path}/train-1.tar: 0004.png"
+    for index in range(5):
+        for got, wanted in zip(dataset.read(index), pixels(index)):
+            assert np.array_equal(got, wanted)
+        assert dataset.size(index) == (10, 14)
+    assert len(opened(tmp_path, "val")) == 1
+    with pytest.raises(ConfigError, match=r"data.classes is empty"):
+        opened(tmp_path, classes="")
+
+
+def test_folders_of_shards_plain_pairs_and_long_names(tmp_path):
+    deep = "/".join(["a_long_folder_name"] * 12) + "/ünï"
+    picture, ids = pixels(1)
+    files = [
+        (f"{deep}.jpg", cv2.imencode(".jpg", picture)[1].tobytes()),
+        (f"{deep}.png", png(ids)),
+        (f"{deep}.json", b"{}"),
+    ]
+    for form in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT):
+        write_tar(tmp_path / "val" / f"{form}.tar", [("readme.txt", b"hello"), *files], form)
+    dataset = opened(tmp_path, "val")
+    assert [entry.meta["name"] for entry in dataset.entries] == [deep, deep]
+    assert np.array_equal(dataset.read_mask(1), ids)
+    assert dataset.read_image(0).shape == picture.shape
+
+
+def test_webdataset_writes_what_is_read(tmp_path):
+    webdataset = pytest.importorskip("webdataset", reason="webdataset is not installed")
+    with webdataset.TarWriter(str(tmp_path / "train-000000.tar")) as sink:
+        for seed in range(4):
+            picture, ids = pixels(seed)
+            sink.write({"__key__": f"s{seed}", "png": png(picture), "seg.png": png(ids)})
+    dataset = opened(tmp_path)
+    assert len(dataset) == 4
+    assert np.array_equal(dataset.read_mask(3), pixels(3)[1])
+
+
+def test_a_foreign_index_is_kept_until_a_shard_changes(tmp_path, monkeypatch):
+    write_tar(tmp_path / "train-0.tar", samples(3))
+    first = opened(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr("segtrain.data.shards.foreign.members", None)  # a second walk would fail
+        assert opened(tmp_path).fingerprint() == first.fingerprint()
+        assert opened(tmp_path).table.path == first.table.path
+    write_tar(tmp_path / "train-0.tar", samples(2))
+    second = opened(tmp_path)
+    assert len(second) == 2
+    assert second.fingerprint() != first.fingerprint()
+
+
+def test_a_limit_chooses_the_samples_that_files_would(tmp_path):
+    write_tar(tmp_path / "train-0.tar", samples(7))
+    dataset = opened(tmp_path, limit=3)
+    assert [entry.meta["name"] for entry in dataset.entries] == [f"{k * 7 // 3:04d}" for k in range(3)]
+    assert np.array_equal(dataset.read_mask(1), pixels(2)[1])
+    assert dataset.stamps().shape == (3, 2, 2)
+    assert dataset.fingerprint() != opened(tmp_path).fingerprint()
+    assert [entry.meta["name"] for entry in dataset.entries[1:]] == ["0002", "0004"]
+    assert dataset.entries[-1].meta["name"] == "0004"
+    with pytest.raises(IndexError):
+        dataset.entries[3]
+
+
+def test_arrays_are_views(tmp_path):
+    picture, ids = pixels(0)
+    files = [
+        ("a.npy", npy(picture)),
+        ("a.mask.npy", npy(ids)),
+        ("b.npy", npy(picture)),
+        ("b.mask.npy", npy(ids.astype(np.int64))),
+    ]
+    write_tar(tmp_path / "train-0.tar", files)
+    dataset = opened(tmp_path)
+    found = dataset.record(0)
+    whole = np.frombuffer(storage.map(str(tmp_path / "train-0.tar")), np.uint8)
+    assert np.shares_memory(found.image, whole)
+    assert np.shares_memory(found.mask, whole)
+    assert not found.image.flags.writeable
+    assert np.array_equal(found.image, picture)
+    assert (found.ids, dataset.record(1).ids) == ("raw", "train")
+    assert np.array_equal(dataset.record(1).mask, ids)
+    assert dataset.size(1) == (dataset.header(1).height, dataset.header(1).width) == (10, 14)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        npy(np.zeros((4, 4), np.float32)),
+        npy(np.asfortranarray(np.zeros((4, 5), np.uint8))),
+        npy(np.zeros((4, 4), np.uint8))[:-1],
+        npy(np.zeros((0, 4), np.uint8)),
+        b"\x93NUMPY\1\0\xff\xff",
+        b"",
+        b"\x93NUMPY\1\0\x10\0{'descr': '|u1'}",
+        npy(np.zeros((4, 4), np.uint8)).replace(b"(4, 4)", b"(9, 9)"),
+    ],
+)
+def test_arrays_that_are_refused(content):
+    with pytest.raises(DataError, match=r"x\.npy: "):
+        array(memoryview(content), "x.npy")
+
+
+def test_a_dataset_pickles_to_little_and_wakes_in_another_process(tmp_path):
+    write_tar(tmp_path / "train-0.tar", samples(300))
+    dataset = opened(tmp_path)
+    dataset.read(0)
+    plain = ShardDataset(dataset.name, "train", opened(tmp_path).labels, dataset.entries, dataset.root)
+    assert len(pickle.dumps(plain)) < 2000
+    code = "import pickle, sys; d = pickle.load(sys.stdin.buffer); print(int(d.read(7)[1].sum()))"
+    done = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(plain), capture_output=True, check=True)
+    assert int(done.stdout) == int(pixels(7)[1].sum())
+
+
+def test_samples_that_are_not_whole_are_all_named(tmp_path):
+    files = dict(samples(9))
+    for name in ("0002.mask.png", "0004.mask.png", "0006.png"):
+        del files[name]
+    write_tar(tmp_path / "train-0.tar", list(files.items()))
+    with pytest.raises(DataError, match=r"3 samples .* 0002 \(without a mask\).* 0004 .*0006 \(without an image\)"):
+        opened(tmp_path)
+
+
+def test_damaged_tars(tmp_path):
+    path = write_tar(tmp_path / "train-0.tar", samples(3))
+    whole = path.read_bytes()
+    used = len(whole.rstrip(b"\0")) // 512 * 512 + 512
+    for content, words in (
+        (b"", "0 bytes"),
+        (whole[: used // 2], "ends early"),
+        (whole[:used], "without its end mark"),
+        (b"\x1f\x8b" + whole, "damaged or compressed"),
+        (whole[:512] + b"\xff" * 512 + whole[1024:], None),
+        (whole + whole, "more after the end mark"),
+        (whole[:124] + b"99999999999\0" + whole[136:], "damaged or compressed"),
+    ):
+        path.write_bytes(content)
+        if words is None:  # damage inside a picture: reading it says so
+            dataset = opened(tmp_path)
+            with pytest.raises(DataError, match=r"train-0.tar: 0000.png"):
+                dataset.read(0)
+            continue
+        with pytest.raises(DataError, match=f"train-0.tar: .*{words}"):
+            opened(tmp_path)
+    path.unlink()
+    (tmp_path / "train-0.tar.gz").write_bytes(b"-")
+    with pytest.raises(DataError, match="compressed"):
+        opened(tmp_path)
+    with pytest.raises(DataError, match="no such folder"):
+        opened(tmp_path / "gone")
+
+
+def test_a_split_that_is_not_there_names_the_others(tmp_path):
+    write_tar(tmp_path / "train-0.tar", samples(1))
+    with pytest.raises(DataError, match=r"no shards of split 'val'.*holds train"):
+        opened(tmp_path, "val")
+
+
+def packed(root: Path, count: int = 4) -> Path:
+    """A set with an index of ours, made by hand."""
+    path = write_tar(root / "train-000000.tar", samples(count))
+    found = {member.name: member for member in tar.members(memoryview(path.read_bytes()), "")}
+    places = [
+        Place(f"{k:04d}", 0, *(("png" if e == "png" else e, found[f"{k:04d}.{e}"].offset, found[f"{k:04d}.{e}"].size)
+                               for e in ("png", "mask.png")), (10, 14))
+        for k in range(count)
+    ]  # fmt: skip
+    labels = open_dataset(Data(layout="shards", root=str(root), classes=CLASSES), "train").labels
+    what = Description("train", "", (Shard(path.name, path.stat().st_size, "0" * 64),), (), labels)
+    shard_index.write(str(root / "train.index"), what, places)
+    return path
+
+
+def test_an_index_that_is_damaged_or_does_not_fit(tmp_path):
+    shard = packed(tmp_path)
+    index = tmp_path / "train.index"
+    whole, content = index.read_bytes(), shard.read_bytes()
+    assert np.array_equal(opened(tmp_path, classes="").read(3)[1], pixels(3)[1])
+    assert opened(tmp_path).verify() == (
+        (str(shard), f"{shard}: the shard's checksum is not that of the index: fetch it or pack it again"),
+    )
+    version = whole.replace(b'"version": 1', b'"version": 9')
+    version = struct.pack("<24sII", *struct.unpack("<24sI", version[:28]), zlib.crc32(head(version))) + version[32:]
+    for damaged, words in (
+        (whole[:20], "no index of shards"),
+        (whole[:-1], "cut off"),
+        (whole + b"-", "cut off"),
+        (whole.replace(b'"split"', b'"splat"'), "header is damaged"),
+        (version, "version 9, 1 is read"),
+        (b"", "0 bytes"),
+    ):
+        index.write_bytes(damaged)
+        with pytest.raises(DataError, match=rf"train.index: .*{words}"):
+            opened(tmp_path)
+    rows = np.array(shard_index.load(str(index)).rows) if index.write_bytes(whole) else None
+    for column, value, words in (
+        ("shard", 7, "names shard 7 of 1"),
+        ("image_at", 1 << 40, "its index wants bytes"),
+        ("image_at", (1 << 64) - 1, "its index wants bytes"),
+        ("image_kind", 9, "names kind 9 of 2"),
+        ("name_at", 1 << 63, None),
+        ("height", 11, None),
+    ):
+        changed = rows.copy()
+        changed[column][2] = value
+        start = len(whole) - rows.nbytes - 16
+        index.write_bytes(whole[:start] + changed.tobytes() + whole[start + rows.nbytes :])
+        dataset = opened(tmp_path)
+        assert len(dataset.verify()) == 2
+        if words:
+            with pytest.raises(DataError, match=words):
+                dataset.read(2)
+        else:
+            dataset.read(2)
+    index.write_bytes(whole)
+    shard.write_bytes(content[:-512])
+    with pytest.raises(DataError, match=r"train-000000.tar: has .* by its index .*train.index"):
+        opened(tmp_path)
+    shard.unlink()
+    with pytest.raises(DataError, match=r"train-000000.tar: cannot be read"):
+        opened(tmp_path)
+
+
+def head(content: bytes) -> bytes:
+    return content[32 : 32 + struct.unpack("<I", content[24:28])[0]]
+
+
+def test_random_damage_is_one_error_and_never_a_crash(tmp_path):
+    shard = packed(tmp_path, 2)
+    index, draw = tmp_path / "train.index", np.random.default_rng(0)
+    whole = {shard: shard.read_bytes(), index: index.read_bytes()}
+    messages = []
+    for _ in range(400):
+        for path, content in whole.items():
+            damaged = bytearray(content)
+            for _ in range(draw.integers(1, 6)):
+                damaged[draw.integers(0, len(damaged))] = draw.integers(0, 256)
+            path.write_bytes(damaged if draw.random() < 0.8 else damaged[: draw.integers(1, len(damaged))])
+        if draw.random() < 0.5:
+            index.unlink()  # the tar is walked
+        try:
+            dataset = opened(tmp_path)
+            for k in range(len(dataset)):
+                dataset.read(k), dataset.record(k), dataset.size(k)
+        except (DataError, ConfigError) as error:
+            messages.append(str(error))
+    assert len(messages) > 200
+    assert all(str(tmp_path) in message and "\n" not in message for message in messages)
+
+
+_MILLION = """
+import os, pickle, sys, time
+from segtrain.config import Data
+from segtrain.data.datasets import open_dataset
+
+def pss():
+    with open("/proc/self/smaps_rollup") as file:
+        return {line.split()[0]: int(line.split()[1]) for line in file if line.startswith(("Pss:", "Rss:"))}
+
+data = Data(layout="shards", root=sys.argv[1], classes=("a", "b", "c"))
+before = pss()
+began = time.perf_counter()
+dataset = open_dataset(data, "train")
+opened = time.perf_counter() - began
+table = dataset.entries.table
+touched = int(table.rows["height"].sum()) + sum(bytes(table.names[at : at + 4096])[0] for at in range(0, len(table.names), 4096))
+touched += sum(dataset.size(index)[0] + len(dataset.entries[index].image) for index in range(0, 1_000_000, 997))
+print(opened, flush=True)
+sys.stdin.readline()  # all have it open now
+after = pss()
+print(after["Pss:"] - before["Pss:"], flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/smaps_rollup"), reason="needs Linux's smaps_rollup")
+def test_a_million_entries_cost_all_processes_together_under_100_mb(tmp_path):
+    count, names = 1_000_000, b"".join(b"city_%06d_000019" % k for k in range(1_000_000))
+    shard = write_tar(tmp_path / "train-000000.tar", samples(1))
+    rows = np.zeros(count, shard_index.ROW)
+    rows["name_size"] = 18
+    rows["name_at"] = np.arange(count) * 18
+    rows["height"], rows["width"], rows["image_size"] = 1024, 2048, 512
+    what = Description("train", "", (Shard(shard.name, shard.stat().st_size),), ("jpg",))
+    shard_index.write_arrays(str(tmp_path / "train.index"), what, rows, names)
+    processes = [
+        subprocess.Popen([sys.executable, "-c", _MILLION, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]  # fmt: skip
+    times = [float(p.stdout.readline()) for p in processes]
+    for process in processes:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    grown = [int(p.stdout.readline()) for p in processes]
+    for process in processes:
+        process.communicate("\n")
+    print(f"opened in {max(times) * 1e3:.1f} ms; {sum(grown) / 1e3:.0f} MB for {len(processes)} processes")
+    assert sum(grown) < 100_000  # kB
+
+
+def test_mappings_are_few_and_follow_the_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(storage, "_MAPS", 3)
+    storage._fresh()
+    for k in range(8):
+        (tmp_path / f"{k}").write_bytes(bytes([k]) * 4096)
+    views = [storage.view(str(tmp_path / f"{k}"), 1, 3) for k in range(8)]
+    assert len(storage._maps._kept) == 3
+    assert [bytes(view) for view in views] == [bytes([k]) * 3 for k in range(8)]  # those dropped live on where used
+    with storage.writing(str(tmp_path / "7")) as stream:
+        stream.write(b"other" * 1000)
+    assert bytes(storage.view(str(tmp_path / "7"), 0, 5)) == b"other"
+    with pytest.raises(DataError, match="7: has 5,000 bytes"):
+        storage.view(str(tmp_path / "7"), 4999, 2)
+    with pytest.raises(DataError, match="9: cannot be read"):
+        storage.map(str(tmp_path / "9"))
+    assert storage.read_range(str(tmp_path / "7"), 5, 5) == b"other"
+    with pytest.raises(DataError, match="ends at byte 5,000"):
+        storage.read_range(str(tmp_path / "7"), 4999, 2)
+
+
+def test_memory_stays_flat_while_reading(tmp_path):
+    psutil = pytest.importorskip("psutil")
+    path = tmp_path / "big"
+    path.write_bytes(bytes(200 << 20))
+    storage.view(str(path), 0, 1)
+    start, most = psutil.Process().memory_info().rss, 0
+    for at in range(0, 200 << 20, 1 << 20):
+        np.frombuffer(storage.view(str(path), at, 1 << 20), np.uint8).sum()
+        most = max(most, psutil.Process().memory_info().rss)
+    assert most - start < 50 << 20
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path):
+    (tmp_path / "x").write_bytes(b"before")
+    with pytest.raises(ZeroDivisionError), storage.writing(str(tmp_path / "x")) as stream:
+        stream.write(b"half %d" % (1 // 0))
+    assert (tmp_path / "x").read_bytes() == b"before"
+    assert os.listdir(tmp_path) == ["x"]
+    with pytest.raises(DataError, match="cannot be written"), storage.writing(str(tmp_path / "x" / "y")):
+        pass
+    assert storage.listing(str(tmp_path), "") == ["x"]

@@ -1,0 +1,412 @@
+"""Does augmentation of one's own give each sample the same pixels in any thread, process and order, and true labels?"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from segtrain.config import Data, load_config
+from segtrain.data.datasets import open_dataset
+from segtrain.data.loader import TrainLoader
+from segtrain.data.rehearse import rehearse
+from segtrain.data.sample import Sampler, Task
+from segtrain.data.transforms import Transforms
+from segtrain.data.transforms_build import albumentations
+from segtrain.errors import ConfigError, DataError, SegtrainError
+
+VOID = 255
+CROP = (48, 64)
+
+
+@pytest.fixture(scope="module")
+def A() -> Any:
+    try:
+        return albumentations()
+    except SegtrainError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def v2() -> Any:
+    pytest.importorskip("torchvision.tv_tensors", reason="torchvision before 0.16 has no tv_tensors")
+    from torchvision.transforms import v2
+
+    return v2
+
+
+def data(**settings: Any) -> Data:
+    return Data(scenes=8, scene_size=(60, 80), crop=CROP, **settings)
+
+
+def pair(seed: int = 0, size: tuple[int, int] = CROP) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    coarse = rng.choice(np.array([1, 4, 7, 9], np.uint8), (6, 8))
+    mask = cv2.resize(coarse, size[::-1], interpolation=cv2.INTER_NEAREST)
+    return rng.integers(0, 256, (*size, 3), np.uint8), mask
+
+
+def run(transforms: Any, key: tuple[int, int, int] = (0, 0, 0), seed: int = 0, size: tuple[int, int] = CROP) -> Any:
+    if not isinstance(transforms, Transforms):
+        transforms = Transforms(transforms, VOID)
+    out = np.zeros((*CROP, 3), np.uint8), np.zeros(CROP, np.uint8)
+    transforms(pair(seed, size), out, key, "a.png")
+    return out
+
+
+def rich(A: Any) -> Any:
+    """Nested choices, geometry, noise: what draws from every kind of random number that albumentations has."""
+    return A.Compose(
+        [
+            A.OneOf([A.HorizontalFlip(p=1), A.Sequential([A.VerticalFlip(p=0.5), A.Transpose(p=0)])], p=0.8),
+            A.SomeOf([A.GaussNoise(p=1), A.RandomBrightnessContrast(p=1), A.CoarseDropout(p=1)], n=2),
+            A.Affine(rotate=(-20, 20), scale=(0.8, 1.2), p=0.7),
+            A.ElasticTransform(p=0.3),
+            A.ISONoise(p=0.3),
+        ]
+    )
+
+
+def rich_v2(v2: Any) -> Any:
+    from torchvision.tv_tensors import Mask
+
+    fill = {Mask: VOID, "others": 0}
+    return v2.Compose(
+        [
+            v2.RandomHorizontalFlip(),
+            v2.RandomChoice([v2.ColorJitter(0.4, 0.4, 0.4, 0.1), v2.RandomPhotometricDistort()]),
+            v2.RandomApply([v2.RandomRotation(20, fill=fill)], p=0.7),
+            v2.RandomOrder([v2.GaussianBlur(3), v2.RandomInvert(0.2)]),
+            v2.ElasticTransform(20.0, fill=fill),
+        ]
+    )
+
+
+@pytest.mark.parametrize("library", ["albumentations", "torchvision"])
+def test_threads_and_order_change_nothing(library: str, request: pytest.FixtureRequest) -> None:
+    pipeline = (
+        rich(request.getfixturevalue("A")) if library == "albumentations" else rich_v2(request.getfixturevalue("v2"))
+    )
+    transforms = Transforms(pipeline, VOID)
+    keys = [(3, epoch, index) for epoch in range(2) for index in range(8)]
+    plain = {key: run(transforms, key, key[2]) for key in keys}
+    assert len({image.tobytes() for image, _ in plain.values()}) == len(keys)  # it does draw
+    backwards = list(reversed(keys))
+    random.Random(0).shuffle(backwards)
+    with ThreadPoolExecutor(4) as pool:
+        for key, made in zip(backwards, pool.map(lambda key: run(transforms, key, key[2]), backwards)):
+            assert all(np.array_equal(a, b) for a, b in zip(plain[key], made)), key
+    again = pickle.loads(pickle.dumps(transforms))  # as in another process
+    assert all(np.array_equal(a, b) for key in keys[:8] for a, b in zip(plain[key], run(again, key, key[2])))
+
+
+def test_another_process_gives_the_same_pixels(A: Any, tmp_path: Path) -> None:
+    A.save(rich(A), tmp_path / "aug.yaml", data_format="yaml")
+    code = (
+        "import sys, pickle\n"
+        "from segtrain.data.transforms import Transforms\n"
+        "transforms, pair, out = pickle.load(sys.stdin.buffer)\n"
+        "transforms(pair, out, (1, 2, 3), 'a.png')\n"
+        "sys.stdout.buffer.write(pickle.dumps(out))"
+    )
+    transforms = Transforms(load_config(None, [f"data.transforms={tmp_path / 'aug.yaml'}"]).data.transforms, VOID)
+    out = np.zeros((*CROP, 3), np.uint8), np.zeros(CROP, np.uint8)
+    given = pickle.dumps((transforms, pair(), out))
+    process = subprocess.run([sys.executable, "-c", code], input=given, check=True, capture_output=True)
+    assert all(np.array_equal(a, b) for a, b in zip(pickle.loads(process.stdout), run(transforms, (1, 2, 3))))
+
+
+def test_torchs_global_generator_is_left_alone(v2: Any) -> None:
+    transforms = Transforms(rich_v2(v2), VOID)
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    first = run(transforms)
+    assert torch.equal(before, torch.get_rng_state())
+    torch.manual_seed(6)
+    assert np.array_equal(first[0], run(transforms)[0])
+
+
+def test_every_random_transform_of_torchvision_is_seeded(v2: Any) -> None:
+    for name in sorted(dir(v2)):
+        if not name.startswith(("Random", "Gaussian", "ColorJitter", "ScaleJitter", "Elastic")):
+            continue
+        needs = {
+            "RandomRotation": [20], "RandomAffine": [20], "RandomCrop": [[20, 20]], "RandomResizedCrop": [[20, 20]],
+            "RandomAdjustSharpness": [2], "RandomPosterize": [4], "RandomSolarize": [128], "RandomResize": [20, 40], "RandomShortestSize": [20], "GaussianBlur": [3],
+            "ScaleJitter": [[20, 20]], "RandomChoice": [[v2.RandomInvert(), v2.RandomGrayscale()]],
+            "RandomApply": [[v2.RandomInvert()]], "RandomOrder": [[v2.RandomInvert(), v2.RandomGrayscale()]],
+        }  # fmt: skip
+        if name in ("RandomIoUCrop", "GaussianNoise"):  # for boxes; for floats
+            continue
+        transform = getattr(v2, name)(*needs.get(name, []))
+        from segtrain.data.transforms_torch import runner
+
+        state, made = torch.get_rng_state(), []
+        for _ in range(2):
+            made.append([runner(transform)(*pair(), np.random.default_rng(k)) for k in range(6)])
+        assert torch.equal(state, torch.get_rng_state()), name
+        assert all(np.array_equal(a[0], b[0]) and np.array_equal(a[1], b[1]) for a, b in zip(*made)), name
+
+
+def test_the_loader_gives_the_same_batches_with_any_workers(A: Any, v2: Any) -> None:
+    for pipeline in (rich(A), rich_v2(v2)):
+        seen = []
+        for workers, first in ((0, 0), (3, 0), (1, 2)):
+            settings = data()
+            dataset = open_dataset(settings, "train")
+            with TrainLoader(
+                dataset,
+                settings,
+                seed=1,
+                batch_size=4,
+                first_step=first,
+                last_step=5,
+                workers=workers,
+                transforms=pipeline,
+            ) as loader:
+                seen.append([torch.cat([b.images.float().sum(-1), b.masks.float()]) for (b,) in loader])
+        assert all(torch.equal(a, b) for a, b in zip(seen[0], seen[1]))
+        assert all(torch.equal(a, b) for a, b in zip(seen[0][2:], seen[2]))  # resumed
+
+
+def test_image_and_mask_move_together(A: Any, v2: Any) -> None:
+    """An image whose red is its own label stays so, wherever labels were not made void."""
+    from torchvision.tv_tensors import Mask
+
+    nearest = v2.InterpolationMode.NEAREST
+    fill = {Mask: VOID, "others": 0}
+    for pipeline in (
+        A.HorizontalFlip(p=1),
+        A.RandomResizedCrop(size=CROP, interpolation=0, p=1),
+        A.Affine(rotate=30, translate_px=5, interpolation=0, p=1),
+        A.RandomRotate90(p=1),
+        v2.RandomAffine(30, translate=(0.1, 0.1), interpolation=nearest, fill=fill),
+        v2.RandomHorizontalFlip(1.0),
+    ):
+        labels = np.arange(CROP[0] * CROP[1], dtype=np.uint32).reshape(CROP) // 40 % 200
+        square = np.ascontiguousarray(labels.astype(np.uint8)[:, :48])  # a quarter turn keeps its size
+        image = np.repeat(square[..., None], 3, axis=2)
+        out = np.zeros_like(image), np.zeros_like(square)
+        if type(pipeline).__name__ == "RandomResizedCrop":
+            pipeline = A.RandomResizedCrop(size=square.shape, interpolation=0, p=1)
+        for index in range(4):
+            Transforms(pipeline, VOID)((image.copy(), square.copy()), out, (0, 0, index), "a.png")
+            valid = out[1] != VOID
+            assert valid.any()
+            assert np.array_equal(out[0][..., 0][valid], out[1][valid]), pipeline
+    assert not np.array_equal(out[1], square)
+
+
+def test_masks_are_padded_with_void(A: Any) -> None:
+    """Whatever albumentations pads masks with 0 by default: after it they hold the ids of before and void alone."""
+    import inspect
+
+    padding = [
+        cls
+        for name, cls in vars(A).items()
+        if inspect.isclass(cls) and issubclass(cls, A.DualTransform) and "3D" not in name
+        and (default := inspect.signature(cls.__init__).parameters.get("fill_mask")) and default.default == 0
+    ]  # fmt: skip
+    assert len(padding) >= 10
+    tried = 0
+    for cls in padding:
+        if cls.__name__ in ("Mosaic", "MaskDropout", "TimeMasking", "FrequencyMasking"):  # other images; instances
+            continue
+        named = {
+            "PadIfNeeded": {"min_height": 60, "min_width": 80}, "Pad": {"padding": 6}, "CropAndPad": {"px": 6},
+            "CenterCrop": {"height": 60, "width": 80, "pad_if_needed": True}, "Crop": None,
+            "RandomCrop": {"height": 60, "width": 80, "pad_if_needed": True}, "Affine": {"rotate": 30, "scale": 0.5},
+            "AtLeastOneBBoxRandomCrop": None, "RandomCropFromBorders": {},
+        }.get(cls.__name__, {})  # fmt: skip
+        if named is None:
+            continue
+        keeps = (
+            {"border_mode": cv2.BORDER_CONSTANT} if "border_mode" in inspect.signature(cls.__init__).parameters else {}
+        )
+        transforms = Transforms(A.Compose([cls(**named, **keeps, p=1)]), VOID)
+        assert cls.__name__ in transforms.notes[0]
+        assert "255" in transforms.notes[0]
+        image, mask = pair()
+        made = transforms._runner()(image, mask, np.random.default_rng(0))[1]
+        assert set(np.unique(made)) <= {1, 4, 7, 9, VOID}, cls.__name__
+        tried += VOID in made
+    assert tried >= 8
+    left = A.PadIfNeeded(60, 80, border_mode=0, fill_mask=9)
+    assert not Transforms(left, VOID).notes
+    assert left.fill_mask == 9
+    mine = A.PadIfNeeded(60, 80, border_mode=0)
+    Transforms(mine, VOID)
+    assert mine.fill_mask == 0  # the caller's own object is not touched
+
+
+def test_what_would_harm_labels_is_refused(A: Any, v2: Any) -> None:
+    with pytest.raises(ConfigError, match=r"Affine would blend the ids of a mask.*mask_interpolation"):
+        Transforms(A.Compose([A.OneOf([A.Affine(mask_interpolation=1)])]), VOID)
+    with pytest.raises(ConfigError, match=r"RandomRotation would pad masks with 0.*tv_tensors.Mask: 255"):
+        Transforms(v2.Compose([v2.RandomApply([v2.RandomRotation(20)])]), VOID)
+    Transforms(v2.RandomCrop(20), VOID)  # does not pad
+    with pytest.raises(DataError, match=r"a\.png.*holds 2, 5, 8, which it did not hold before"):
+        run(lambda image, mask, rng: (image, np.where(mask < 9, mask + 1, mask).astype(np.uint8)))
+
+
+def test_floats_and_other_sizes_are_refused(A: Any, v2: Any) -> None:
+    with pytest.raises(DataError, match="float32: segtrain normalises on the device: remove Normalize"):
+        run(A.Normalize())
+    with pytest.raises(DataError, match="float32: segtrain normalises"):
+        run(v2.ToDtype(torch.float32, scale=True))
+    tensors = pytest.importorskip("albumentations.pytorch")
+    with pytest.raises(DataError, match=r"Tensor of torch.uint8: segtrain normalises"):
+        run(tensors.ToTensorV2())
+    with pytest.raises(
+        DataError, match=r"image has the shape \(32, 32, 3\), the batch needs \(48, 64, 3\).*crop=\[48, 64\]"
+    ):
+        run(A.RandomCrop(32, 32))
+    with pytest.raises(DataError, match=r"a\.png: data\.transforms failed: ValueError: no"):
+        run(_fails)
+    torchvision = pytest.importorskip("torchvision")
+    with pytest.raises(ConfigError, match=r"torchvision\.transforms knows no masks.*v2"):
+        Transforms(torchvision.transforms.ColorJitter(0.1), VOID)
+    for wrong in (A.HorizontalFlip, 5):
+        with pytest.raises(ConfigError, match="is no transform"):
+            Transforms(wrong, VOID)
+
+
+def _fails(image: np.ndarray, mask: np.ndarray, rng: np.random.Generator) -> Any:
+    raise ValueError("no")
+
+
+def test_instead_gets_the_whole_image(A: Any) -> None:
+    settings = data(transforms_at="instead", flip=1.0, jitter=(0.9, 0.9, 0.9), cache="ram")
+    dataset = open_dataset(settings, "train")
+    sampler = Sampler(dataset, settings, 0, A.CenterCrop(*CROP))
+    image, mask = dataset.read(3)
+    out = np.zeros((*CROP, 3), np.uint8), np.zeros(CROP, np.uint8)
+    sampler(Task(3, 0, CROP, (1.0, 1.0)), *out)
+    assert np.array_equal(out[0], image[6:54, 8:72])
+    assert np.array_equal(out[1], mask[6:54, 8:72])
+    with pytest.raises(DataError, match=r"shape \(60, 80, 3\), the batch needs \(48, 64, 3\)"):
+        Sampler(dataset, settings, 0, A.HorizontalFlip())(Task(3, 0, CROP, (1.0, 1.0)), *out)
+
+
+def test_after_works_on_the_crop(A: Any) -> None:
+    plain, flipped = data(), data(transforms=({"HorizontalFlip": {"p": 1.0}},))
+    dataset = open_dataset(plain, "train")
+    a, b = ((np.zeros((*CROP, 3), np.uint8), np.zeros(CROP, np.uint8)) for _ in range(2))
+    Sampler(dataset, plain, 0)(Task(1, 2, CROP, (0.5, 2.0)), *a)
+    Sampler(dataset, flipped, 0)(Task(1, 2, CROP, (0.5, 2.0)), *b)
+    assert np.array_equal(a[0], b[0][:, ::-1])
+    assert np.array_equal(a[1], b[1][:, ::-1])
+
+
+def test_ways_to_name_a_pipeline(A: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    pipeline = A.Compose([A.OneOf([A.HorizontalFlip(p=1), A.VerticalFlip(p=1)], p=1), A.GaussNoise(p=1)])
+    for form in ("yaml", "json"):
+        A.save(pipeline, f"aug.{form}", data_format=form)
+    code = "import albumentations as A\npipeline = A.Compose([A.OneOf([A.HorizontalFlip(p=1), A.VerticalFlip(p=1)], p=1), A.GaussNoise(p=1)])\n"
+    Path("own_aug.py").write_text(code)
+    inline = "[{OneOf: {transforms: [{HorizontalFlip: {p: 1}}, {VerticalFlip: {p: 1}}], p: 1}}, {GaussNoise: {p: 1}}]"
+    configs = {
+        text: load_config(None, [f"data.transforms={text}"])
+        for text in ("aug.yaml", "aug.json", "own_aug.py:pipeline", "own_aug:pipeline", inline)
+    }
+    expected = run(pipeline)
+    for text, config in configs.items():
+        assert all(np.array_equal(a, b) for a, b in zip(expected, run(config.data.transforms))), text
+    assert configs["aug.yaml"].hash == configs["aug.json"].hash
+    sys.modules.pop("own_aug")
+
+
+def test_what_a_file_holds_is_in_the_hash(A: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    hashes = set()
+    for p in (0.1, 0.2):
+        A.save(A.HorizontalFlip(p=p), "aug.json")
+        Path("own.py").write_text(f"import albumentations as A\npipeline = A.HorizontalFlip(p={p})\n")
+        both = [load_config(None, [f"data.transforms={text}"]) for text in ("aug.json", "own.py:pipeline")]
+        hashes |= {config.hash for config in both}
+        resolved = tmp_path / f"{p}.yaml"
+        resolved.write_text(both[1].to_yaml())
+        assert load_config(resolved, ["name=run"]).hash == both[1].hash
+    assert len(hashes) == 4
+    old = load_config(tmp_path / "0.1.yaml")  # can be read, so that its run can be scored; but not trained
+    with pytest.raises(ConfigError, match=r"own\.py has changed since"):
+        Transforms(old.data.transforms, VOID)
+    Path("aug.json").unlink()
+    assert json.loads(json.dumps(both[0].data.transforms))["transform"]["p"] == 0.2
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("nowhere.yaml", "nowhere.yaml': cannot be read"),
+        ("nowhere.py:x", "there is no Python file 'nowhere.py'"),
+        ("no.module:x", "there is no module 'no.module'"),
+        ("flip", "file.py:attribute"),
+        ("[{HorizontalFlipp: {}}]", "did you mean 'HorizontalFlip'"),
+        ("[{HorizontalFlip: {prob: 1}}]", "HorizontalFlip of albumentations .* has no setting prob"),
+        ("[{HorizontalFlip: {p: 7}}]", "cannot build it"),
+        ("[{A: {}, B: {}}]", "one name with its settings"),
+        ("{transform: {__class_fullname__: Nothing}}", "cannot build it"),
+    ],
+)
+def test_mistakes_in_the_setting(A: Any, setting: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Transforms(load_config(None, [f"data.transforms={setting}"]).data.transforms, VOID)
+
+
+def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "albumentations", None)
+    with pytest.raises(SegtrainError, match=r"pip install 'segtrain\[albumentations\]'"):
+        Transforms([{"HorizontalFlip": {}}], VOID)
+
+
+def _unseeded(image: np.ndarray, mask: np.ndarray, rng: np.random.Generator) -> Any:
+    return np.roll(image, np.random.randint(0, 9), 1), mask
+
+
+@dataclass
+class _Counts:
+    calls: int = 0
+
+    def __call__(self, image: np.ndarray, mask: np.ndarray, rng: np.random.Generator) -> Any:
+        self.calls += 1
+        return np.roll(image, self.calls, 1), mask
+
+
+def _seeded(image: np.ndarray, mask: np.ndarray, rng: np.random.Generator) -> Any:
+    shift = int(rng.random() * 9)
+    return np.roll(image, shift, 1), np.roll(mask, shift, 1)
+
+
+def test_a_pipeline_that_cannot_be_repeated_is_refused(A: Any) -> None:
+    settings = data()
+    dataset = open_dataset(settings, "train")
+    assert rehearse(dataset, settings, 0) == ()
+    assert rehearse(dataset, settings, 0, _seeded) == ()
+    assert "class 0" in rehearse(dataset, settings, 0, A.Affine(rotate=9))[0]
+    with pytest.raises(ConfigError, match=r"draw from numpy.random.*rng argument"):
+        rehearse(dataset, settings, 0, _unseeded)
+    with pytest.raises(ConfigError, match="other pixels when they are called again"):
+        rehearse(dataset, settings, 0, _Counts())
+
+
+def test_settings_that_exclude_each_other() -> None:
+    for overrides, words in (
+        (["data.transforms_at=instead", "data.balance=0.5"], "data.balance"),
+        (["data.transforms_at=instead", "train.progressive=[[0.5,0.5]]"], "train.progressive"),
+        (["data.faults=skip", "data.check=off"], "data.check=full"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            load_config(None, ["data.transforms=[{HorizontalFlip: {}}]", *overrides])
