@@ -1,0 +1,1 @@
+"""What is a job to Amazon SageMaker: request, images, checks, submission?"""
