@@ -206,6 +206,16 @@ def size(content: Content, name: str) -> tuple[int, int] | None:
     return (found[0], found[1]) if _done(library.st_size(stored, found, message), message, name) else None
 
 
+def _file(content: Content, channels: int) -> tuple[ctypes.CDLL, Stored] | None:
+    """The library and what it needs to know of a whole file; None where other packages must decode it."""
+    library, kind = _library(), kind_of(content)
+    if library is None or kind is None or kind == PIXELS or (channels == 1 and kind == JPEG):
+        return None
+    stored = Stored()
+    _fill(stored, content, kind)
+    return library, stored
+
+
 def whole(
     content: Content, channels: int, size: tuple[int, int], name: str, out: np.ndarray | None = None
 ) -> np.ndarray | None:
@@ -213,11 +223,10 @@ def whole(
 
     None where other packages must do it. Raises DataError.
     """
-    library, kind = _library(), kind_of(content)
-    if library is None or kind is None or kind == PIXELS or (channels == 1 and kind == JPEG):
+    file = _file(content, channels)
+    if file is None:
         return None
-    stored = Stored()
-    _fill(stored, content, kind)
+    library, stored = file
     out = np.empty((*size, 3) if channels == 3 else size, np.uint8) if out is None else out
     message = ctypes.create_string_buffer(_MESSAGE)
     code = library.st_whole(stored, channels, out.ctypes.data, size[0], size[1], message)
@@ -229,11 +238,10 @@ def check(content: Content, channels: int, name: str) -> bytes | None:
 
     None where other packages must do it. Raises DataError.
     """
-    library, kind = _library(), kind_of(content)
-    if library is None or kind is None or kind == PIXELS or (channels == 1 and kind == JPEG):
+    file = _file(content, channels)
+    if file is None:
         return None
-    stored = Stored()
-    _fill(stored, content, kind)
+    library, stored = file
     return _made(lambda *out: library.st_check(stored, channels, *out), name)
 
 
