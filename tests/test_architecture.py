@@ -74,6 +74,27 @@ def test_arrows_point_one_way(path: Path) -> None:
             assert target == here or target in allowed or ".".join(inside.split(".")[:2]) in allowed, name
 
 
+LAUNCH = sorted((ROOT / "launch").rglob("*.py"))
+STAND_IN = "standin"  # of SMDDP: part of a rehearsed container, not of the launcher
+
+
+@pytest.mark.parametrize("path", LAUNCH, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_laptop_can_launch(path: Path) -> None:
+    """No torch at all; at the top of a file only what every Python has, so that a bare one can look at a job."""
+    if STAND_IN in path.parts:
+        return
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    light = {*sys.stdlib_module_names, "launch", "segtrain"}
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        for name in names:
+            assert name.split(".")[0] != "torch"
+            if node in tree.body:
+                assert name.split(".")[0] in light, f"{name}: import it inside the function that needs it"
+                assert not name.startswith("segtrain") or name == "segtrain.errors", name
+
+
 def test_no_file_imports_itself_by_a_detour() -> None:
     modules = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in FILES if path.stem != "__init__"
@@ -85,7 +106,7 @@ def test_no_file_imports_itself_by_a_detour() -> None:
     TopologicalSorter(graph).prepare()  # raises CycleError with the modules of the circle
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@pytest.mark.parametrize("path", [*FILES, *LAUNCH], ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_file_begins_with_its_question(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert not text or text.startswith('"""')
