@@ -12,7 +12,8 @@ The other fields, by event:
                 valid pixels of the global batch), ``lr``, ``images_per_s`` (all ranks), ``spans`` {phase: seconds} since the
                 last ``step`` event, on this rank (``wait``, ``forward``, ``backward``, ``update``, ..., ``other``: they add up to the
                 wall time, see clock.py), ``cpu_s``
-``eval``        ``step``, ``epoch``, ``scores`` {"miou": ..., "iou": [...], ...} as fractions, ``protocol``, ``seconds``, ``cpu_s``
+``eval``        ``step``, ``epoch``, ``scores`` {"miou": ..., "iou": [...], ...} as fractions, ``protocol``, ``seconds``, ``cpu_s``;
+                up to 64 classes also ``confusion`` [[pixels]]: a row a true class, a column a predicted one
 ``checkpoint``  ``step``, ``file``, ``reason``, ``seconds`` that the loop stood still for it
 ``signal``      ``signal`` ("SIGTERM"), ``step`` at which all ranks stop
 ``run_end``     ``status`` (``done``; ``stopped``: by a signal, resumable; ``failed``, with ``error``), ``step``, ``seconds`` (wall),

@@ -44,6 +44,7 @@ from segtrain.train.state import (
 )
 from segtrain.train.step import Precision
 
+MOST_CLASSES = 64  # whose confusion matrix goes into the journal: some 30 kB a line
 DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -137,7 +138,7 @@ class Session:
         epoch = self.plan.epoch(state.step)
         self.journal.write(
             "eval", step=state.step, epoch=epoch, scores=state.scores, protocol=result.protocol,
-            seconds=result.seconds, cpu_s=state.cpu_s,
+            seconds=result.seconds, cpu_s=state.cpu_s, **_counts(result),
         )  # fmt: skip
         self.screen.say(
             f"epoch {epoch:.2f}  step {state.step}  mIoU {100 * scores.miou:.2f}%  pixel accuracy {100 * scores.accuracy:.2f}%  "
@@ -152,6 +153,11 @@ class Session:
             )  # fmt: skip
             pictures.save_png(self.config.run_dir / "pictures" / "val.png", sheet)
             self.trackers.image("val", sheet, state.step)
+
+
+def _counts(result: Any) -> dict[str, Any]:
+    """The confusion matrix for the journal, where there are few enough classes that its line stays short."""
+    return {"confusion": result.confusion} if len(result.confusion) <= MOST_CLASSES else {}
 
 
 def _whole_cpu(value: Tensor) -> Tensor:
