@@ -1,0 +1,178 @@
+"""Which CreateTrainingJob request is a job? A pure function: the same job, name and image give the same request, key by key.
+
+The forms are those that AWS's own SDK sends (tests/contracts), so that AWS's container toolkit starts the ranks as it does for
+everyone; tests/test_contracts.py lists what is different on purpose.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import datetime
+from typing import Any
+
+from launch.job import ROOT, Channel, Job, config_name
+from segtrain.errors import ConfigError
+
+DEFAULT_REGION = "us-east-1"
+PLACEHOLDER_ROLE = "arn:aws:iam::000000000000:role/ROLE"
+CHECKPOINTS = "/opt/ml/checkpoints"  # SageMaker keeps this folder and the S3 prefix the same, both ways
+ENTRYPOINT = ROOT / "docker/sagemaker/entrypoint.sh"
+# The lines are the arguments: one argument holds 256 characters only. bash as PID 1 puts them together and runs them.
+CONTAINER_ENTRYPOINT = ("bash", "-c", 'eval "$(printf "%s\\n" "$@")"', "entrypoint")
+_STAMP = 24  # characters of "-2026-11-21-03-56-05-089"
+
+
+def training_job_name(job: Job, now: datetime) -> str:
+    """``segtrain-2026-11-21-03-56-05-089``: letters, digits and single hyphens, at most 63 characters."""
+    base = re.sub(r"[^A-Za-z0-9]+", "-", job.name)[: 63 - _STAMP].strip("-") or "segtrain"
+    return f"{base}-{now:%Y-%m-%d-%H-%M-%S}-{now.microsecond // 1000:03d}"
+
+
+def region(job: Job) -> str:
+    return job.region or DEFAULT_REGION
+
+
+def output(job: Job) -> str:
+    """The S3 prefix of everything that a job writes, without the slash; a placeholder where none is set."""
+    return (job.output or f"s3://sagemaker-{region(job)}-000000000000/segtrain").rstrip("/")
+
+
+def container_lines(text: str) -> list[str]:
+    """A shell script without its comments and empty lines."""
+    return [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+
+
+def entrypoint_text() -> str:
+    try:
+        return ENTRYPOINT.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read {ENTRYPOINT.relative_to(ROOT)} ({error.strerror}): without it a stop of the job would not reach the "
+            "training: restore the file from the repository"
+        ) from None
+
+
+def create_training_job(job: Job, *, image: str, name: str, code: str, entrypoint: str | None = None) -> dict[str, Any]:
+    """The arguments of boto3's ``create_training_job``. ``code``: S3 URI of the bundle; ``entrypoint``: the text of the
+    script that is process 1 of the container (None: the repository's; "": the image's own)."""
+    request: dict[str, Any] = {
+        "TrainingJobName": name,
+        "AlgorithmSpecification": _algorithm(job, image, entrypoint_text() if entrypoint is None else entrypoint),
+        "HyperParameters": hyperparameters(job, name=name, code=code),
+        "RoleArn": job.role or PLACEHOLDER_ROLE,
+        "OutputDataConfig": {"S3OutputPath": output(job)},
+        "ResourceConfig": _resources(job),
+        "StoppingCondition": _stopping(job),
+        "ProfilerConfig": _profiler(job),
+    }
+    if job.data:
+        request["InputDataConfig"] = [_channel(channel) for channel in job.data]
+    if job.checkpoints:
+        # Without the slash the prefix of run-1 would bring run-10's files as well.
+        request["CheckpointConfig"] = {"S3Uri": job.checkpoints.rstrip("/") + "/", "LocalPath": CHECKPOINTS}
+    if job.spot:
+        request["EnableManagedSpotTraining"] = True
+    if job.retries:
+        request["RetryStrategy"] = {"MaximumRetryAttempts": job.retries}
+    if job.subnets or job.security_groups:
+        request["VpcConfig"] = {"Subnets": list(job.subnets), "SecurityGroupIds": list(job.security_groups)}
+    if job.environment:
+        request["Environment"] = dict(job.environment)
+    if job.tags:
+        request["Tags"] = [{"Key": key, "Value": value} for key, value in job.tags.items()]
+    return request
+
+
+def hyperparameters(job: Job, *, name: str, code: str) -> dict[str, str]:
+    """What the training and AWS's toolkit read, each value as JSON: a text keeps its quotes, so that "1" stays a text."""
+    training = {"config": config_name(job), **job.settings, "parallel.strategy": job.strategy}
+    toolkit = {
+        "sagemaker_submit_directory": code,
+        "sagemaker_program": job.program,
+        "sagemaker_container_log_level": 20,
+        "sagemaker_job_name": name,
+        "sagemaker_region": region(job),
+        **_distribution(job),
+    }
+    if not job.config:
+        del training["config"]
+    return {key: json.dumps(value) for key, value in {**training, **toolkit}.items()}
+
+
+def _distribution(job: Job) -> dict[str, Any]:
+    """Which of its launchers the toolkit starts; none: one plain process a host."""
+    found: dict[str, Any] = {}
+    if job.strategy == "smddp":
+        found["sagemaker_distributed_dataparallel_enabled"] = True
+        found["sagemaker_instance_type"] = job.training_type
+        found["sagemaker_distributed_dataparallel_custom_mpi_options"] = ""
+    elif job.strategy in ("ddp", "fsdp"):
+        found["sagemaker_torch_distributed_enabled"] = True
+        found["sagemaker_instance_type"] = job.training_type
+    if job.groups:
+        # Without it the toolkit takes the group of each host, and a group of CPUs trains a second model of its own.
+        found["sagemaker_distribution_instance_groups"] = [group.name for group in job.training_groups]
+    return found
+
+
+def _algorithm(job: Job, image: str, entrypoint: str) -> dict[str, Any]:
+    algorithm: dict[str, Any] = {"TrainingInputMode": "File", "TrainingImage": image}
+    if entrypoint:
+        algorithm["ContainerEntrypoint"] = list(CONTAINER_ENTRYPOINT)
+        algorithm["ContainerArguments"] = container_lines(entrypoint)
+    if job.metrics:
+        algorithm["MetricDefinitions"] = [{"Name": metric.name, "Regex": metric.regex} for metric in job.metrics]
+    algorithm["EnableSageMakerMetricsTimeSeries"] = True
+    return algorithm
+
+
+def _channel(channel: Channel) -> dict[str, Any]:
+    source: dict[str, Any]
+    if channel.is_file_system:
+        source = {
+            "FileSystemDataSource": {
+                "FileSystemId": channel.file_system,
+                "FileSystemType": channel.file_system_type,
+                "DirectoryPath": channel.path,
+                "FileSystemAccessMode": channel.access,
+            }
+        }
+    else:
+        s3 = {
+            "S3DataType": "S3Prefix",
+            "S3Uri": channel.uri,
+            "S3DataDistributionType": channel.distribution,
+        }
+        source = {"S3DataSource": {**s3, "InstanceGroupNames": list(channel.groups)} if channel.groups else s3}
+    described = {"ChannelName": channel.name, "DataSource": source}
+    return described if channel.mode == "File" else {**described, "InputMode": channel.mode}
+
+
+def _resources(job: Job) -> dict[str, Any]:
+    """Types with NVMe disks of their own put /opt/ml there and have no other volume: the size then has no effect."""
+    resources: dict[str, Any] = {"VolumeSizeInGB": job.volume_gb}
+    if job.groups:
+        resources["InstanceGroups"] = [
+            {"InstanceGroupName": group.name, "InstanceType": group.type, "InstanceCount": group.instances}
+            for group in job.groups
+        ]
+    else:
+        resources |= {"InstanceCount": job.instances, "InstanceType": job.type}
+    return resources | ({"KeepAlivePeriodInSeconds": job.warm_pool} if job.warm_pool else {})
+
+
+def _stopping(job: Job) -> dict[str, int]:
+    limit = {"MaxRuntimeInSeconds": job.max_run}
+    return limit if job.max_wait is None else {**limit, "MaxWaitTimeInSeconds": job.max_wait}
+
+
+def _profiler(job: Job) -> dict[str, Any]:
+    """The platform's own sampler of the system's metrics, written below the job's output."""
+    if not job.profile_ms:
+        return {"DisableProfiler": True}
+    return {
+        "S3OutputPath": output(job),
+        "DisableProfiler": False,
+        "ProfilingIntervalInMilliseconds": job.profile_ms,
+    }

@@ -1,0 +1,132 @@
+"""What are the parts of a job (channels of data, groups of machines, metrics), and how is each written?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from launch import job_values as values
+from segtrain.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Channel:
+    """A named folder of data: an S3 prefix (``uri``), or a folder of a file system (``file_system`` and ``path``).
+
+    ``groups``: the instance groups that get it; empty: all.
+    """
+
+    name: str
+    uri: str = ""
+    mode: Literal["File", "FastFile"] = "File"
+    distribution: Literal["FullyReplicated", "ShardedByS3Key"] = "FullyReplicated"
+    groups: tuple[str, ...] = ()
+    file_system: str = ""
+    file_system_type: Literal["FSxLustre", "EFS"] = "FSxLustre"
+    path: str = ""
+    access: Literal["ro", "rw"] = "ro"
+
+    @property
+    def is_file_system(self) -> bool:
+        return bool(self.file_system)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Machines of one type in a job of several types. ``train``: this group trains; the others help."""
+
+    name: str
+    type: str
+    instances: int = 1
+    train: bool = False
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number that the platform picks from the log: the first group of ``regex``."""
+
+    name: str
+    regex: str
+
+
+# Of the lines of segtrain/observe/console.py and of the line after an evaluation.
+DEFAULT_METRICS = (
+    Metric("train:loss", r"step +[0-9]+/[0-9]+  loss +([0-9.]+)"),
+    Metric("train:lr", r"  lr ([0-9.]+e[-+][0-9]+)"),
+    Metric("train:images_per_second", r" ([0-9.]+) img/s"),
+    Metric("train:data_wait_percent", r" img/s  wait +([0-9]+)%"),
+    Metric("train:epoch", r"epoch +([0-9.]+)/[0-9.e+]+  step"),
+    Metric("val:miou_percent", r"step [0-9]+  mIoU ([0-9.]+)%"),
+    Metric("val:pixel_accuracy_percent", r"mIoU [0-9.]+%  pixel accuracy ([0-9.]+)%"),
+)
+
+
+_CHOICES = {
+    "mode": Literal["File", "FastFile"],
+    "distribution": Literal["FullyReplicated", "ShardedByS3Key"],
+    "file_system_type": Literal["FSxLustre", "EFS"],
+    "access": Literal["ro", "rw"],
+}
+_CHANNEL_KEYS = tuple(item.name for item in fields(Channel) if item.name != "name")
+_GROUP_KEYS = tuple(item.name for item in fields(Group) if item.name != "name")
+
+
+def mode(value: Any, where: str) -> Any:
+    return values.choice(value, _CHOICES["mode"], where)
+
+
+def channels(value: Any, where: str) -> tuple[Channel, ...]:
+    """``{train: s3://...}``, or the command line's ``["train=s3://...", ...]``; a place without a name is ``train``."""
+    if isinstance(value, Mapping):
+        return tuple(channel(str(name), item, f"{where}.{name}") for name, item in value.items())
+    if not isinstance(value, (str, list, tuple)):
+        raise ConfigError(f"{where}={value!r}: must be names with places, as train: s3://BUCKET/PREFIX/")
+    named = [values.named(values.text(item, where)) for item in ([value] if isinstance(value, str) else value)]
+    return values.unique([channel(name or "train", text, where) for name, text in named], where)
+
+
+def channel(name: str, value: Any, where: str) -> Channel:
+    """A place, or the fields of a channel. Raises ConfigError."""
+    if isinstance(value, str):
+        return Channel(name, **values.place(value, where))
+    described: dict[str, Any] = dict(values.known(value, _CHANNEL_KEYS, where))
+    for key, item in described.items():
+        if key in _CHOICES:
+            values.choice(item, _CHOICES[key], f"{where}.{key}")
+        elif key == "groups":
+            described[key] = values.texts(item, f"{where}.{key}")
+        else:
+            described[key] = values.text(item, f"{where}.{key}")
+    if "uri" in described:  # fsx://... is a short form here as well
+        described = {**values.place(described.pop("uri"), f"{where}.uri"), **described}
+    if not described.get("uri") and not described.get("file_system"):
+        raise ConfigError(f"{where} has no place: add uri: s3://BUCKET/PREFIX/, or file_system: fs-... and path: /...")
+    return Channel(name, **described)
+
+
+def groups(value: Any, where: str) -> tuple[Group, ...]:
+    """``{gpu: {type: ml.g5.xlarge, instances: 2, train: true}}``, or texts as ``gpu=ml.g5.xlarge*2:train``."""
+    if isinstance(value, Mapping):
+        return tuple(_group(str(name), item, f"{where}.{name}") for name, item in value.items())
+    return values.unique([Group(*values.group(item, where)) for item in values.texts(value, where)], where)
+
+
+def _group(name: str, value: Any, where: str) -> Group:
+    if isinstance(value, str):
+        return Group(*values.group(f"{name}={value}", where))
+    described = values.known(value, _GROUP_KEYS, where)
+    if "type" not in described:
+        raise ConfigError(f"{where} has no type: add one, as type: ml.g5.xlarge")
+    return Group(
+        name,
+        values.text(described["type"], f"{where}.type"),
+        values.whole(described.get("instances", 1), f"{where}.instances"),
+        values.switch(described.get("train", False), f"{where}.train"),
+    )
+
+
+def metrics(value: Any, where: str) -> tuple[Metric, ...]:
+    """``{name: regex}``."""
+    pairs = values.mapping(value, where).items()
+    return tuple(Metric(str(name), values.text(regex, f"{where}.{name}")) for name, regex in pairs)

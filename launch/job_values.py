@@ -1,0 +1,207 @@
+"""How is what people write for a job (``6h``, ``fsx://...``, ``gpu=ml.g5.xlarge*2:train``) read, and refused in words?"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from segtrain.errors import ConfigError
+
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_PLACES = "s3://BUCKET/PREFIX/, fsx://fs-0123456789abcdef0/MOUNTNAME/FOLDER or efs://fs-0123456789abcdef0/FOLDER"
+
+
+def read_mapping(path: str | Path) -> dict[str, Any]:
+    """A YAML (or JSON) file that holds keys. Raises ConfigError for any other."""
+    try:
+        content = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read the job {path}: {error.strerror}: {_near_file(Path(path))}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is no text ({error}): a job is YAML in UTF-8") from None
+    loaded = _yaml(content, str(path))
+    if loaded is not None and not isinstance(loaded, dict):
+        raise ConfigError(f"{path} holds a {type(loaded).__name__}, not keys: write instances: 2 and so on")
+    return {str(key): value for key, value in (loaded or {}).items()}
+
+
+def _yaml(content: str, source: str) -> Any:
+    try:
+        import yaml
+    except ImportError:
+        try:
+            return json.loads(content)  # JSON is YAML too, and needs no package
+        except ValueError:
+            raise ConfigError(
+                f"{source} is YAML, which this Python cannot read: pip install pyyaml, or use flags"
+            ) from None
+    try:
+        return yaml.safe_load(content)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source} is no YAML: {' '.join(str(error).split())}") from None
+
+
+def _near_file(path: Path) -> str:
+    there = sorted(p.name for p in path.parent.glob("*.y*ml")) if path.parent.is_dir() else []
+    near = difflib.get_close_matches(path.name, there, n=1, cutoff=0.4)
+    return f"did you mean {str(path.parent / near[0])!r}?" if near else "check the path and its rights"
+
+
+def scalar(content: str, key: str) -> Any:
+    """The value of ``key=content`` as segtrain reads it: YAML; without PyYAML JSON, and else the text."""
+    if re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", content):  # YAML 1.1 reads 1e-3 as a text
+        return float(content)
+    try:
+        import yaml
+    except ImportError:
+        try:
+            return json.loads(content)
+        except ValueError:
+            return {"True": True, "False": False}.get(content, content)
+    try:
+        return yaml.safe_load(content) if content else ""
+    except yaml.YAMLError as error:
+        raise ConfigError(f"the value of {key}={content} is no YAML: {' '.join(str(error).split())}") from None
+
+
+def _wrong(where: str, value: Any, wanted: str) -> ConfigError:
+    return ConfigError(f"{where}={value!r}: must be {wanted}")
+
+
+def text(value: Any, where: str) -> str:
+    if isinstance(value, (bool, Mapping, list, tuple)):
+        raise _wrong(where, value, "a text")
+    return str(value)
+
+
+def texts(value: Any, where: str) -> tuple[str, ...]:
+    if not isinstance(value, (str, list, tuple)):
+        raise _wrong(where, value, "a list of texts")
+    return tuple(text(item, where) for item in ([value] if isinstance(value, str) else value))
+
+
+def whole(value: Any, where: str) -> int:
+    if isinstance(value, str) and re.fullmatch(r"[+-]?\d+", value):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _wrong(where, value, "a whole number")
+    return value
+
+
+def number(value: Any, where: str) -> float:
+    try:
+        if not isinstance(value, bool):
+            return float(value)
+    except (TypeError, ValueError):
+        pass
+    raise _wrong(where, value, "a number")
+
+
+def switch(value: Any, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong(where, value, "true or false")
+    return value
+
+
+def seconds(value: Any, where: str) -> int:
+    """``6h``, ``90m``, ``2d``, ``3600s``, ``3600``."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([smhd]?)", str(value).strip())
+    if match is None or isinstance(value, bool):
+        raise _wrong(where, value, "a time, as 6h, 90m or 3600 (seconds)")
+    return round(float(match[1]) * _UNITS[match[2]])
+
+
+def choice(value: Any, literal: Any, where: str) -> Any:
+    """One of the members of a Literal."""
+    members = get_args(literal)
+    if value not in members:
+        near = difflib.get_close_matches(str(value).lower(), [str(m).lower() for m in members], n=1, cutoff=0.5)
+        meant = [member for member in members if near and member.lower() == near[0]]
+        raise _wrong(where, value, f"one of {', '.join(members)}" + (f" (did you mean {meant[0]}?)" if meant else ""))
+    return value
+
+
+def mapping(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise _wrong(where, value, "keys with values")
+    return value
+
+
+def known(value: Any, keys: Sequence[str], where: str) -> Mapping[str, Any]:
+    """Keys with values, where each key is one of ``keys``. Raises ConfigError that names the nearest."""
+    for key in mapping(value, where):
+        if key not in keys:
+            near = difflib.get_close_matches(str(key), keys, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"the keys are {', '.join(keys)}"
+            raise ConfigError(f"{where}: unknown key {key!r}: {hint}")
+    return mapping(value, where)
+
+
+def pairs(value: Any, where: str) -> dict[str, str]:
+    """Keys with texts, or the command line's list of ``key=value``. A number becomes its text, a switch true or false."""
+    if not isinstance(value, Mapping):
+        split = [text(item, where).partition("=") for item in (value if isinstance(value, (list, tuple)) else [value])]
+        for item in split:
+            if not item[0] or not item[1]:
+                raise _wrong(where, "".join(item), "key=value")
+        value = {key: content for key, _, content in split}
+    found = {}
+    for key, content in value.items():
+        if isinstance(content, (Mapping, list)):
+            raise _wrong(f"{where}.{key}", content, "a text")
+        found[str(key)] = str(content).lower() if isinstance(content, bool) else str("" if content is None else content)
+    return found
+
+
+def dotted(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """``{train: {batch_size: 8}}`` as ``{"train.batch_size": 8}``: segtrain's config has sections with keys, no deeper."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and "." not in str(key):
+            flat.update({f"{key}.{inner}": content for inner, content in value.items()})
+        else:
+            flat[str(key)] = value
+    return flat
+
+
+def named(content: str) -> tuple[str, str]:
+    """``train=s3://b/p/`` as name and place; the name is "" where there is none."""
+    match = re.fullmatch(r"([A-Za-z0-9._-]+)=(.*)", content)
+    return (match[1], match[2]) if match else ("", content)
+
+
+def place(content: str, where: str) -> dict[str, Any]:
+    """The fields of a channel: of an S3 prefix, or of ``fsx://ID/path``, ``efs://ID/path``, ``fs-...:/path``."""
+    if content.startswith("s3://"):
+        return {"uri": content}
+    match = re.fullmatch(r"(?:(fsx|efs)://)?(fs-[^/:]*)(?::?(/.*))?", content)
+    if match is None:
+        raise ConfigError(
+            f"{where}={content!r} is no place that the machines can read: write {_PLACES}"
+            + ("" if "://" in content else "; upload a folder first: aws s3 sync FOLDER s3://BUCKET/PREFIX/")
+        )
+    kind = "EFS" if match[1] == "efs" else "FSxLustre"
+    return {"file_system": match[2], "file_system_type": kind, "path": match[3] or "/"}
+
+
+def group(content: str, where: str) -> tuple[str, str, int, bool]:
+    """``gpu=ml.g5.xlarge*2:train``: name, type, instances, and whether it trains."""
+    match = re.fullmatch(r"([A-Za-z0-9._-]+)=([^*:=]+)(?:\*(\d+))?(:train)?", content)
+    if match is None:
+        raise _wrong(
+            where, content, "NAME=TYPE*INSTANCES, with :train for the one that trains, as gpu=ml.g5.xlarge*2:train"
+        )
+    return match[1], match[2], int(match[3] or 1), match[4] is not None
+
+
+def unique(items: Sequence[Any], where: str) -> tuple[Any, ...]:
+    """As they are, where no two have one name. Raises ConfigError."""
+    names = [item.name for item in items]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"{where}: {name!r} is there twice: give each its own name")
+    return tuple(items)
