@@ -1,0 +1,1 @@
+"""What stands in for the cloud in tests: strict servers on loopback."""
