@@ -85,7 +85,7 @@ if cluster.rank == 0:
 def gradients_on(run_ranks: Callable[..., list[str]], tmp_path: Path, world: int, **settings: Any) -> dict[str, Any]:
     out = tmp_path / f"gradients-{world}-{len(list(tmp_path.iterdir()))}.pt"
     settings = {"losses": LOSSES, "accumulate": [1], "out": str(out), **settings}
-    standin = {"PYTHONPATH": str(Path(__file__).parent / "standin")}
+    standin = {"PYTHONPATH": str(Path(__file__).parents[1] / "launch/rehearse/standin")}
     run_ranks(RANK, world, SETTINGS=json.dumps(settings), **(standin if settings.get("strategy") == "smddp" else {}))
     return torch.load(out, weights_only=True)
 

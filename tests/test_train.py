@@ -237,7 +237,7 @@ def test_settings_that_a_run_may_have(zygote, tmp_path: Path, world: int, settin
 def test_smddp_runs_where_its_library_is(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     """On a stand-in that refuses what the real library refuses."""
     settings = command(tmp_path / "run", "train.duration=4st", "parallel.strategy=smddp")
-    ranks = zygote.start_ranks(2, *settings, PYTHONPATH=str(Path(__file__).parent / "standin"))
+    ranks = zygote.start_ranks(2, *settings, PYTHONPATH=str(Path(__file__).parents[1] / "launch/rehearse/standin"))
     assert [rank.wait() for rank in ranks] == [0, 0], ranks[0].output
     assert "strategy smddp" in ranks[0].output
 
