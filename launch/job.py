@@ -91,7 +91,7 @@ def load_job(path: str | Path | None, flags: Mapping[str, Any], overrides: Seque
     Raises ConfigError that names the key, the value and the cure.
     """
     described = _checked(values.read_mapping(path), KEYS, str(path)) if path is not None else {}
-    given = _checked({key: value for key, value in flags.items() if value is not None}, KEYS + _FLAGS_ONLY, "the flags")
+    given = _checked({key: value for key, value in flags.items() if value is not None}, KEYS + _FLAGS_ONLY, "")
     given = {key: value for key, value in given.items() if value not in ([], ())}
     _refuse_two_shapes(described, given, str(path))
     data = _with_flags(described.pop("data", ()), given)
@@ -128,8 +128,8 @@ def config_name(job: Job, root: Path = ROOT) -> str:
 def _checked(described: Mapping[str, Any], known: Sequence[str], source: str) -> dict[str, Any]:
     """The fields with their right types. Raises ConfigError for an unknown key and a value of another type."""
     checked: dict[str, Any] = {}
-    for key, value in values.known(described, known, source).items():
-        where = f"{source}: {key}"
+    for key, value in values.known(described, known, source or "the flags").items():
+        where = f"{source}: {key}" if source else f"--{key.replace('_', '-')}"
         if value is None:  # a key with nothing behind it: its default
             continue
         if key in _TEXTS:

@@ -1,0 +1,152 @@
+"""Which files travel to the machines, and how? One tar.gz with the package, the configs and the script that starts a process.
+
+No ``setup.py`` at the top: where one lies there, AWS's toolkit takes the bundle for a Python package to install, and refuses to
+start torchrun for it ("Python packages are not supported for torch_distributed"). The package is imported from the bundle's folder,
+which is the working directory of every process.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import re
+import tarfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from launch.job import Job, config_file, config_name
+from segtrain.errors import ConfigError
+
+PROGRAM = "docker/sagemaker/train.py"
+# Settings of the training config that may name a file of the user's.
+FILES = ("data.classes", "data.transforms")
+# The image brings its own torch, built for its GPUs: pip would replace it.
+OF_THE_IMAGE = ("torch", "torchvision")
+_SOURCES = (".py", ".cpp", ".h")
+_PLACE = re.compile(r"[^\s:@]+\.(?:py|ya?ml|json|txt)")
+
+
+def contents(root: Path, job: Job) -> list[tuple[str, Path | bytes]]:
+    """Name in the bundle and file (or bytes), in the order of names. Raises ConfigError for what is not there."""
+    found: dict[str, Path | bytes] = {}
+    for path in sorted((root / "segtrain").rglob("*")):
+        if path.suffix in _SOURCES and path.is_file() and not _hidden(path.relative_to(root)):
+            found[path.relative_to(root).as_posix()] = path
+    for path in sorted((root / "configs").rglob("*.y*ml")):
+        name = path.relative_to(root)
+        if name.parts[1] != "jobs" and not _hidden(name):  # jobs name roles and buckets: not the machines' business
+            found[name.as_posix()] = path
+    found["train.py"] = _there(root / PROGRAM, "the script that starts a process")
+    if job.config:
+        found[config_name(job, root)] = _there(config_file(job, root), f"config={job.config}")
+    if job.program != "train.py":
+        found[_inside(job.program, "program")] = _there(_near(job.program, root), f"program={job.program}")
+    for named in named_files(job, root):
+        found[named] = _near(named, root)
+    found["requirements.txt"] = requirements(root, job).encode()
+    return sorted(found.items())
+
+
+def build(root: Path, job: Job, target: Path) -> dict[str, Any]:
+    """Write the bundle, whole or not at all. The same files give the same bytes: no times, owners or rights of this machine."""
+    files = contents(root, job)
+    content = io.BytesIO()
+    with (
+        gzip.GzipFile(filename="", fileobj=content, mode="wb", mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        for name, source in files:
+            body = source if isinstance(source, bytes) else source.read_bytes()
+            entry = tarfile.TarInfo(name)  # its defaults: mtime 0, uid 0, gid 0, mode 0644
+            entry.size = len(body)
+            tar.addfile(entry, io.BytesIO(body))
+    body = content.getvalue()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f"{target.name}.{os.getpid()}.tmp")
+    try:
+        partial.write_bytes(body)
+        os.replace(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return {"files": len(files), "bytes": len(body), "sha256": hashlib.sha256(body).hexdigest()}
+
+
+def requirements(root: Path, job: Job) -> str:
+    """The package's dependencies without what the image brings, then the job's own lines."""
+    text = (root / "pyproject.toml").read_text(encoding="utf-8")
+    match = re.search(r"^dependencies = \[\n(.*?)^\]", text, re.DOTALL | re.MULTILINE)
+    if match is None:
+        raise ConfigError(f"{root / 'pyproject.toml'} has no list 'dependencies': take the file from the repository")
+    lines = [
+        line for line in re.findall(r'^\s*"([^"]+)"', match[1], re.MULTILINE) if _package(line) not in OF_THE_IMAGE
+    ]
+    if job.requirements:
+        own = _there(_near(job.requirements, root), f"requirements={job.requirements}").read_text(encoding="utf-8")
+        lines += [f"# {Path(job.requirements).name}", *own.splitlines()]
+    return "\n".join(lines) + "\n"
+
+
+def named_files(job: Job, root: Path) -> list[str]:
+    """Files that ``data.classes`` and ``data.transforms`` name, where they lie below the working directory or the repository:
+    they keep their path. A file elsewhere stays out; a look at the bundle says so."""
+    found = []
+    for value in file_settings(job, root).values():
+        match = _PLACE.match(value)
+        if match and not _escapes(match[0]) and _near(match[0], root).is_file():
+            found.append(PurePosixPath(match[0]).as_posix())
+    return sorted(set(found))
+
+
+def file_settings(job: Job, root: Path) -> dict[str, str]:
+    """Those of ``FILES`` that are texts: in the job's settings, else in its config (where PyYAML is installed)."""
+    settings: dict[str, Any] = {**dict(_of_config(config_file(job, root))), **job.settings}
+    return {key: settings[key] for key in FILES if isinstance(settings.get(key), str) and settings[key]}
+
+
+def _of_config(path: Path) -> Iterator[tuple[str, Any]]:
+    try:
+        import yaml
+    except ImportError:
+        return
+    try:
+        sections = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return  # what is wrong with the config is said by the check of the config
+    for section, keys in (sections if isinstance(sections, dict) else {}).items():
+        if isinstance(keys, Mapping):
+            yield from ((f"{section}.{key}", value) for key, value in keys.items())
+
+
+def _package(line: str) -> str:
+    return re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0].lower()
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith(".") or part == "__pycache__" for part in path.parts)
+
+
+def _near(name: str, root: Path) -> Path:
+    """Seen from the working directory, else from the repository."""
+    path = Path(name)
+    return path if path.is_absolute() or path.is_file() else root / path
+
+
+def _escapes(name: str) -> bool:
+    return name.startswith("/") or ".." in PurePosixPath(name).parts
+
+
+def _inside(name: str, key: str) -> str:
+    if _escapes(name):
+        raise ConfigError(f"{key}={name} lies outside of the bundle: give a path below the working directory")
+    return PurePosixPath(name).as_posix()
+
+
+def _there(path: Path, what: str) -> Path:
+    if not path.is_file():
+        raise ConfigError(
+            f"{what}: there is no file {path}: check the path (seen from the working directory or the repository)"
+        )
+    return path
