@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import socket
@@ -11,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from segtrain.errors import ConfigError
-
-RESOURCE_CONFIG = Path("/opt/ml/input/config/resourceconfig.json")
+from segtrain.parallel import sagemaker_hosts
 
 
 @dataclass(frozen=True)
@@ -43,11 +41,19 @@ class Cluster:
         }
 
 
-def discover(environ: Mapping[str, str] = os.environ, resource_config: Path = RESOURCE_CONFIG) -> Cluster:
+def discover(environ: Mapping[str, str] = os.environ, resource_config: Path | None = None) -> Cluster:
     """Ask, in this order, torchrun's variables, an MPI launcher, Slurm's ``srun``, SageMaker's file.
 
-    Raises ConfigError when a launcher's variables are incomplete or contradict each other.
+    On SageMaker, whoever launched, the ranks are to talk through the interface that its file names: NCCL and gloo would
+    take another one of several. Raises ConfigError when a launcher's variables are incomplete or contradict each other.
     """
+    resource_config = resource_config or sagemaker_hosts.resource_config(environ)
+    if resource_config.is_file():
+        hosts = sagemaker_hosts.read_hosts(resource_config)
+        if len(hosts.training) > 1 and hosts.interface:
+            for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+                if variable not in environ:
+                    os.environ.setdefault(variable, hosts.interface)
     if "RANK" in environ or "WORLD_SIZE" in environ:
         return _checked(_from_torchrun(environ))
     if "OMPI_COMM_WORLD_RANK" in environ and environ.get("OMPI_COMM_WORLD_SIZE", "1") != "1":
@@ -96,7 +102,7 @@ def _from_torchrun(environ: Mapping[str, str]) -> Cluster:
 def _from_mpi(environ: Mapping[str, str], resource_config: Path) -> Cluster:
     master = environ.get("MASTER_ADDR")
     if master is None and resource_config.is_file():
-        master = sorted(json.loads(resource_config.read_text())["hosts"])[0]
+        master = sagemaker_hosts.read_hosts(resource_config).training[0]
     if master is None:
         raise ConfigError(
             "mpirun gives no rendezvous: set MASTER_ADDR to the host of rank 0 (mpirun -x MASTER_ADDR=HOST)"
@@ -152,17 +158,15 @@ def expand_hosts(text: str) -> list[str]:
 def _from_sagemaker(environ: Mapping[str, str], resource_config: Path) -> Cluster:
     """One process a host, when the container's entry point started no launcher.
 
-    Hosts are sorted here because instance groups list them unsorted; the first need not be algo-1.
+    Hosts are sorted here because instance groups list them in any order; the first need not be algo-1.
     """
-    try:
-        described = json.loads(resource_config.read_text())
-        current, hosts = described["current_host"], sorted(described["hosts"])
-        rank = hosts.index(current)
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"{resource_config} does not name current_host and hosts: {error!r}") from None
-    if len(hosts) > 1 and "network_interface_name" in described and "GLOO_SOCKET_IFNAME" not in environ:
-        for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-            os.environ.setdefault(variable, described["network_interface_name"])
+    found = sagemaker_hosts.read_hosts(resource_config)
+    hosts = sorted(found.training)
+    if not found.trains:
+        raise ConfigError(
+            f"the host {found.current} is of the group {found.group!r}, which does not train: start nothing on it"
+        )
+    rank = hosts.index(found.current)
     return Cluster(rank, len(hosts), 0, 1, hosts[0], _integer(environ, "MASTER_PORT", "29500"), source="sagemaker")
 
 

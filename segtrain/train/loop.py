@@ -25,10 +25,19 @@ from segtrain.train.state import not_finite, stop_signals
 from segtrain.train.step import Micro, gradients
 
 
-def train(config: Config, cluster: Cluster) -> int:
-    """Train as one rank of ``cluster``. Returns the exit code: 0, or EXIT_RESUMABLE after a signal that all ranks obeyed."""
-    with stop_signals() as signals, start(config.parallel, cluster, config.train.device) as strategy:
+def train(config: Config, cluster: Cluster, received: list[int] | None = None) -> int:
+    """Train as one rank of ``cluster``. Returns the exit code: 0, or EXIT_RESUMABLE after a signal that all ranks obeyed.
+
+    ``received``: of a caller on every rank that has listened for signals since its start.
+    """
+    with stop_signals(received) as signals, start(config.parallel, cluster, config.train.device) as strategy:
         try:
+            if received is not None and strategy.reduce(torch.tensor([len(signals)], device=strategy.device)).item():
+                if strategy.rank == 0:
+                    print(
+                        "stopped by a signal before the first step: the same command begins, or goes on, as it would have now"
+                    )
+                return EXIT_RESUMABLE
             session = open_session(config, strategy)
             if session.state.step >= session.plan.steps:
                 session.screen.say(f"this run is finished: score it with `segtrain eval {config.run_dir}`")

@@ -64,9 +64,9 @@ class Stopwatch:
 
 
 @contextlib.contextmanager
-def stop_signals() -> Iterator[list[int]]:
-    """SIGTERM, SIGINT and SIGUSR1 append to the yielded list; a second SIGINT interrupts at once."""
-    received: list[int] = []
+def stop_signals(earlier: list[int] | None = None) -> Iterator[list[int]]:
+    """SIGTERM, SIGINT and SIGUSR1 append to the yielded list (``earlier``, if given); a second SIGINT interrupts at once."""
+    received: list[int] = [] if earlier is None else earlier
     if threading.current_thread() is not threading.main_thread():
         yield received  # only the main thread may install handlers: a caller that uses threads stops by itself
         return

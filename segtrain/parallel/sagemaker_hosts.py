@@ -1,0 +1,85 @@
+"""Which hosts train in a SageMaker job, which of them is first, and through which interface do they talk?"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from segtrain.errors import ConfigError
+
+GROUPS_KEY = "sagemaker_distribution_instance_groups"
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """``training``: in the order of AWS's toolkit, whose first host is the one of rank 0. Empty names: not said."""
+
+    current: str
+    training: tuple[str, ...]
+    type: str = ""
+    group: str = ""
+    interface: str = ""
+
+    @property
+    def trains(self) -> bool:
+        """Whether this host is of a group that trains; hosts of the others have nothing to do for it."""
+        return self.current in self.training
+
+
+def base_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where SageMaker puts a container's files: the name of AWS's toolkit for another place than /opt/ml."""
+    return Path(environ.get("SAGEMAKER_BASE_DIR") or "/opt/ml")
+
+
+def resource_config(environ: Mapping[str, str] = os.environ) -> Path:
+    return base_folder(environ) / "input/config/resourceconfig.json"
+
+
+def decoded(value: Any) -> Any:
+    """A hyperparameter as it was meant: SDK 2 writes each value as JSON, SDK 3 writes bare texts."""
+    try:
+        return json.loads(value)
+    except (TypeError, ValueError):
+        return value
+
+
+def read_hosts(path: Path) -> Hosts:
+    """From resourceconfig.json, and from hyperparameters.json beside it. Raises ConfigError where there is no host in it.
+
+    Hosts of a group come in any order, and algo-1 may be in a group that does not train.
+    """
+    try:
+        described = json.loads(path.read_text(encoding="utf-8"))
+        current, everyone = described["current_host"], sorted(described["hosts"])
+        groups = {group["instance_group_name"]: group["hosts"] for group in described.get("instance_groups", ())}
+        if current not in everyone:
+            raise ValueError(f"current_host {current!r} is none of the hosts")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path} does not name current_host and hosts: {error!r}") from None
+    own = str(described.get("current_group_name", ""))
+    chosen = _chosen(path.with_name("hyperparameters.json")) or ([own] if own in groups else list(groups))
+    unknown = [name for name in chosen if name not in groups]
+    if groups and unknown:
+        raise ConfigError(
+            f"{GROUPS_KEY} names the group {unknown[0]!r}, but the job has {', '.join(groups)}: set the group that trains"
+        )
+    training = [host for name, hosts in groups.items() if name in chosen for host in hosts]
+    return Hosts(
+        current=str(current),
+        training=tuple(training or everyone),
+        type=str(described.get("current_instance_type", "")),
+        group=own,
+        interface=str(described.get("network_interface_name", "")),
+    )
+
+
+def _chosen(path: Path) -> list[str]:
+    try:
+        names = decoded(json.loads(path.read_text(encoding="utf-8")).get(GROUPS_KEY))
+    except (OSError, ValueError, AttributeError):
+        return []
+    return [str(name) for name in names] if isinstance(names, list) else []

@@ -1,0 +1,122 @@
+"""What does SageMaker put into the container, and what does that mean for segtrain's settings? Files read, nothing written."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from segtrain.errors import ConfigError
+from segtrain.parallel.sagemaker_hosts import base_folder, decoded
+
+if TYPE_CHECKING:
+    from segtrain.config import Config
+
+CHANNEL = "train"
+_NO_DATA = ("code", "sm_drivers")  # channels of SDK 3, which hold programs
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """{} where there is no such file. Raises ConfigError where it is no JSON object."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read {path}: {error}: SageMaker writes it, so start the job again") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path} holds no JSON object: SageMaker writes it, so start the job again")
+    return found
+
+
+def settings(base: Path) -> tuple[str | None, dict[str, str]]:
+    """The config file that the job names, and its other settings: dotted key -> text as on the command line."""
+    config, found = None, {}
+    for key, text in read_json(base / "input/config/hyperparameters.json").items():
+        value = decoded(text)
+        if key.startswith(("sagemaker_", "_")):  # of the toolkit, and of a tuning job
+            continue
+        if key == "config":
+            config = str(value) or None
+        else:
+            # A bare text (True, 1e-3) is read as on the command line; one that was quoted stays a text.
+            found[key] = str(text) if value is text else json.dumps(value)
+    return config, found
+
+
+def config_path(name: str, folders: tuple[Path, ...]) -> Path:
+    """The file in the first folder that has it. Raises ConfigError that names them."""
+    for folder in folders:
+        if (folder / name).is_file():
+            return folder / name
+    raise ConfigError(
+        f"the hyperparameter config={name} names no file in {' or '.join(map(str, folders))}: the bundle holds configs/ of the "
+        "repository and the file that the launcher was given with --config"
+    )
+
+
+def channel(base: Path, environ: Mapping[str, str] = os.environ) -> Path | None:
+    """The folder of the training data: the channel "train", else the only one; None where the job has no data channel."""
+    if environ.get("SM_CHANNEL_TRAIN"):
+        return Path(environ["SM_CHANNEL_TRAIN"])
+    data = base / "input/data"
+    if (data / CHANNEL).is_dir():
+        return data / CHANNEL
+    there = sorted(path.name for path in data.iterdir() if path.is_dir()) if data.is_dir() else []
+    names = [name for name in read_json(base / "input/config/inputdataconfig.json") or there if name not in _NO_DATA]
+    if len(names) > 1:
+        raise ConfigError(
+            f"the job has the channels {', '.join(names)}, and none is called {CHANNEL!r}: call one so, or set data.root=FOLDER"
+        )
+    return data / names[0] if names else None
+
+
+def run_folder(base: Path) -> Path:
+    """Where checkpoints outlive the container: the folder that SageMaker keeps the same as S3, if the job has one."""
+    told = read_json(base / "input/config/checkpointconfig.json")
+    if told or (base / "checkpoints").is_dir():
+        place = Path(str(told.get("LocalPath") or "/opt/ml/checkpoints"))
+        return base / place.relative_to("/opt/ml") if place.is_relative_to("/opt/ml") else place
+    return base / "output/data/run"
+
+
+def model_folder(base: Path, environ: Mapping[str, str] = os.environ) -> Path:
+    """What lies here becomes model.tar.gz."""
+    return Path(environ.get("SM_MODEL_DIR") or base / "model")
+
+
+def output_folder(base: Path, environ: Mapping[str, str] = os.environ) -> Path:
+    """What lies here becomes output.tar.gz."""
+    return Path(environ.get("SM_OUTPUT_DATA_DIR") or base / "output/data")
+
+
+def resolve(environ: Mapping[str, str] = os.environ, folders: tuple[Path, ...] = ()) -> tuple[Config, list[str]]:
+    """The settings of this job, and remarks about them. ``folders``: where its config file may lie.
+
+    ``data.root`` is the channel's folder, or lies in it where the job gives a relative one.
+    """
+    import yaml
+
+    from segtrain.config import load_config
+
+    base = base_folder(environ)
+    name, found = settings(base)
+    path = config_path(name, folders or (Path.cwd(),)) if name else None
+    try:
+        written = (yaml.safe_load(path.read_text(encoding="utf-8")) or {}) if path else {}
+    except yaml.YAMLError:
+        written = {}  # load_config says it better
+    section = written.get("data") if isinstance(written, dict) else None
+    layout = decoded(found.get("data.layout")) or (section or {}).get("layout", "scenes")
+    remarks = []
+    place = channel(base, environ) if not Path(str(decoded(found.get("data.root", "")))).is_absolute() else None
+    if place is not None and layout == "scenes":
+        remarks.append(
+            f"data.layout=scenes draws its own images: what lies in {place} is not used; set data.layout to use it"
+        )
+    elif place is not None:
+        found["data.root"] = json.dumps(str(place / str(decoded(found.get("data.root", "")))))
+    found.setdefault("out", json.dumps(str(run_folder(base))))
+    return load_config(path, [f"{key}={text}" for key, text in found.items()]), remarks

@@ -1,0 +1,96 @@
+"""What does a process of a SageMaker job leave behind: why it failed, or the model, the scores and the journal?"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from segtrain.errors import SegtrainError
+
+LONGEST = 1024  # characters of the failure text that DescribeTrainingJob shows as FailureReason
+LOST = "has lost another rank"  # of segtrain.parallel.failure: a consequence, not a cause
+_PACKAGE = Path(__file__).parents[1]
+
+
+def cause(error: BaseException) -> str:
+    """One line. An error of segtrain's says what to do; of any other: its kind, its text, and where it came up."""
+    text = " ".join(str(error).split())
+    if isinstance(error, SegtrainError):
+        return text
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename).is_relative_to(_PACKAGE)] or frames
+    where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno}, in {own[-1].name})" if own else ""
+    kind = type(error).__name__
+    return f"{kind}: {shortened(text, LONGEST - 400)}{where}" if text else f"{kind}{where}"
+
+
+def shortened(text: str, most: int = LONGEST) -> str:
+    """Begin and end of a long text: the end often holds the cure."""
+    if len(text) <= most:
+        return text
+    head = (most - 5) * 2 // 3
+    return f"{text[:head]} ... {text[len(text) - (most - 5 - head) :]}"
+
+
+def write_failure(text: str, places: list[Path]) -> None:
+    """Into each file, unless another process of the host told its cause already. A full disk keeps nobody from ending."""
+    content = shortened(" ".join(text.split())).encode()
+    for place in places:
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if place.is_file() and LOST in place.read_text(errors="replace") and LOST not in text:
+                place.unlink(missing_ok=True)
+            descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+        except OSError:
+            continue
+
+
+def keep_journal(run_dir: Path, output: Path) -> None:
+    """Journal, config, pictures and reports into ``output``, so that output.tar.gz has them; checkpoints stay where they are."""
+    if run_dir.is_relative_to(output):
+        return
+    try:
+        shutil.copytree(run_dir, output, dirs_exist_ok=True, ignore=shutil.ignore_patterns("checkpoints", ".*"))
+    except (OSError, shutil.Error) as error:
+        raise SegtrainError(f"cannot copy {run_dir} to {output}: {error}: raise volume_gb of the job") from None
+
+
+def keep_model(run_dir: Path, model: Path, *, onnx: bool, say: Callable[[str], None]) -> None:
+    """Weights (the best) into ``model``, and what explains them into its folder run. ONNX where its packages are and it works.
+
+    config.yaml does not lie beside the weights: with it the folder would pass for a run, whose checkpoints are missing.
+    Raises SegtrainError where the weights cannot be written.
+    """
+    from segtrain.infer.export import export
+    from segtrain.observe.journal import curve, read_journal
+    from segtrain.observe.runs import read_run
+
+    try:
+        done = export(run_dir, model, ("safetensors", "onnx") if onnx else ("safetensors",))
+    except SegtrainError as error:
+        if not onnx:
+            raise
+        say(f"no model.onnx: {error}")
+        done = export(run_dir, model, ("safetensors",))
+    beside = model / "run"
+    try:
+        beside.mkdir(exist_ok=True)
+        for name in ("config.yaml", "labels.json", "journal.jsonl"):
+            if (run_dir / name).is_file():
+                shutil.copy2(run_dir / name, beside / name)
+        last = curve(read_journal(run_dir, say=lambda _: None), "eval")[-1:]
+        content = {**read_run(run_dir), **({"scores": last[0]["scores"]} if last else {})}
+        (beside / "scores.json").write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise SegtrainError(
+            f"cannot write to {beside}: {error.strerror or error}: raise volume_gb of the job"
+        ) from None
+    say(
+        f"model     {', '.join(path.name for path in done.files)}, and the run's config, labels, journal and scores, in {model}"
+    )

@@ -1,0 +1,177 @@
+"""What does one process of a SageMaker job do? Read the container's files, train as one rank, leave the model or the cause.
+
+It is the same under AWS's toolkit (torchrun, mpirun with smddprun, or alone) and in a bare container, and takes no arguments.
+Imports are made late: whatever is missing in the image, the failure text says it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Union
+
+from segtrain.errors import EXIT_RESUMABLE, SegtrainError
+from segtrain.parallel.sagemaker_hosts import Hosts, base_folder, read_hosts, resource_config
+from segtrain.platforms import container, outcome
+
+if TYPE_CHECKING:
+    from segtrain.config import Config
+    from segtrain.parallel.cluster import Cluster
+
+PORT = "7777"  # AWS's toolkit sets it for torchrun, and under mpirun for the ranks of the first host alone
+LITTLE_SHM = 512 * 2**20
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code: 0 when the run is done, and when it stopped by a signal with its state saved. ``argv`` is not looked at:
+    the toolkit writes the hyperparameters there a second time, in other words."""
+    base = base_folder()
+    os.environ.setdefault("GOMP_SPINCOUNT", "0")  # see cli.py
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError):
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # CloudWatch gets lines when they are said
+    hosts: Union[Hosts, None] = None
+    with reachable(ranks_folder(base)) as received:
+        try:
+            hosts = read_hosts(resource_config())
+            return _work(base, hosts, received)
+        except Exception as error:
+            return _failed(error, base, hosts)
+
+
+def ranks_folder(base: Path) -> Path:
+    """Where entrypoint.sh looks for processes to signal. mpirun hands no variable to other hosts: the default is the same."""
+    return Path(os.environ.get("SEGTRAIN_RANKS") or base / "segtrain-ranks")
+
+
+@contextlib.contextmanager
+def reachable(ranks: Path) -> Iterator[list[int]]:
+    """From here on a stop reaches this process: as SIGTERM, kept in the yielded list, or as the flag that came before.
+
+    Without entrypoint.sh there is no folder, and a SIGTERM must find its way by itself.
+    """
+    received: list[int] = []
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, remember)
+    mark = ranks / f"{os.getpid()}.pid"
+    if ranks.is_dir():
+        mark.write_text(f"{os.getpid()}\n")
+        if (ranks / "stop").exists():  # after the PID is there: entrypoint.sh sets the flag, then looks for PIDs
+            received.append(signal.SIGTERM)
+    try:
+        yield received
+    finally:
+        mark.unlink(missing_ok=True)
+
+
+def _work(base: Path, hosts: Hosts, received: list[int]) -> int:
+    if not hosts.trains:
+        print(
+            f"host {hosts.current} is of the group {hosts.group!r}: {', '.join(hosts.training)} train, nothing to do here"
+        )
+        return 0
+    from segtrain.parallel.cluster import discover
+    from segtrain.train.loop import train
+
+    if "OMPI_COMM_WORLD_RANK" in os.environ and "RANK" not in os.environ:
+        os.environ.setdefault("MASTER_ADDR", hosts.training[0])
+        os.environ.setdefault("MASTER_PORT", PORT)
+    cluster = discover()
+    config, remarks = container.resolve(folders=(Path.cwd(), Path(__file__).parents[2]))
+    if cluster.local_rank == 0:
+        _introduce(config, cluster, hosts, remarks)
+    code = train(config, cluster, received)
+    if code not in (0, EXIT_RESUMABLE):
+        return code
+    if cluster.rank == 0:
+        _keep(config, base, stopped=code == EXIT_RESUMABLE)
+    return 0
+
+
+def _introduce(config: Config, cluster: Cluster, hosts: Hosts, remarks: list[str]) -> None:
+    """What differs from host to host, said once on each."""
+    last = cluster.rank + cluster.local_world_size - 1
+    kind = f"{hosts.type}, group {hosts.group}" if hosts.group else hosts.type
+    print(
+        f"host {hosts.current} ({kind}): ranks {cluster.rank} to {last} of {cluster.world_size} by {cluster.source}, "
+        f"rank 0 at {cluster.master_addr}:{cluster.master_port}, interface {hosts.interface or '(not said)'}"
+    )
+    print(f"  data {config.data.root or '(generated)'}, run folder {config.run_dir}, {_room(config.run_dir)}")
+    for remark in [*remarks, *shm_remarks(config, cluster.local_world_size)]:
+        print(f"  {remark}")
+
+
+def _room(folder: Path) -> str:
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    return f"{shutil.disk_usage(there).free / 2**30:.1f} GiB free"
+
+
+def shm_remarks(config: Config, local_ranks: int, shm: Path = Path("/dev/shm")) -> list[str]:
+    """How much shared memory the container has, and who goes without: SageMaker has no setting for it.
+
+    Batches of worker processes need none where the kernel has memfd_create; NCCL does, between GPUs without a direct link.
+    """
+    if not shm.is_dir():
+        return [f"no {shm}"]
+    usage = shutil.disk_usage(shm)
+    images = config.train.batch_size // config.train.accumulate
+    height, width = config.data.crop
+    need = (
+        images * height * width * 4 * config.data.prefetch
+    )  # uint8: three colours and a mask; of all ranks of the job
+    line = f"/dev/shm: {usage.free / 2**20:.0f} of {usage.total / 2**20:.0f} MiB free, {need / 2**20:.0f} MiB of batches are ahead"
+    if hasattr(os, "memfd_create"):
+        line += ", which lie elsewhere (memfd)"
+    remarks = [line]
+    if local_ranks > 1 and usage.free < LITTLE_SHM and "NCCL_SHM_DISABLE" not in os.environ:
+        os.environ["NCCL_SHM_DISABLE"] = "1"
+        remarks.append("so little of /dev/shm can stop NCCL: it goes without (NCCL_SHM_DISABLE=1; set it to 0 to try)")
+    return remarks
+
+
+def _keep(config: Config, base: Path, stopped: bool) -> None:
+    """Rank 0, at the end. A stopped job has two minutes in all, and its checkpoints already: what fails then is only said."""
+    from segtrain.train import checkpoint
+
+    try:
+        outcome.keep_journal(config.run_dir, container.output_folder(base))
+        if checkpoint.checkpoints(config.run_dir):
+            outcome.keep_model(config.run_dir, container.model_folder(base), onnx=not stopped, say=print)
+    except SegtrainError as error:
+        if not stopped:
+            raise
+        print(f"no model of the stopped run: {error}", file=sys.stderr)
+    if stopped:
+        print(
+            f"stopped: the state is saved in {config.run_dir}, and a job with the same checkpoints goes on from there"
+        )
+
+
+def _failed(error: Exception, base: Path, hosts: Hosts | None) -> int:
+    """Leave the cause where SageMaker looks for it, and where entrypoint.sh does: old toolkits overwrite the former."""
+    rank = next((os.environ[key] for key in ("RANK", "OMPI_COMM_WORLD_RANK") if key in os.environ), "0")
+    host = f"{hosts.current} ({hosts.type})" if hosts else socket.gethostname()
+    text = f"rank {rank} on {host}: {outcome.cause(error)}"
+    ranks = ranks_folder(base)
+    outcome.write_failure(text, [base / "output/failure", *([ranks / "failure"] if ranks.is_dir() else [])])
+    if not isinstance(error, SegtrainError):
+        traceback.print_exception(type(error), error, error.__traceback__)
+        print(f"error: {text}", file=sys.stderr)
+        return 1
+    local = next((os.environ[key] for key in ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK") if key in os.environ), "0")
+    if not error.silent and (error.silent is False or local == "0"):
+        print(f"error: {text}", file=sys.stderr)
+    return error.exit_code
