@@ -6,53 +6,23 @@ in the images of torch 2.0 to 2.5 alone, and from its version 2.3.0 on refuses o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 
 from launch.aws.instances import INSTANCES, SMDDP_TYPES, SMDDP_TYPES_FROM, Instance, like, nearest
+from launch.aws.regions import ACCOUNT, ACCOUNTS, ACCOUNTS_FROM, OFFERED_FROM, offered, regions_of
 from launch.findings import Finding
 
 STRATEGIES = ("single", "ddp", "fsdp", "dp", "smddp")
 OLDEST_TORCH = (2, 0, 1)  # segtrain's own floor (pyproject.toml)
 SMDDP_CHECKS_TYPE = (2, 3, 0)  # from this SMDDP on, import fails on other types than SMDDP_TYPES
 
-# Registry accounts by region where it is not the common one: sagemaker 2.257.7, image_uri_config/pytorch.json.
-ACCOUNT = "763104351884"
-COMMON_REGIONS = (
-    "ap-northeast-1 ap-northeast-2 ap-south-1 ap-southeast-1 ap-southeast-2 ca-central-1 eu-central-1 eu-north-1 eu-west-1 "
-    "eu-west-2 eu-west-3 sa-east-1 us-east-1 us-east-2 us-west-1 us-west-2"
-).split()
-OTHER_ACCOUNTS = {
-    "af-south-1": "626614931356",
-    "ap-east-1": "871362719292",
-    "ap-east-2": "975050140332",
-    "ap-northeast-3": "364406365360",
-    "ap-south-2": "772153158452",
-    "ap-southeast-3": "907027046896",
-    "ap-southeast-4": "457447274322",
-    "ap-southeast-5": "550225433462",
-    "ap-southeast-6": "633930458069",
-    "ap-southeast-7": "590183813437",
-    "ca-west-1": "204538143572",
-    "cn-north-1": "727897471807",
-    "cn-northwest-1": "727897471807",
-    "eu-central-2": "380420809688",
-    "eu-south-1": "692866216735",
-    "eu-south-2": "503227376785",
-    "il-central-1": "780543022126",
-    "me-central-1": "914824155844",
-    "me-south-1": "217643126080",
-    "mx-central-1": "637423239942",
-    "us-gov-east-1": "446045086412",
-    "us-gov-west-1": "442386744353",
-}
-ACCOUNTS = {**{region: ACCOUNT for region in COMMON_REGIONS}, **OTHER_ACCOUNTS}
-ACCOUNTS_FROM = "sagemaker 2.257.7, image_uri_config/pytorch.json, read 2026-11-21"
-
 
 @dataclass(frozen=True)
 class Image:
-    """``arches``: what the torch inside was built for, () for CPU; ``patched_until``: AWS's end of patches, None: not given."""
+    """``arches``: the GPUs that the torch inside has code for, () for CPU; ``cuda``: the image's, "" for CPU; ``smddp``: its
+    version in the image; ``patched_until``: AWS's end of patches, None: not known.
+    """
 
     repository: str
     tag: str
@@ -70,18 +40,36 @@ class Choice:
     image: Image | None  # None: a wanted image that is not in the table
     uri: str
     why: str
-    findings: tuple[Finding, ...] = ()
+    findings: list[Finding] = field(default_factory=list)
 
 
 DLC = "aws/deep-learning-containers"
-TO_90 = ("sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90")
-CU128 = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
+# What the torch inside has code for: PyTorch's own lists by CUDA version (RELEASE.md and .ci/manywheel/build_cuda.sh;
+# pytorch#157517, #172663, #182849, #197555), for the images up to 2.6 as far as TORCH_CUDA_ARCH_LIST of their Dockerfile
+# agrees: AWS built those itself.
+CU117 = ("sm_70", "sm_75", "sm_80", "sm_86")
+CU118_TO_126 = (*CU117, "sm_90")
+CU128 = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")  # and CUDA 13: torch 2.13 is that of the cu130 index
 CU129 = ("sm_70", *CU128)
+PATCHED = {  # AWS's end of patches: docs/src/legacy/legacy_support.yml and docs/src/data/pytorch-training
+    "1.13.1": date(2024, 10, 28),
+    "2.0.1": date(2024, 3, 15),
+    "2.1.0": date(2024, 10, 4),
+    "2.2.0": date(2025, 1, 30),
+    "2.3.0": date(2025, 4, 24),
+    "2.4.0": date(2025, 7, 24),
+    "2.5.1": date(2025, 10, 29),
+    "2.6.0": date(2026, 1, 29),
+    "2.7.1": date(2026, 4, 23),
+    "2.8.0": date(2026, 8, 6),
+    "2.9.0": date(2026, 10, 15),
+    "2.10.0": date(2027, 1, 21),
+}
 
 
 def _gpu(tag: str, torch: str, python: str, cuda: str, arches: tuple[str, ...], smddp: str | None = None) -> Image:
     source = f"{DLC} b872b749 (2026-07-31), pytorch/training/docker"
-    return Image("pytorch-training", tag, torch, python, cuda, arches, smddp, PATCHED.get(torch), source)
+    return Image("pytorch-training", tag, torch, python, cuda, arches, smddp, PATCHED[torch], source)
 
 
 def _al2023(tag: str, torch: str, cuda: str, until: date) -> Image:
@@ -89,13 +77,6 @@ def _al2023(tag: str, torch: str, cuda: str, until: date) -> Image:
     return Image("pytorch", tag, torch, "3.12", cuda, CU128 if cuda else (), None, until, source)
 
 
-PATCHED = {
-    "2.6.0": date(2026, 1, 29),
-    "2.7.1": date(2026, 4, 23),
-    "2.8.0": date(2026, 8, 6),
-    "2.9.0": date(2026, 10, 15),
-    "2.10.0": date(2027, 1, 21),
-}
 IMAGES: tuple[Image, ...] = (  # newest first
     _al2023("2.13-cu133-amzn2023-sagemaker", "2.13.0", "13.3", date(2027, 7, 20)),
     _al2023("2.13-cpu-amzn2023-sagemaker", "2.13.0", "", date(2027, 7, 20)),
@@ -107,14 +88,14 @@ IMAGES: tuple[Image, ...] = (  # newest first
     _gpu("2.9.0-gpu-py312", "2.9.0", "3.12", "13.0", CU128),
     _gpu("2.8.0-gpu-py312", "2.8.0", "3.12", "12.9", CU129),
     _gpu("2.7.1-gpu-py312", "2.7.1", "3.12", "12.8", CU128),
-    _gpu("2.6.0-gpu-py312", "2.6.0", "3.12", "12.6", TO_90),
-    _gpu("2.5.1-gpu-py311", "2.5.1", "3.11", "12.4", TO_90, "2.6.0"),
-    _gpu("2.4.0-gpu-py311", "2.4.0", "3.11", "12.4", TO_90, "2.5.0"),
-    _gpu("2.3.0-gpu-py311", "2.3.0", "3.11", "12.1", TO_90, "2.3.0"),
-    _gpu("2.2.0-gpu-py310", "2.2.0", "3.10", "12.1", TO_90, "2.2.0"),
-    _gpu("2.1.0-gpu-py310", "2.1.0", "3.10", "12.1", TO_90, "2.1.0"),
-    _gpu("2.0.1-gpu-py310", "2.0.1", "3.10", "11.8", TO_90, "2.0.1"),
-    _gpu("1.13.1-gpu-py39", "1.13.1", "3.9", "11.7", TO_90, "1.7.0"),
+    _gpu("2.6.0-gpu-py312", "2.6.0", "3.12", "12.6", CU118_TO_126),
+    _gpu("2.5.1-gpu-py311", "2.5.1", "3.11", "12.4", CU118_TO_126, "2.6.0"),
+    _gpu("2.4.0-gpu-py311", "2.4.0", "3.11", "12.4", CU118_TO_126, "2.5.0"),
+    _gpu("2.3.0-gpu-py311", "2.3.0", "3.11", "12.1", CU118_TO_126, "2.3.0"),
+    _gpu("2.2.0-gpu-py310", "2.2.0", "3.10", "12.1", CU118_TO_126, "2.2.0"),
+    _gpu("2.1.0-gpu-py310", "2.1.0", "3.10", "12.1", CU118_TO_126, "2.1.0"),
+    _gpu("2.0.1-gpu-py310", "2.0.1", "3.10", "11.8", CU118_TO_126, "2.0.1"),
+    _gpu("1.13.1-gpu-py39", "1.13.1", "3.9", "11.7", CU117, "1.7.0"),
 )
 
 
@@ -155,12 +136,12 @@ def choose(instance_type: str, strategy: str, region: str, wanted: str = "", tod
     if wanted:
         image = find(wanted)
         findings += _about_wanted(image, wanted, instance, strategy, today)
-        return Choice(image, wanted, "asked for", tuple(findings))
+        return Choice(image, wanted, "asked for", findings)
     if instance is None:
         image = next(one for one in IMAGES if one.arches)
-        return Choice(image, uri(image, region), "the newest, as the type is not known", tuple(findings))
+        return Choice(image, uri(image, region), "the newest, as the type is not known", findings)
     image, why = _pick(instance, strategy, today)
-    return Choice(image, uri(image, region), why, tuple(findings + _about_age(image, today)))
+    return Choice(image, uri(image, region), why, findings + _about_age(image, today))
 
 
 def _pick(instance: Instance, strategy: str, today: date) -> tuple[Image, str]:
@@ -197,19 +178,33 @@ def _about_type(name: str, instance: Instance | None, strategy: str, region: str
         others = "; ".join(describe(one, instance) for one in nearest(name))
         message = f"type {name} is retired: EC2 does not offer it any more, so SageMaker is likely to refuse the job or never to start it"
         findings.append(Finding("warning", "retired-type", message, f"--type one of: {others}", instance.retired))
-    if strategy == "smddp" and not instance.smddp:
-        findings.append(_smddp_type(instance))
+    elif offered(name, region) is False:
+        message = f"type {name}: EC2 does not offer it in {region}, so SageMaker cannot start it there"
+        findings.append(
+            Finding("warning", "region-type", message, f"--region one of {', '.join(regions_of(name))}", OFFERED_FROM)
+        )
+    if strategy == "smddp":
+        findings += _smddp_type(instance)
     return findings
 
 
-def _smddp_type(instance: Instance) -> Finding:
+def _smddp_type(instance: Instance) -> list[Finding]:
     listed = ", ".join(SMDDP_TYPES)
     cure = "--strategy ddp (NCCL), or --type ml.p4d.24xlarge"
+    source = SMDDP_TYPES_FROM
     if instance.name == "ml.p3.16xlarge":
-        message = f"strategy smddp: ml.p3.16xlarge is no longer listed for SMDDP (listed: {listed}); its versions from 2.3.0 on refuse it"
-        return Finding("warning", "smddp-type", message, cure, f"{SMDDP_TYPES_FROM}; listed last on 2023-02-18")
-    message = f"strategy smddp: SMDDP does not support {instance.name} (it does: {listed})"
-    return Finding("error", "smddp-type", message, cure, SMDDP_TYPES_FROM)
+        message = (
+            f"strategy smddp: {instance.name} is no longer listed for SMDDP (listed: {listed}); "
+            f"SMDDP {'.'.join(map(str, SMDDP_CHECKS_TYPE))} and later refuse it at import"
+        )
+        return [Finding("warning", "smddp-type", message, cure, f"{source}; listed last on 2023-02-18")]
+    if not instance.smddp:
+        message = f"strategy smddp: SMDDP does not support {instance.name} (it does: {listed})"
+        return [Finding("error", "smddp-type", message, cure, source)]
+    if instance.arch == "sm_70":
+        message = f"strategy smddp: SMDDP still runs on {instance.name}, but AWS has stopped optimizing it for P3"
+        return [Finding("note", "smddp-type", message, "", source)]
+    return []
 
 
 def _about_wanted(
@@ -254,16 +249,17 @@ def _unfit(image: Image, instance: Instance) -> Finding:
 def _about_age(image: Image, today: date) -> list[Finding]:
     if image.patched_until and image.patched_until >= today:
         return []
-    since = f"since {image.patched_until}" if image.patched_until else "any more"
-    message = f"image {image.tag}: AWS patches it no longer ({since}): security holes stay open"
+    since = f" since {image.patched_until}" if image.patched_until else ""
+    message = f"image {image.tag}: AWS has not patched it{since}, security holes stay open"
     return [Finding("warning", "image-unpatched", message, "", image.source)]
 
 
 def describe(one: Instance, asked: Instance | None = None) -> str:
     """A type in a line: GPUs, memory, price and speed where they are known."""
-    parts = [f"{one.gpus} x {one.gpu} {one.gpu_memory_gb} GB" if one.gpus else f"{one.vcpus} vCPUs"]
+    gpu = one.gpu.partition("-")[0]  # A100-40GB is an A100
+    parts = [f"{one.gpus} x {gpu} {one.gpu_memory_gb} GB" if one.gpus else f"{one.vcpus} vCPUs"]
     if one.price is not None:
-        parts.append(f"${one.price:g}/h")
+        parts.append(f"${one.price:.2f}/h")
     if one.speed is not None and asked is not None and asked.speed:
         parts.append(f"about {one.speed / asked.speed:.1f} x the speed")
     return f"{one.name} ({', '.join(parts)})"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
+from math import log
 
 from launch.aws.prices import PRICES, PRICES_DATED
 
@@ -28,7 +29,8 @@ SMDDP_TYPES = ("ml.p3dn.24xlarge", "ml.p4d.24xlarge", "ml.p4de.24xlarge")
 class Instance:
     """``gpu_memory_gb`` is of one GPU; ``arch`` is CUDA's, "" without a GPU; ``network_gbit`` is the burst where EC2 says
     "up to"; ``nvme_gb`` 0: EBS only; ``price`` is $/h of an on-demand training job in us-east-1, None where no source is
-    known; ``speed`` is that of training on all its GPUs, 8 V100 = 1.0, None where no measurement is known.
+    known; ``speed`` is that of training on all its GPUs, 8 V100 = 1.0, None where no measurement is known; ``source`` is
+    that of the sizes.
     """
 
     name: str
@@ -68,8 +70,20 @@ GPUS: dict[str, tuple[str, int]] = {
     "RTX PRO 4500": ("sm_120", 32),
 }
 
-# Training speed of one GPU, 1 V100 = 1.0.
-SPEEDS: dict[str, tuple[float, str]] = {}
+# Training speed of one GPU, V100 16 GB = 1.0: the geometric mean of ResNet-50 and SSD, mixed precision, images a second
+# on one GPU (V100: 833 and 229). On H100 and up the software is newer. Several GPUs are counted as so many times one.
+SPEEDS_FROM = (
+    "lambdal/deeplearning-benchmark aa5addb6 (2025-12-17), pytorch/results and pytorch-train-throughput*-fp16.csv"
+)
+SPEEDS: dict[str, float] = {
+    "V100": 1.0,
+    "V100-32GB": 1.0,  # the same chip with more memory
+    "A100-40GB": 1.80,  # SXM4: 1455 and 422
+    "A100-80GB": 1.95,  # SXM4: 1582 and 458
+    "H100": 3.56,  # SXM5: 2791 and 866
+    "H200": 3.91,  # SXM: 3079 and 946
+    "B200": 4.07,  # 3076 and 1025
+}
 
 # type, GPUs, GPU, vCPUs, memory GB, NVMe GB, network Gbit/s, EFA
 _ROWS = """
@@ -166,7 +180,6 @@ def _instance(row: str) -> Instance:
     gpu = "" if gpu == "-" else gpu.replace("_", " ")
     arch, gpu_memory = GPUS[gpu]
     price, price_source = PRICES.get(name, (None, ""))
-    one = SPEEDS.get(gpu)
     p3 = name.startswith("ml.p3.")
     return Instance(
         name=name,
@@ -183,7 +196,7 @@ def _instance(row: str) -> Instance:
         price=price,
         price_source=price_source,
         retired=P3_RETIRED if p3 else "",
-        speed=round(int(gpus) * one[0] / 8, 2) if one else None,
+        speed=round(int(gpus) * SPEEDS[gpu] / 8, 2) if gpu in SPEEDS else None,
         source=P3_SIZES_FROM if p3 else SIZES_FROM,
     )
 
@@ -198,32 +211,31 @@ def like(name: str, count: int = 3) -> list[str]:
 
 
 def nearest(name: str, count: int = 4) -> list[Instance]:
-    """Living types to take in place of ``name``: as many GPUs or the next fewer, no less memory a GPU; nearest speed first.
+    """Living types to take in place of ``name``: one of each GPU, as near in GPUs as there is, with no less memory a GPU.
 
-    Types of unknown speed come after those of known speed, in the order of GPU memory.
+    The nearest price comes first; without prices, the nearest number of GPUs. In place of a retired type no other one of
+    its architecture is named: that will go as well.
     """
     asked = INSTANCES[name]
-    living = [
-        one
-        for one in INSTANCES.values()
-        if not one.retired
-        and one.name != name
-        and bool(one.gpus) == bool(asked.gpus)
-        and one.gpu_memory_gb >= asked.gpu_memory_gb
-    ]
-    best: dict[str, Instance] = {}  # one a GPU: that with the nearest number of GPUs (vCPUs where there is none)
-    for one in living:
+    best: dict[str, Instance] = {}
+    for one in INSTANCES.values():
         key = one.gpu or one.name
-        if key not in best or _apart(one, asked) < _apart(best[key], asked):
+        if _could_replace(one, asked) and (key not in best or _apart(one, asked) < _apart(best[key], asked)):
             best[key] = one
     return sorted(best.values(), key=lambda one: _rank(one, asked))[:count]
 
 
-def _apart(one: Instance, asked: Instance) -> tuple[int, int]:
-    return abs(one.gpus - asked.gpus), abs(one.vcpus - asked.vcpus)
+def _could_replace(one: Instance, asked: Instance) -> bool:
+    if one.retired or one.name == asked.name or bool(one.gpus) != bool(asked.gpus):
+        return False
+    return one.gpu_memory_gb >= asked.gpu_memory_gb and not (asked.retired and one.arch == asked.arch)
 
 
-def _rank(one: Instance, asked: Instance) -> tuple[float, float, float]:
-    if one.speed is None or asked.speed is None:
-        return 1, _apart(one, asked)[0], one.gpu_memory_gb if one.gpus else _apart(one, asked)[1]
-    return 0, abs(one.speed - asked.speed), one.price or 0
+def _apart(one: Instance, asked: Instance) -> tuple[int, int, float]:
+    return abs(one.gpus - asked.gpus), abs(one.vcpus - asked.vcpus), one.price or 0
+
+
+def _rank(one: Instance, asked: Instance) -> tuple[float, ...]:
+    if one.price is None or asked.price is None:
+        return 1, *_apart(one, asked)
+    return 0, abs(log(one.price / asked.price)), 0, 0
