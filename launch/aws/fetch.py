@@ -1,0 +1,111 @@
+"""What did a job leave in S3, and how does it get here? Its model, its report and its system profile, into one folder."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from launch.aws.cloud import Clients, split_uri
+from launch.aws.cures import code_of, explain
+
+_PARALLEL = 8  # small files of a profile at once
+
+
+def fetch(clients: Clients, job: Mapping[str, Any], folder: Path, say: Callable[[str], None]) -> bool:
+    """``model/`` from model.tar.gz, ``output/`` from output.tar.gz (report, pictures), ``profile/``. False where one that
+    is there could not be read; what is not there is said."""
+    place = f"{job['OutputDataConfig']['S3OutputPath'].rstrip('/')}/{job['TrainingJobName']}"
+    model = job.get("ModelArtifacts", {}).get("S3ModelArtifacts") or f"{place}/output/model.tar.gz"
+    archives = {"model": model, "output": f"{place}/output/output.tar.gz"}
+    whole = True
+    for name, uri in archives.items():
+        try:
+            files = _archive(clients, uri, folder / name)
+            say(
+                f"{name:<8} {folder / name}: {files} files"
+                if files is not None
+                else f"{name:<8} none: the job left no {uri}"
+            )
+        except Exception as error:
+            whole = False
+            say(f"{name:<8} not fetched: {_words(error, uri)}; by hand: aws s3 cp {uri} .")
+    profiler = job.get("ProfilerConfig", {})
+    if profiler.get("DisableProfiler") or "S3OutputPath" not in profiler:
+        return whole
+    uri = f"{profiler['S3OutputPath'].rstrip('/')}/{job['TrainingJobName']}/profiler-output/"
+    try:
+        files = _tree(clients, uri, folder / "profile")
+        say(f"profile  {folder / 'profile'}: {files} files" if files else f"profile  none: nothing is at {uri}")
+    except Exception as error:
+        say(f"profile  not fetched: {_words(error, uri)}; by hand: aws s3 sync {uri} profile")
+        return False
+    return whole
+
+
+def _words(error: Exception, uri: str) -> str:
+    return f"{error}" if isinstance(error, (OSError, tarfile.TarError, ValueError)) else str(explain(error, uri))
+
+
+def _download(clients: Clients, bucket: str, key: str, target: Path) -> None:
+    """Whole or not at all."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(target.name + ".part")
+    try:
+        clients.s3.download_file(bucket, key, str(partial))
+        os.replace(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _archive(clients: Clients, uri: str, target: Path) -> int | None:
+    """Fetch and unpack; the number of files, or None where S3 has no such object."""
+    bucket, key = split_uri(uri)
+    archive = target.with_name(target.name + ".tar.gz")
+    try:
+        _download(clients, bucket, key, archive)
+    except Exception as error:
+        if code_of(error) in ("404", "NoSuchKey"):
+            return None
+        raise
+    try:
+        return unpack(archive, target)
+    finally:
+        archive.unlink()
+
+
+def unpack(archive: Path, target: Path) -> int:
+    """Plain files only, none outside ``target``: an archive is what the training wrote, links and all."""
+    count = 0
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            path = PurePosixPath(member.name)
+            if path.is_absolute() or ".." in path.parts:
+                raise ValueError(
+                    f"{archive.name} holds {member.name!r}, which points outside the folder: not unpacked further"
+                )
+            source = tar.extractfile(member) if member.isfile() else None
+            if source is None:
+                continue
+            place = target / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with place.open("wb") as stream:
+                while block := source.read(1 << 20):
+                    stream.write(block)
+            count += 1
+    return count
+
+
+def _tree(clients: Clients, uri: str, target: Path) -> int:
+    bucket, prefix = split_uri(uri)
+    pages = clients.s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+    keys = [entry["Key"] for page in pages for entry in page.get("Contents", []) if not entry["Key"].endswith("/")]
+    for key in keys:
+        if ".." in PurePosixPath(key[len(prefix) :]).parts:
+            raise ValueError(f"the key {key!r} points outside the folder")
+    with ThreadPoolExecutor(_PARALLEL) as pool:
+        list(pool.map(lambda key: _download(clients, bucket, key, target / key[len(prefix) :]), keys))
+    return len(keys)

@@ -1,0 +1,75 @@
+"""What do the hosts of a job print? Their CloudWatch streams, read on from where the last look ended."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+GROUP = "/aws/sagemaker/TrainingJobs"
+_HOST = re.compile(r"/(.+?)-\d+$")  # NAME/algo-1-1795284314
+_NUMBER = re.compile(r"(\d+)")
+
+
+@dataclass(frozen=True)
+class Line:
+    stream: str
+    host: str
+    text: str
+
+
+@dataclass
+class Logs:
+    """``read`` gives what is new; a start after an interruption has new streams, which are found by themselves."""
+
+    client: Any
+    job: str
+    _tokens: dict[str, str] = field(default_factory=dict)  # stream -> where to read on
+
+    def read(self) -> list[Line]:
+        """New lines, host by host, each host's in their order. Nothing before the first host has printed."""
+        try:
+            pages = self.client.get_paginator("describe_log_streams").paginate(
+                logGroupName=GROUP, logStreamNamePrefix=f"{self.job}/"
+            )
+            streams = [stream["logStreamName"] for page in pages for stream in page["logStreams"]]
+        except self.client.exceptions.ResourceNotFoundException:
+            return []  # the first job of an account: no group yet
+        return [line for stream in sorted(streams, key=natural) for line in self._rest(stream)]
+
+    def _rest(self, stream: str) -> list[Line]:
+        found: list[Line] = []
+        match = _HOST.search(stream)
+        host = match[1] if match else stream
+        while True:
+            token = self._tokens.get(stream)
+            place = {"nextToken": token} if token else {}
+            page = self.client.get_log_events(logGroupName=GROUP, logStreamName=stream, startFromHead=True, **place)
+            for event in page["events"]:
+                # A bar that is drawn over itself: only its last state.
+                text = event["message"].rstrip("\r\n").rsplit("\r", 1)[-1]
+                found.append(Line(stream, host, text))
+            self._tokens[stream] = page["nextForwardToken"]
+            if page["nextForwardToken"] == token:  # the same place again: the end, for now
+                return found
+
+
+def natural(name: str) -> list[int | str]:
+    """A key that sorts algo-10 after algo-2."""
+    return [int(part) if part.isdigit() else part for part in _NUMBER.split(name)]
+
+
+def keep(lines: Sequence[Line], folder: Path, begun: set[str]) -> None:
+    """Append to ``folder``, one file a stream; a file of an earlier look is begun anew, for streams are read from their head."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for stream in dict.fromkeys(line.stream for line in lines):
+        text = "".join(f"{line.text}\n" for line in lines if line.stream == stream)
+        with log_file(folder, stream).open("a" if stream in begun else "w", encoding="utf-8") as target:
+            target.write(text)
+        begun.add(stream)
+
+
+def log_file(folder: Path, stream: str) -> Path:
+    return folder / (stream.rsplit("/", 1)[-1] + ".log")

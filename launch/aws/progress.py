@@ -1,0 +1,113 @@
+"""How far is the training, how fast, and what has it cost? Read from segtrain's own lines and from DescribeTrainingJob."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+# The lines of segtrain/observe/console.py, and of the one after an evaluation; launchers may write before them.
+_STEP = re.compile(r"\bstep +(\d+)/(\d+)\b")
+_LOSS = re.compile(r"\bloss +(\S+)")
+_SPEED = re.compile(r"([\d.]+) img/s")
+_LEFT = re.compile(r"\bETA +(.+?)\s*$")
+_SCORE = re.compile(r"\bstep (\d+)  mIoU ([\d.]+)%")
+# What is paid for: from the start of the download to the end of the upload; not the wait for machines.
+BILLED = ("Downloading", "DownloadingTrainingImage", "Training", "Uploading", "Stopping", "Restarting")
+
+
+@dataclass(frozen=True)
+class Progress:
+    step: int = 0
+    total: int = 0
+    loss: str = ""
+    images_per_s: float = math.nan
+    left: str = ""  # as the training says it: "2h 05m"
+    miou: float = math.nan  # percent, of the last evaluation
+    scored: int = 0  # its step
+
+    def read(self, line: str) -> Progress:
+        """The progress after a line of the log; the same object where the line says nothing."""
+        if score := _SCORE.search(line):
+            return replace(self, miou=float(score[2]), scored=int(score[1]))
+        step, speed = _STEP.search(line), _SPEED.search(line)
+        if not step or not speed:
+            return self
+        loss, left = _LOSS.search(line), _LEFT.search(line)
+        return replace(
+            self,
+            step=int(step[1]),
+            total=int(step[2]),
+            loss=loss[1] if loss else "",
+            images_per_s=float(speed[1]),
+            left=left[1] if left else "",
+        )
+
+    def words(self) -> list[str]:
+        """The known parts of a status line."""
+        found = []
+        if self.total:
+            found = [f"step {self.step}/{self.total}", f"loss {self.loss}", f"{self.images_per_s:.1f} img/s"]
+        if math.isfinite(self.miou):
+            found.append(f"mIoU {self.miou:.2f}% (step {self.scored})")
+        if self.left:
+            found.append(f"ETA {self.left}")
+        return found
+
+
+def duration(seconds: float) -> str:
+    """``45s``, ``3m 20s``, ``2h 05m``."""
+    whole = max(0, round(seconds))
+    if whole >= 3600:
+        return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
+    return f"{whole // 60}m {whole % 60:02d}s" if whole >= 60 else f"{whole}s"
+
+
+def timestamp(moment: Any) -> float:
+    """Seconds since 1970 of what boto3 gives for a time."""
+    return float(moment.timestamp())
+
+
+def price_per_s(job: Mapping[str, Any], price: float | None = None) -> float | None:
+    """Dollars a second of all machines of a described job. ``price``: $/h of each, in the place of the table's."""
+    from launch.aws.instances import INSTANCES
+
+    resources, total = job["ResourceConfig"], 0.0
+    for group in resources.get("InstanceGroups") or [resources]:
+        known = INSTANCES.get(group["InstanceType"])
+        each = price if price is not None else known.price if known else None
+        if each is None:
+            return None
+        total += each * group["InstanceCount"]
+    return total / 3600
+
+
+def billed_s(job: Mapping[str, Any], now: float) -> float:
+    """Seconds that are paid for so far (before what spot takes off); the waits for machines are free."""
+    total = 0.0
+    for change in job.get("SecondaryStatusTransitions", []):
+        if change["Status"] in BILLED:
+            end = timestamp(change["EndTime"]) if "EndTime" in change else now
+            total += max(0.0, end - timestamp(change["StartTime"]))
+    return total
+
+
+def money(job: Mapping[str, Any], rate: float | None, now: float) -> str:
+    """``$3.42 so far``; "" where no price is known. Of a spot job the price is an upper bound until it ends."""
+    if rate is None:
+        return ""
+    bound = "at most " if job.get("EnableManagedSpotTraining") else ""
+    return f"{bound}${rate * billed_s(job, now):,.2f} so far"
+
+
+def bill(job: Mapping[str, Any], rate: float | None) -> str:
+    """What an ended job took and cost: seconds of training, seconds that are billed, what spot saved, dollars."""
+    if "BillableTimeInSeconds" not in job:
+        return "nothing is billed: no machine was started"
+    trained, billable = job.get("TrainingTimeInSeconds", 0), job["BillableTimeInSeconds"]
+    words = f"{duration(trained)} on the machines, {billable:,} billable seconds on each"
+    if job.get("EnableManagedSpotTraining") and trained:
+        words += f" (spot saved {100 * (1 - billable / trained):.0f}%)"
+    return words if rate is None else f"{words}, about ${rate * billable:,.2f}"
