@@ -1,0 +1,192 @@
+"""Can every data channel be mounted as described: addresses, FSx paths, reading modes, groups, and room on the disk?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from launch.aws.instances import INSTANCES
+from launch.aws.preflight.levels import API, error, note, s3_parts, warning
+from launch.aws.preflight.places import stands_for
+from launch.findings import Finding
+from launch.job import Channel, Job
+
+FSX_DOCS = "SageMaker developer guide, model-access-training-data, 2023-02-18"
+FASTFILE_DOCS = "SageMaker developer guide, model-access-training-data, 2023-02-18"
+NVME_DOCS = "ResourceConfig in the SageMaker API reference"
+SPARE_GB = 10  # beside the data: code, packages, checkpoints of a net, its model
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
+
+
+def channels(job: Job) -> Iterator[Finding]:
+    names = [channel.name for channel in job.data]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield error("channel-name", f"data: {name!r} is there twice", "give each channel its own name")
+    if len(names) > 20:
+        yield error("channel-count", f"data: {len(names)} channels; the service allows 20", "leave some out", API)
+    for channel in job.data:
+        if not _NAME.fullmatch(channel.name):
+            yield error(
+                "channel-name", f"data: {channel.name!r} is no name: letters, digits and . _ -, at most 64", "", API
+            )
+        yield from _file_system(channel) if channel.is_file_system else _s3(channel, job)
+    yield from _groups(job)
+    yield from _room(job)
+
+
+def _s3(channel: Channel, job: Job) -> Iterator[Finding]:
+    where = f"data.{channel.name}={channel.uri!r}"
+    parts = s3_parts(channel.uri)
+    if parts is None and not stands_for(channel.uri):
+        yield error(
+            "channel-uri",
+            f"{where} is no S3 address (s3://BUCKET/PREFIX/; a bucket's name is in small letters)",
+            f"upload it: aws s3 sync FOLDER s3://BUCKET/PREFIX/; then --data {channel.name}=s3://BUCKET/PREFIX/",
+        )
+    elif parts and parts[1] and not channel.uri.endswith("/"):
+        yield warning(
+            "prefix-slash",
+            f"{where} does not end in a slash: what begins alike ({channel.uri}-old/) is taken as well, "
+            "and FastFile refuses half a folder's name",
+            f"--data {channel.name}={channel.uri}/",
+            FASTFILE_DOCS,
+        )
+    if channel.distribution == "ShardedByS3Key" and job.training_hosts > 1:
+        yield error(
+            "channel-sharded",
+            f"data.{channel.name} with distribution=ShardedByS3Key: each of {job.training_hosts} hosts would get other files, "
+            "but every rank draws from one list of all samples",
+            "leave distribution out; for less on each disk take FastFile with shards (segtrain data pack), or FSx",
+        )
+
+
+def _file_system(channel: Channel) -> Iterator[Finding]:
+    where = f"data.{channel.name} on {channel.file_system}"
+    if not re.fullmatch(r"fs-[0-9a-f]{8}([0-9a-f]{9})?", channel.file_system):
+        yield error(
+            "fsx-id",
+            f"{where}: {channel.file_system!r} is no id of a file system",
+            "as fs-0123456789abcdef0: aws fsx describe-file-systems",
+        )
+    if channel.mode != "File":
+        yield error(
+            "fsx-fastfile",
+            f"{where} with mode={channel.mode}: a file system is mounted, FastFile is for S3",
+            "leave --mode out",
+            FSX_DOCS,
+        )
+    if channel.distribution != "FullyReplicated":
+        yield error(
+            "fsx-sharded",
+            f"{where} with distribution={channel.distribution}: every host sees the whole file system",
+            "leave distribution out",
+        )
+    if channel.groups:
+        yield error(
+            "fsx-groups",
+            f"{where} with groups={','.join(channel.groups)}: only S3 channels can be given to groups",
+            "leave groups out: every group mounts it",
+            API,
+        )
+    if channel.file_system_type == "FSxLustre":
+        yield from _lustre_path(channel)
+    elif not channel.path.startswith("/"):
+        yield error("efs-path", f"{where}: path={channel.path!r} does not begin with a slash", "as /FOLDER")
+
+
+def _lustre_path(channel: Channel) -> Iterator[Finding]:
+    """``/MOUNTNAME/folder``: the mount name is ``fsx`` or eight characters that AWS drew."""
+    where = f"data.{channel.name}: path={channel.path!r} on {channel.file_system}"
+    mount, _, rest = channel.path.removeprefix("/").partition("/")
+    cure = (
+        "--fsx ID:/MOUNTNAME/FOLDER; aws fsx describe-file-systems tells MountName (fsx, or eight letters and digits)"
+    )
+    source = f"{FSX_DOCS}; aws/sagemaker-python-sdk#4257"
+    if not channel.path.startswith("/") or not mount or "//" in channel.path or ".." in rest.split("/"):
+        yield error("fsx-path", f"{where} is not /MOUNTNAME/FOLDER", cure, source)
+    elif stands_for(mount):
+        return
+    elif not re.fullmatch(r"[A-Za-z0-9_-]{1,8}", mount):
+        yield error("fsx-path", f"{where} begins with {mount!r}, which is no mount name (8 characters)", cure, source)
+    elif mount != "fsx" and not re.fullmatch(r"[a-z0-9]{8}", mount):
+        yield warning(
+            "fsx-path",
+            f"{where} begins with {mount!r}: a path on your own machine? It must be the file system's mount name",
+            cure,
+            source,
+        )
+
+
+def _groups(job: Job) -> Iterator[Finding]:
+    names = {group.name for group in job.groups}
+    given = [channel for channel in job.data if channel.groups]
+    for channel in given:
+        for unknown in [name for name in channel.groups if name not in names]:
+            there = f"the groups are {', '.join(sorted(names))}" if names else "the job has no groups"
+            yield error(
+                "channel-group",
+                f"data.{channel.name}: there is no group {unknown!r} ({there})",
+                "name one of them, or leave groups out",
+            )
+    systems = [channel for channel in job.data if channel.is_file_system and not channel.groups]
+    free = [channel for channel in job.data if not channel.is_file_system and not channel.groups]
+    assigned = [channel for channel in given if not channel.is_file_system]
+    if assigned and free:
+        yield error(
+            "channel-groups-mixed",
+            f"data.{assigned[0].name} has groups={','.join(assigned[0].groups)}, data.{free[0].name} has none: "
+            "the service wants groups on all channels or on none",
+            f"give data.{free[0].name} groups too ({', '.join(sorted(names))})",
+            "aws/sagemaker-python-sdk#5225, #6089",
+        )
+    elif assigned and systems:
+        yield error(
+            "fsx-groups",
+            f"data.{assigned[0].name} has groups={','.join(assigned[0].groups)}, and data.{systems[0].name} is a file "
+            "system, which can have none: the service wants groups on all channels or on none",
+            f"leave the groups of data.{assigned[0].name} out",
+            "aws/sagemaker-python-sdk#5225; S3DataSource alone has InstanceGroupNames",
+        )
+    trains = {group.name for group in job.training_groups}
+    if assigned and not free and not systems and not any(trains & set(channel.groups) for channel in assigned):
+        yield error(
+            "channel-group",
+            f"no channel reaches the group that trains ({', '.join(sorted(trains))}): data.{assigned[0].name} goes to "
+            f"{', '.join(assigned[0].groups)}",
+            f"add {min(trains)} to its groups",
+        )
+
+
+def _room(job: Job) -> Iterator[Finding]:
+    """A File channel is downloaded whole before the training, on each host."""
+    if job.volume_gb < 1 or job.volume_gb > 16384:
+        yield error("volume-range", f"volume_gb={job.volume_gb}: a disk has from 1 to 16384 GB", "--volume-gb 100")
+        return
+    instance = INSTANCES.get(job.training_type)
+    nvme = instance.nvme_gb if instance else 0
+    if nvme and job.volume_gb > nvme:
+        yield error(
+            "volume-over-nvme",
+            f"volume_gb={job.volume_gb}, but {job.training_type} has its own disks of {nvme} GB, which are taken instead, "
+            "and no more than that may be asked for",
+            f"--volume-gb {nvme} or less",
+            NVME_DOCS,
+        )
+        return
+    copied = [channel.name for channel in job.data if not channel.is_file_system and channel.mode == "File"]
+    if not copied:
+        return
+    if job.data_gb is None:
+        yield note(
+            "data-size-unknown",
+            f"data.{copied[0]} is copied to each host before training; whether it fits the disk is not known here",
+            "--data-gb GB (asked of S3 before sending)",
+        )
+    elif job.data_gb + SPARE_GB > (nvme or job.volume_gb):
+        disk = f"own disks of {job.training_type}, {nvme} GB" if nvme else f"volume_gb={job.volume_gb}"
+        larger = "a type with larger disks" if nvme else f"--volume-gb {round(job.data_gb * 1.2) + SPARE_GB}"
+        yield error(
+            "volume-small",
+            f"data_gb={job.data_gb:g} and {SPARE_GB} GB for the rest do not fit: {disk}; mode=File copies all of it to each host",
+            f"{larger}, or --mode FastFile with shards, or --fsx",
+        )

@@ -1,0 +1,36 @@
+"""How is a finding of each level written down? And what do many checks read: S3 addresses, sums of money and time."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+
+from launch.findings import Finding
+
+error = partial(Finding, "error")
+warning = partial(Finding, "warning")
+note = partial(Finding, "note")
+
+# Where the limits of the API are from; botocore's model holds them too, but need not be installed.
+API = "CreateTrainingJob in the SageMaker API reference (botocore 1.44.5)"
+
+_S3 = re.compile(r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(/(?P<key>.*))?")
+
+
+def s3_parts(uri: str) -> tuple[str, str] | None:
+    """Bucket and key of ``s3://bucket/key``; None where it is no such address."""
+    match = _S3.fullmatch(uri)
+    return (match["bucket"], match["key"] or "") if match else None
+
+
+def folder(uri: str) -> str:
+    """An S3 address as that of a folder: with a slash at its end."""
+    return uri if uri.endswith("/") else uri + "/"
+
+
+def hours(seconds: int) -> str:
+    """``90 s``, ``36 h``, ``5 days``: the greatest unit that divides it."""
+    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= size and seconds % size == 0:
+            return f"{seconds // size} {unit if seconds != 86400 else 'day'}"
+    return f"{seconds} s"

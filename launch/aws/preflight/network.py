@@ -1,0 +1,66 @@
+"""Do subnets and security groups have the right shape, and do those who need them have them?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from launch.aws.preflight.levels import API, error, note, warning
+from launch.findings import Finding
+from launch.job import Job
+
+FSX_DOCS = "SageMaker developer guide, model-access-training-data and train-vpc, 2023-02-18"
+_SHAPES = {
+    "subnets": re.compile(r"subnet-[0-9a-f]{8}([0-9a-f]{9})?"),
+    "security_groups": re.compile(r"sg-[0-9a-f]{8}([0-9a-f]{9})?"),
+}
+_MOST = {"subnets": 16, "security_groups": 5}
+_FLAGS = {"subnets": "--subnets subnet-...", "security_groups": "--security-groups sg-..."}
+
+
+def network(job: Job) -> Iterator[Finding]:
+    for key in ("subnets", "security_groups"):
+        yield from _ids(job, key)
+    systems = [channel for channel in job.data if channel.is_file_system]
+    if bool(job.subnets) != bool(job.security_groups):
+        there, gone = ("subnets", "security_groups") if job.subnets else ("security_groups", "subnets")
+        yield error(
+            "vpc-half", f"{there}={_ids_of(job, there)} without {gone}: a VPC needs both", f"add {_FLAGS[gone]}", API
+        )
+    elif systems and not job.subnets:
+        channel = systems[0]
+        yield error(
+            "fsx-without-vpc",
+            f"data.{channel.name} is on {channel.file_system}, but the job has no subnets: it could not reach it",
+            "--subnets and --security-groups of the file system (Lustre: TCP 988 and 1018-1023 open between them)",
+            FSX_DOCS,
+        )
+    if systems and len(set(job.subnets)) > 1:
+        yield warning(
+            "fsx-subnets",
+            f"subnets={_ids_of(job, 'subnets')}: a job is placed in any one of them, FSx for Lustre is in one zone",
+            "give the subnet of the file system alone",
+            FSX_DOCS,
+        )
+    if job.subnets and job.security_groups:
+        yield note(
+            "vpc-internet",
+            "in a VPC the job reaches S3 and the package index through your network alone",
+            "it needs an S3 gateway endpoint and, for requirements.txt, a NAT gateway; asked of AWS before sending",
+            FSX_DOCS,
+        )
+
+
+def _ids(job: Job, key: str) -> Iterator[Finding]:
+    given = tuple(getattr(job, key))
+    wrong = [one for one in given if not _SHAPES[key].fullmatch(one)]
+    if wrong:
+        yield error(
+            "vpc-id", f"{key}: {', '.join(map(repr, wrong))} is no such id", f"as in {_FLAGS[key]} (8 or 17 hex digits)"
+        )
+    if len(given) > _MOST[key]:
+        yield error("vpc-count", f"{key}: {len(given)} of them; {_MOST[key]} are allowed", "leave some out", API)
+
+
+def _ids_of(job: Job, key: str) -> str:
+    return ",".join(getattr(job, key))

@@ -1,0 +1,93 @@
+"""What is wrong with a job and its request, as far as a laptop without an account can tell? Every check, in one list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from launch.aws.images import Choice
+from launch.aws.instances import PRICES_DATED
+from launch.aws.preflight.bundle_checks import Files, bundle_checks
+from launch.aws.preflight.channels import channels
+from launch.aws.preflight.levels import error, note
+from launch.aws.preflight.limits import limits
+from launch.aws.preflight.machines import machines
+from launch.aws.preflight.network import network
+from launch.aws.preflight.places import places
+from launch.aws.preflight.times import times
+from launch.aws.preflight.training import training
+from launch.findings import Finding
+from launch.job import Job, config_file
+from segtrain.errors import SegtrainError
+
+# Member of the request -> how the codes begin of the findings that say the same in better words.
+SAID_BY: dict[str, tuple[str, ...]] = {
+    "TrainingJobName": ("name-",),
+    "HyperParameters": ("hyperparameter-",),
+    "AlgorithmSpecification": ("metric-", "entrypoint-", "image-"),
+    "RoleArn": ("role-",),
+    "InputDataConfig": ("channel-", "fsx-", "efs-"),
+    "OutputDataConfig": ("output-",),
+    "ResourceConfig": ("instances-", "unknown-type", "group-", "volume-", "warm-pool-"),
+    "VpcConfig": ("vpc-",),
+    "StoppingCondition": ("max-run-", "spot-", "wait-"),
+    "RetryStrategy": ("retries-",),
+    "CheckpointConfig": ("checkpoints-",),
+    "ProfilerConfig": ("profiler-", "output-"),
+    "Environment": ("environment-",),
+    "Tags": ("tag",),
+}
+
+
+def offline(job: Job, request: Mapping[str, Any], *, root: Path, choice: Choice, now: date) -> list[Finding]:
+    """Without those of the image's choice, ``choice.findings``. A check that cannot run here says so in a note."""
+    findings = [*limits(job, request), *times(job, request), *places(job, request), *channels(job), *network(job)]
+    findings += machines(job, request, choice)
+    files: Files = {}
+    try:
+        files = _files(root, job)
+        findings += bundle_checks(job, files, choice)
+    except SegtrainError as problem:
+        if config_file(job, root).is_file():  # else the check of the config says it
+            findings.append(error("bundle", str(problem), "mend it in the job, or restore the file"))
+    findings += [*training(job, root, set(files)), *_prices(now)]
+    findings += _model(request, [*findings, *choice.findings])
+    return list(dict.fromkeys(findings))
+
+
+def _prices(now: date) -> Iterator[Finding]:
+    year, month = (int(part) for part in PRICES_DATED.split("-")[:2])
+    months = (now.year - year) * 12 + now.month - month
+    if months > 12:
+        yield note(
+            "prices-old",
+            f"the table of prices is of {PRICES_DATED}, {months} months ago",
+            "--price USD of an hour today",
+        )
+
+
+def _files(root: Path, job: Job) -> Files:
+    from launch.aws.bundle import contents
+
+    return dict(contents(root, job))
+
+
+def _model(request: Mapping[str, Any], found: Iterable[Finding]) -> Iterator[Finding]:
+    """The service's own description of the request, where botocore is installed."""
+    from launch.aws.service_model import violations
+
+    wrong = violations(request)
+    if wrong is None:
+        yield note(
+            "service-model-unchecked",
+            "the request is not compared with the service's own model: this Python has no botocore",
+            "pip install 'segtrain[sagemaker]'",
+        )
+        return
+    codes = [finding.code for finding in found if finding.level == "error"]
+    for text in wrong:
+        member = text.partition("=")[0].partition(".")[0].partition("[")[0].partition(":")[0]
+        if not any(code.startswith(SAID_BY.get(member, ("?",))) for code in codes):
+            yield error("service-model", text, source="botocore's model of CreateTrainingJob")

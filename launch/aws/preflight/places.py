@@ -1,0 +1,101 @@
+"""Are role, output and checkpoints places that SageMaker can use, and do they keep out of the data?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from launch.aws.preflight.levels import error, folder, s3_parts, warning
+from launch.findings import Finding
+from launch.job import Job
+
+_ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]+", re.ASCII)
+# What stands for a name of the user's in this repository's examples and in its requests.
+_PLACEHOLDER = re.compile(
+    r"\b((MY-)?(BUCKET|ROLE|ACCOUNT|PREFIX|NAME)|MOUNTNAME|mountname|0{12})\b|<[^>]*>|^fs-\.\.\.$"
+)
+
+
+def stands_for(text: str) -> str:
+    """The placeholder in ``text``; "" where there is none."""
+    match = _PLACEHOLDER.search(text)
+    return match[0] if match else ""
+
+
+def places(job: Job, request: Mapping[str, Any]) -> Iterator[Finding]:
+    yield from _unset(job)
+    yield from _role(job)
+    if job.output and not stands_for(job.output) and s3_parts(job.output) is None:
+        yield error(
+            "output-uri", f"output={job.output!r} is no S3 address: results go nowhere else", "--output s3://BUCKET/x"
+        )
+    yield from _checkpoints(job, request)
+    yield from _apart(job, request)
+
+
+def unset(job: Job) -> list[str]:
+    """Settings that are still to be filled in, each with its value."""
+    given = {"role": job.role, "output": job.output}
+    found = [f"{key}={value!r}" for key, value in given.items() if not value or stands_for(value)]
+    given = {"checkpoints": job.checkpoints, "image": job.image}
+    for channel in job.data:
+        given[f"data.{channel.name}"] = (
+            f"{channel.file_system}:{channel.path}" if channel.is_file_system else channel.uri
+        )
+    return found + [f"{key}={value!r}" for key, value in given.items() if stands_for(value)]
+
+
+def _unset(job: Job) -> Iterator[Finding]:
+    wanting = unset(job)
+    if wanting:
+        yield warning(
+            "placeholder",
+            f"to be set before this can be sent: {', '.join(wanting)}",
+            "--role arn:aws:iam::123456789012:role/..., --output s3://.../ and so on; with credentials, role and output that "
+            "are empty are looked up",
+        )
+
+
+def _role(job: Job) -> Iterator[Finding]:
+    if not job.role or stands_for(job.role) or _ROLE.fullmatch(job.role):
+        return
+    what = "a user" if ":user/" in job.role else "no ARN of a role"
+    yield error(
+        "role-arn", f"role={job.role!r} is {what}: SageMaker takes on a role", "--role arn:aws:iam::ACCOUNT:role/NAME"
+    )
+
+
+def _checkpoints(job: Job, request: Mapping[str, Any]) -> Iterator[Finding]:
+    uri = request.get("CheckpointConfig", {}).get("S3Uri", job.checkpoints)
+    if not uri or stands_for(uri):
+        return
+    if s3_parts(uri) is None:
+        yield error(
+            "checkpoints-uri", f"checkpoints={uri!r} is no S3 address", "--checkpoints s3://BUCKET/NAME/ (or none)"
+        )
+    elif not uri.endswith("/"):
+        yield error(
+            "checkpoints-slash",
+            f"checkpoints={uri!r} does not end in a slash: those of {uri + '-2'} would be restored too",
+            f"--checkpoints {uri}/",
+            "syne-tune/syne-tune#363",
+        )
+
+
+def _apart(job: Job, request: Mapping[str, Any]) -> Iterator[Finding]:
+    """Results inside the data are downloaded with the data by the next job; data inside the results get mixed up."""
+    results = {
+        "output": job.output,
+        "checkpoints": request.get("CheckpointConfig", {}).get("S3Uri", ""),
+    }
+    for channel in job.data:
+        if channel.is_file_system or not s3_parts(channel.uri):
+            continue
+        for key, uri in results.items():
+            if uri and folder(uri).startswith(folder(channel.uri)):
+                yield warning(
+                    "results-in-data",
+                    f"{key}={uri!r} lies inside data.{channel.name}={channel.uri!r}: the next job downloads it as data",
+                    f"give --{key} a place beside the data",
+                )
