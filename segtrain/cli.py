@@ -82,6 +82,11 @@ def build_parser() -> argparse.ArgumentParser:
     runs.add_argument("dir", nargs="?", type=Path, default=Path("runs"), help="folder with runs (default: runs)")
     runs.add_argument("--json", action="store_true", help="print one JSON object a run")
 
+    profile = verbs.add_parser("profile", help="turn a running job's system profile on or off, or see what it does")
+    profile.add_argument("profile_verb", choices=("on", "off", "status"))
+    profile.add_argument("run", type=Path, help="run folder")
+    profile.add_argument("--ms", type=int, help="milliseconds between samples, 100 to 60000 (default: as before)")
+
     prove = verbs.add_parser("prove", help="run the five promises on this machine with your config")
     prove.add_argument("config", nargs="?", help="YAML file; without it the defaults")
     prove.add_argument("--ranks", default="1,2,4", help="world sizes to compare (default: 1,2,4)")
@@ -120,6 +125,7 @@ def main(arguments: list[str] | None = None) -> int:
             "export": _export,
             "data": _data,
             "runs": _runs,
+            "profile": _profile,
             "prove": _prove,
             "bench": _bench_data,
             "doctor": _doctor,
@@ -253,6 +259,17 @@ def _runs(known: argparse.Namespace, overrides: list[str], arguments: list[str])
     rows = list_runs(known.dir)
     print("\n".join(json.dumps(row) for row in rows) if known.json else table(rows))
     return 0
+
+
+def _profile(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
+    from segtrain.config import make_config
+    from segtrain.observe.profile import profile
+
+    if known.ms is not None:
+        make_config({"log": {"profile_ms": known.ms}}, source="--ms")  # the same range, the same words
+    text, obeyed = profile(known.profile_verb, known.run, known.ms or None)
+    print(text)
+    return 0 if obeyed else EXIT_ERROR
 
 
 def _prove(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:

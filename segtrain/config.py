@@ -393,6 +393,19 @@ class Log(Section):
     mlflow: str = Field("", description="tracking URI; empty: off")
     pictures: int = Field(8, ge=0, description="validation images on the contact sheet")
     digest: bool = Field(False, description="journal a checksum of each step's samples and pixels (costs a little CPU)")
+    profile_ms: int = Field(
+        500,
+        ge=0,
+        le=60_000,
+        description="milliseconds between samples of the system profile, from 100; 0: off at the start",
+    )
+
+    @field_validator("profile_ms")
+    @classmethod
+    def _legal(cls, ms: int) -> int:
+        if 0 < ms < 100:
+            raise ValueError("samples are 100 to 60000 ms apart: use 500, or 0 to start without a profile")
+        return ms
 
 
 class Config(Section):

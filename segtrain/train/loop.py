@@ -15,6 +15,7 @@ from segtrain.data.crew.pace import Pace
 from segtrain.data.loader import Batch, TrainLoader, colours_on_device, normalise
 from segtrain.errors import EXIT_RESUMABLE, SegtrainError
 from segtrain.observe.clock import Clock
+from segtrain.observe.profile import sampling
 from segtrain.optim import clip_, multiplier, set_lr
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.startup import compiler_kept_out
@@ -43,7 +44,8 @@ def train(config: Config, cluster: Cluster, received: list[int] | None = None) -
                 session.screen.say(f"this run is finished: score it with `segtrain eval {config.run_dir}`")
                 return 0
             try:
-                return run(session, signals)
+                with sampling(config.run_dir, config.log.profile_ms, cluster):
+                    return run(session, signals)
             except BaseException as error:
                 state = session.state
                 session.journal.write(

@@ -1,0 +1,203 @@
+"""What does this host do while a run trains? A small process beside the first rank of each host looks twice a second.
+
+    python -m segtrain.observe.system RUN/profile --ms 500
+
+It is a process, so that no sample waits for Python's lock in the rank, and it imports no torch. It ends with the process that
+started it. Which files it leaves in the profile's folder:
+
+``system/incremental/...``  the readings (profile_format.py)
+``algo-N.state.json``       what it does now: ``node``, ``host``, ``pid``, ``on``, ``ms``, ``since`` (Unix time), ``asked``
+``control.json``            is read: ``on``, ``ms``, ``asked`` (any number: the request that ``asked`` of a state answers). A request
+                            that was there before the process began is an old one. SIGUSR2 turns it on and off as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from segtrain.errors import SegtrainError
+from segtrain.observe.counters import Look, open_counters, rates
+from segtrain.observe.gpus import open_gpus
+from segtrain.observe.journal import say_on_stderr
+from segtrain.observe.profile_format import Value, Writer
+
+CONTROL = "control.json"
+DEFAULT_MS = 500
+LEAST_MS, MOST_MS = 100, 60_000
+SHORTEST_S = 0.05  # the kernel counts the time of cores in steps of 10 ms
+TICK_S = 0.5  # how soon a request, a signal or the end of the parent is seen
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a sampler is to do. ``asked``: the number of the request; 0: the command line, or a signal."""
+
+    on: bool
+    ms: int
+    asked: float = 0.0
+
+
+def state_file(folder: Path, node: str) -> Path:
+    return folder / f"{node}.state.json"
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """A reader sees the old file or the new one, never a part. Raises OSError."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    partial.write_text(json.dumps(content) + "\n", encoding="utf-8")
+    os.replace(partial, path)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Empty where there is no whole JSON object."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+class Requests:
+    """The control file and SIGUSR2, as orders."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._toggles, self._obeyed = path, 0, 0
+        self._seen = self._identity()
+        signal.signal(signal.SIGUSR2, self._toggle)
+
+    def _toggle(self, number: int, frame: Any) -> None:
+        self._toggles += 1
+
+    def _identity(self) -> tuple[int, int]:
+        try:
+            status = os.stat(self._path)
+        except OSError:
+            return (0, 0)
+        return status.st_mtime_ns, status.st_ino
+
+    def order(self, now: Order) -> Order:
+        """What to do from here on; ``now`` where nothing was asked."""
+        identity, toggles = self._identity(), self._toggles
+        if (toggles - self._obeyed) % 2:
+            now = Order(not now.on, now.ms)
+        self._obeyed = toggles
+        if identity != self._seen:
+            self._seen = identity
+            asked = read_json(self._path)
+            on, ms = asked.get("on"), asked.get("ms", now.ms)
+            if isinstance(on, bool) and isinstance(ms, int) and LEAST_MS <= ms <= MOST_MS:
+                now = Order(on, ms, asked.get("asked", 0.0))
+            else:
+                say_on_stderr(f'warning: {self._path} is no request: {{"on": true, "ms": {LEAST_MS} to {MOST_MS}}}')
+        return now
+
+
+class Sampler:
+    """Looks and writes. ``look`` and ``gpus`` are opened when it is first on."""
+
+    def __init__(self, writer: Writer, say: Callable[[str], None], opens: Callable[[], Look] = open_counters) -> None:
+        self._writer, self._say, self._opens = writer, say, opens
+        self._look: Look | None = None
+        self._gpus: Callable[[], list[Value]] = lambda: []
+        self._before: Any = None
+        self._failed = False
+
+    def rest(self) -> None:
+        """It is off: the next look is a first one again, and nothing stays open."""
+        self._before = None
+        self._writer.close()
+
+    def sample(self) -> None:
+        if self._look is None:
+            self._look, self._gpus = self._opens(), open_gpus(self._say)
+        after, before = self._look(), self._before
+        if before is not None and after.at - before.at < SHORTEST_S:
+            return
+        self._before = after
+        if before is None:
+            return
+        try:
+            self._writer.write(time.time(), [*rates(before, after), *self._gpus()])
+        except OSError as error:
+            self._writer.close()
+            if not self._failed:
+                self._say(f"warning: the system profile in {self._writer.folder} has a gap: {error}; training goes on")
+            self._failed = True
+
+
+def keep_sampling(
+    sampler: Sampler, order: Order, requests: Requests, tell: Callable[[Order], None], parent: int
+) -> None:
+    """Until the process ``parent`` is gone, or SIGTERM, which still gets the time since the last sample. Samples lie on multiples of their distance, on all hosts at the same moments."""
+    signal.signal(signal.SIGTERM, _end)
+    try:
+        tell(order)
+        slot = 0
+        while os.getppid() == parent:
+            new = requests.order(order)
+            if new != order:
+                order = new
+                sampler.rest()
+                tell(order)
+            if order.on:
+                slot = _sample_in_a_new(slot, sampler, order.ms)
+            else:
+                time.sleep(TICK_S)
+    except _Ended:
+        if order.on:
+            sampler.sample()
+
+
+class _Ended(Exception):
+    """SIGTERM: out of whatever sleep it is."""
+
+
+def _end(number: int, frame: Any) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise _Ended
+
+
+def _sample_in_a_new(slot: int, sampler: Sampler, ms: int) -> int:
+    """Sleep to the end of the slot of ``ms``, or for a tick. Whole numbers: no slot is sampled twice. Returns today's slot."""
+    time.sleep(min(TICK_S, max(0.0, (slot + 1) * ms / 1000 - time.time())))
+    now = int(time.time() * 1000) // ms
+    if now != slot:
+        sampler.sample()
+    return now
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m segtrain.observe.system", description="Write a system profile.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--ms", type=int, default=DEFAULT_MS, help="distance of samples; 0: wait until it is asked for")
+    parser.add_argument("--node", default="algo-1", help="algo-N: the name of this host in the profile")
+    parser.add_argument("--parent", type=int, default=os.getppid(), help="the process with which it ends")
+    known = parser.parse_args(arguments)
+
+    def tell(order: Order) -> None:
+        state = {"node": known.node, "host": socket.gethostname(), "pid": os.getpid(), "on": order.on, "ms": order.ms}
+        write_json(state_file(known.folder, known.node), {**state, "since": time.time(), "asked": order.asked})
+
+    try:
+        known.folder.mkdir(parents=True, exist_ok=True)
+        requests = Requests(known.folder / CONTROL)
+        sampler = Sampler(Writer(known.folder, known.node), say_on_stderr)
+        keep_sampling(sampler, Order(known.ms > 0, known.ms or DEFAULT_MS), requests, tell, known.parent)
+    except (OSError, SegtrainError) as error:
+        say_on_stderr(f"warning: the run has no system profile in {known.folder}: {error}; training goes on")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,413 @@
+"""Is a system profile the Debugger's own format, true, and there for every run; can it be switched while a run goes on?"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from segtrain.config import load_config
+from segtrain.errors import ConfigError, DataError, SegtrainError
+from segtrain.observe import system
+from segtrain.observe.counters import Counters, linux, portable, rates
+from segtrain.observe.gpus import read_with
+from segtrain.observe.profile import hosts, node_name, sampling, switch
+from segtrain.observe.profile_format import Series, Source, Value, Writer, file_of, read_profile
+from segtrain.parallel.cluster import Cluster
+
+MINUTE = 1591748100  # 2020-06-10 00:15:00 UTC
+# Lines that AWS published, of a trace without folders of the hour.
+PUBLISHED = {
+    "job/profiler-output/system/incremental/1591748100.algo-1.json": b"""\
+{"Type":"cpu","Name":"cpu5","Dimension":"CPUUtilization","Value":1.36,"NodeId":"algo-1","Timestamp":1591748109.2321954}
+{"Type":"cpu","Name":"cpu6","Dimension":"CPUUtilization","Value":1.95,"NodeId":"algo-1","Timestamp":1591748109.2321954}
+""",
+    "job/profiler-output/system/incremental/1591160699.algo-1.json": b"""\
+{"Type": "gpu", "Name":"gpu0", "Dimension": "GPUUtilization", "Value":8.00,"NodeId":"algo-1","Timestamp":1591160899.7570894}
+""",
+    "job/profiler-output/framework/pevents/2020060500/1591160699_algo-1.json": b"no metric",
+}
+needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+def silent(text: str) -> None:
+    pass
+
+
+def wait_until(true: Callable[[], Any], what: str) -> None:
+    for _ in range(600):
+        if true():
+            return
+        time.sleep(0.1)
+    pytest.fail(f"never: {what}")
+
+
+def profile_bytes(run: Path) -> int:
+    return sum(path.stat().st_size for path in run.glob("profile/system/incremental/*/*.json"))
+
+
+def test_files_and_lines_are_the_debuggers(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, "algo-3")
+    writer.write(
+        MINUTE + 9.23219, [Value("cpu", "cpu5", "CPUUtilization", 1.3571), Value("i/o", "IOPS", "", float("nan"))]
+    )
+    writer.write(MINUTE + 60.0, [Value("memory", "MemoryUsedPercent", "", 8.0)])
+    folder = tmp_path / "system/incremental/2020061000"
+    assert sorted(path.name for path in folder.iterdir()) == ["1591748100.algo-3.json", "1591748160.algo-3.json"]
+    assert (folder / "1591748100.algo-3.json").read_text() == (
+        '{"Type":"cpu","Name":"cpu5","Dimension":"CPUUtilization","Value":1.36,"NodeId":"algo-3","Timestamp":1591748109.2322}\n'
+    )
+    assert file_of(MINUTE + 3599.9, "algo-1") == "system/incremental/2020061001/1591751640.algo-1.json"
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    for node in ("algo-1", "algo-2"):
+        writer = Writer(tmp_path / "profile", node)
+        for second in range(0, 180, 20):
+            writer.write(
+                MINUTE + second, [Value("cpu", "cpu0", "I/OWaitPercentage", second / 2), Value("gpu", "gpu0", "x", 1)]
+            )
+    tracks = read_profile(tmp_path)
+    assert len(tracks) == 4
+    track = tracks[Series("algo-2", "cpu", "cpu0", "I/OWaitPercentage")]
+    assert list(track.times) == [MINUTE + second for second in range(0, 180, 20)]
+    assert list(track.values) == [second / 2 for second in range(0, 180, 20)]
+    part = read_profile(tmp_path, MINUTE + 40, MINUTE + 100)
+    assert list(part[Series("algo-2", "gpu", "gpu0", "x")].times) == [MINUTE + second for second in (40, 60, 80, 100)]
+
+
+def test_published_lines_are_read_from_a_bucket() -> None:
+    bucket = Source(
+        "s3://bucket/job", lambda: PUBLISHED, lambda name: contextlib.nullcontext(io.BytesIO(PUBLISHED[name]))
+    )
+    tracks = read_profile(bucket, say=pytest.fail)
+    assert {series: (list(track.times), list(track.values)) for series, track in tracks.items()} == {
+        ("algo-1", "gpu", "gpu0", "GPUUtilization"): ([1591160899.7570894], [8.0]),
+        ("algo-1", "cpu", "cpu5", "CPUUtilization"): ([1591748109.2321954], [1.36]),
+        ("algo-1", "cpu", "cpu6", "CPUUtilization"): ([1591748109.2321954], [1.95]),
+    }
+    assert len(read_profile(bucket, start=1591748000.0)) == 2
+    # A name that is no full minute says nothing of when its lines are from.
+    assert len(read_profile(bucket, start=1591160899.0, end=1591160900.0)) == 1
+
+
+def test_a_torn_line_is_cut_away_before_going_on_and_skipped_by_the_reader(tmp_path: Path) -> None:
+    def write(second: int) -> None:
+        Writer(tmp_path, "algo-1").write(MINUTE + second, [Value("cpu", "cpu0", "CPUUtilization", second)])
+
+    write(1)
+    path = tmp_path / file_of(MINUTE, "algo-1")
+    with path.open("ab") as file:
+        file.write(b'{"Type":"cpu","Name":"cp')  # a power cut
+    write(2)
+    assert [json.loads(line)["Value"] for line in path.read_bytes().splitlines()] == [1, 2]
+
+    with path.open("ab") as file:
+        file.write(b'{"Type":"cpu"}\n{"Type":"cp')
+    said: list[str] = []
+    (track,) = read_profile(tmp_path, say=said.append).values()
+    assert list(track.values) == [1, 2]
+    assert len(said) == 1
+    assert "2 lines" in said[0]
+
+
+def test_readings_come_in_the_order_of_time(tmp_path: Path) -> None:
+    for second in (5, 3, 4):  # the clock was set back
+        Writer(tmp_path, "algo-1").write(MINUTE + second, [Value("cpu", "cpu0", "CPUUtilization", second)])
+    (track,) = read_profile(tmp_path).values()
+    assert list(track.values) == [3, 4, 5]
+
+
+def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
+    code = f"""
+import resource
+from segtrain.observe.profile_format import *
+writer = Writer({str(tmp_path)!r}, "algo-1")
+writer.write({MINUTE}, [Value("cpu", "cpu0", "CPUUtilization", 1)])
+resource.setrlimit(resource.RLIMIT_FSIZE, (150, 150))
+for _ in range(2):
+    try:
+        writer.write({MINUTE}, [Value("cpu", "cpu0", "CPUUtilization", 2)])
+    except OSError:
+        print("full")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "full\nfull\n", done.stderr
+    assert [json.loads(line)["Value"] for line in (tmp_path / file_of(MINUTE, "algo-1")).read_bytes().splitlines()] == [
+        1
+    ]
+
+
+def test_a_folder_without_a_profile_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "1591748100.algo-1.json").write_text("{}")
+    with pytest.raises(DataError, match=r"holds no system profile.*log\.profile_ms"):
+        read_profile(tmp_path)
+
+
+def test_rates_are_differences_over_time() -> None:
+    before = Counters(10.0, {"cpu0": (100, 10, 200), "cpu1": (0, 0, 100)}, 1.0, 0.0, (0, 0), (100, 4096, 0), (5000, 10))
+    after = Counters(
+        10.5,
+        {"cpu0": (120, 15, 250), "cpu1": (50, 0, 150), "cpu2": (1, 1, 9)},
+        40.0,
+        2.0,
+        (0, 4096),
+        (110, 8192, 512),
+        (6000, 0),
+    )
+    assert {(v.name, v.dimension): v.value for v in rates(before, after)} == {
+        ("cpu0", "CPUUtilization"): 40.0,
+        ("cpu0", "I/OWaitPercentage"): 10.0,
+        ("cpu1", "CPUUtilization"): 100.0,
+        ("cpu1", "I/OWaitPercentage"): 0.0,
+        ("MemoryUsedPercent", ""): 40.0,
+        ("IOPS", ""): 20.0,
+        ("ReadThroughputInBytesPerSecond", ""): 8192.0,
+        ("WriteThroughputInBytesPerSecond", ""): 1024.0,
+        ("ReceiveBytesPerSecond", "Algorithm"): 2000.0,
+        ("TransmitBytesPerSecond", "Algorithm"): 0.0,
+        ("ReceiveBytesPerSecond", "Platform"): 0.0,
+        ("TransmitBytesPerSecond", "Platform"): 0.0,
+        ("SwapUsedPercent", "Swap"): 2.0,
+        ("SwapInBytesPerSecond", "Swap"): 0.0,
+        ("SwapOutBytesPerSecond", "Swap"): 8192.0,
+    }
+
+
+@needs_linux
+def test_the_kernels_counters_are_those_of_psutil() -> None:
+    look, reference = linux(), portable()
+    first, other, last = look(), reference(), look()
+    ticks = os.sysconf("SC_CLK_TCK")
+    assert first.cores.keys() == other.cores.keys()
+    for name, core in other.cores.items():
+        for part, low, high in zip(core, first.cores[name], last.cores[name]):
+            assert low / ticks - 0.05 <= part <= high / ticks + 0.05
+    assert other.memory == pytest.approx(first.memory, abs=2)
+    assert other.swap == pytest.approx(first.swap, abs=2)
+    assert first.swapped[0] <= other.swapped[0] <= last.swapped[0]
+    assert first.network[0] <= other.network[0]
+
+
+@needs_linux
+def test_the_files_of_proc_are_read_right() -> None:
+    content = {
+        "stat": b"cpu  9 9 9 9\ncpu0 10 1 20 300 5 2 3 4 7 0\ncpu12 1 0 0 9 0 0 0 0 0 0\nintr 5 6\n",
+        "meminfo": b"MemTotal:  1000 kB\nMemFree: 1 kB\nMemAvailable:   250 kB\nSwapTotal: 200 kB\nSwapFree:  150 kB\n",
+        "vmstat": b"nr_free_pages 1\npswpin 2\npswpout 3\n",
+        "diskstats": b"".join(
+            b" 8 0 %b 10 0 30 0 5 0 7 0 0 0 0\n" % name.encode() for name in [*os.listdir("/sys/block"), "none"]
+        ),
+        "net/dev": b"Inter-| Receive\n face |bytes\n"
+        + b"".join(b"%b: 100 1 2 3 4 5 6 7 900 1\n" % name.encode() for name in os.listdir("/sys/class/net")),
+    }
+    counters = linux(content.__getitem__)()
+    assert counters.cores == {"cpu0": (40, 5, 345), "cpu12": (1, 0, 10)}
+    assert (counters.memory, counters.swap) == (75.0, 25.0)
+    assert counters.swapped == (2 * os.sysconf("SC_PAGE_SIZE"), 3 * os.sysconf("SC_PAGE_SIZE"))
+    assert counters.disk[1] == counters.disk[0] / 15 * 30 * 512
+    assert counters.disk[2] == counters.disk[0] / 15 * 7 * 512
+    assert counters.network[1] == 9 * counters.network[0]
+
+
+def test_gpus_are_read_and_what_they_lack_is_said_once() -> None:
+    class NVMLError(Exception):
+        pass
+
+    def clock(handle: str, kind: int) -> int:
+        if handle == "slice":
+            raise NVMLError("Not Supported")
+        return 1000 + kind
+
+    nvml = SimpleNamespace(
+        NVMLError=NVMLError, NVML_CLOCK_SM=1, NVML_CLOCK_MEM=2, nvmlDeviceGetClockInfo=clock,
+        nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=97, memory=3),
+        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(total=200, used=50),
+        nvmlDeviceGetPowerUsage=lambda handle: 250_500,
+    )  # fmt: skip
+    said: list[str] = []
+    read = read_with(nvml, ["whole", "slice"], said.append)
+    first, second = read(), read()
+    assert first == second
+    assert {(v.name, v.dimension): v.value for v in first} == {
+        ("gpu0", "GPUUtilization"): 97.0,
+        ("gpu0", "GPUMemoryUtilization"): 25.0,
+        ("gpu0", "PowerInWatts"): 250.5,
+        ("gpu0", "SMClockInMHz"): 1001.0,
+        ("gpu0", "MemoryClockInMHz"): 1002.0,
+        ("gpu1", "GPUUtilization"): 97.0,
+        ("gpu1", "GPUMemoryUtilization"): 25.0,
+        ("gpu1", "PowerInWatts"): 250.5,
+    }
+    assert [text.split(" from")[0] for text in said] == [
+        "the system profile lacks SMClockInMHz of gpu1",
+        "the system profile lacks MemoryClockInMHz of gpu1",
+    ]
+    if importlib.util.find_spec("pynvml"):  # the names are those of the library
+        import pynvml
+
+        assert [name for name in vars(nvml) if not hasattr(pynvml, name)] == []
+
+
+def test_hosts_are_named_as_sagemaker_does_or_counted() -> None:
+    assert node_name(Cluster(rank=9, world_size=16, local_rank=1, local_world_size=4), {}) == "algo-3"
+    assert node_name(Cluster(), {"SM_CURRENT_HOST": "algo-12"}) == "algo-12"
+    assert node_name(Cluster(), {"SM_CURRENT_HOST": "localhost"}) == "algo-1"
+
+
+def test_the_sampler_starts_light() -> None:
+    code = (
+        "import sys, segtrain.observe.system\n"
+        "assert not {'torch', 'numpy', 'pydantic', 'yaml', 'psutil', 'pynvml'} & set(sys.modules), sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1])
+
+
+@pytest.mark.parametrize("ms", [1, 99, 60_001, -500])
+def test_a_distance_out_of_range_is_refused(ms: int) -> None:
+    with pytest.raises(ConfigError, match=r"log\.profile_ms="):
+        load_config(None, [f"log.profile_ms={ms}"])
+
+
+def test_the_distance_does_not_name_another_run() -> None:
+    kept = [load_config(None, [f"log.profile_ms={ms}"]) for ms in (0, system.LEAST_MS, system.MOST_MS)]
+    assert len({config.hash for config in kept}) == 1
+
+
+def test_a_sampler_ends_with_the_process_that_started_it(tmp_path: Path, zygote: Any) -> None:
+    code = f"""
+import os, signal, time
+from pathlib import Path
+from segtrain.observe.profile import sampling
+from segtrain.parallel.cluster import Cluster
+with sampling(Path({str(tmp_path)!r}), 100, Cluster()):
+    while not Path({str(tmp_path)!r}, "profile/algo-1.state.json").exists():
+        time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    zygote.start(code=code).wait()
+    wait_until(lambda: not hosts(tmp_path)[0].alive, "the sampler of a killed process has ended")
+    with pytest.raises(SegtrainError, match="the run has ended"):
+        switch(tmp_path, True)
+
+
+def test_off_at_the_start_waits_for_a_request_and_an_old_one_does_not_count(tmp_path: Path) -> None:
+    (tmp_path / "profile").mkdir()
+    (tmp_path / "profile/control.json").write_text('{"on": true, "ms": 100}')  # of the run before
+    with sampling(tmp_path, 0, Cluster()):
+        wait_until(lambda: list(tmp_path.glob("profile/*.state.json")), "the sampler speaks")
+        assert [host.on for host in hosts(tmp_path)] == [False]
+        (answer,) = switch(tmp_path, True, 200)
+        assert (answer.on, answer.ms) == (True, 200)
+        wait_until(lambda: profile_bytes(tmp_path), "it writes")
+    assert hosts(tmp_path)[0].alive is False
+    assert {series.type for series in read_profile(tmp_path)} >= {"cpu", "memory", "network"}
+
+
+def test_other_ranks_of_a_host_start_none_and_survive_its_signal(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGUSR2)
+    with sampling(tmp_path, 100, Cluster(rank=1, world_size=2, local_rank=1, local_world_size=2)):
+        os.kill(os.getpid(), signal.SIGUSR2)
+    assert signal.getsignal(signal.SIGUSR2) == before
+    assert not (tmp_path / "profile").exists()
+
+
+@needs_linux
+def test_a_run_writes_its_profile_and_obeys(tmp_path: Path, zygote: Any) -> None:
+    tiny = (
+        "data.scenes=9 data.scene_size=[48,64] data.crop=[32,48] train.batch_size=4 parallel.procs=1 parallel.threads=1"
+    )
+    run = tmp_path / "run"
+
+    def profile(*words: str) -> str:
+        process = zygote.start("profile", *words, run)
+        assert process.wait() == 0, process.output
+        return str(process.output)
+
+    training = zygote.start(
+        "train", *tiny.split(), f"out={run}", "train.duration=100000st", "eval.every=100000st", "log.profile_ms=100"
+    )
+    wait_until(lambda: profile_bytes(run) > 10_000, "the run has a profile")
+    assert "on, every 100 ms" in profile("status")
+    assert "off" in profile("off")
+    size = profile_bytes(run)
+    time.sleep(0.5)
+    assert profile_bytes(run) == size
+    assert "on, every 200 ms" in profile("on", "--ms", "200")
+    wait_until(lambda: profile_bytes(run) > size, "it goes on")
+    training.signal(signal.SIGUSR2)
+    wait_until(lambda: not hosts(run)[0].on, "the signal reached it through the rank")
+    training.signal(signal.SIGTERM)
+    assert training.wait() == 75, training.output
+    assert "ended" in profile("status")
+    assert zygote.start("profile", "on", run).wait() == 2
+
+    cores = [
+        track for series, track in read_profile(run, say=pytest.fail).items() if series.dimension == "CPUUtilization"
+    ]
+    assert len(cores) == len([name for name in Path("/proc/stat").read_text().split() if name.startswith("cpu")]) - 1
+    assert max(max(track.values) for track in cores) > 20  # one core at least was at work
+
+
+SMDEBUG = """
+import json, sys
+from smdebug.profiler.analysis.utils.profiler_data_to_pandas import PandasFrame
+from smdebug.profiler.system_metrics_reader import LocalSystemMetricsReader
+from smdebug.profiler.utils import TimeUnits
+
+reader = LocalSystemMetricsReader(sys.argv[1])
+start, end = int(sys.argv[2]) * 10**6, int(sys.argv[3]) * 10**6
+events = reader.get_events(start, end, TimeUnits.MICROSECONDS)
+gpus = reader.get_events(start, end, TimeUnits.MICROSECONDS, "gpu")
+frame = PandasFrame(sys.argv[1]).get_all_system_metrics()
+print(json.dumps({
+    "events": [(e.node_id, e.type, e.name, e.dimension, e.value, e.timestamp) for e in events],
+    "gpus": len(gpus),
+    "rows": len(frame),
+    "means": {k: round(v, 2) for k, v in frame[frame.dimension == "CPUUtilization"].groupby("nodeID").value.mean().items()},
+}))
+"""
+
+
+def test_smdebug_reads_what_is_written(tmp_path: Path) -> None:
+    python = os.environ.get("SEGTRAIN_SMDEBUG_PYTHON")
+    if not python:
+        pytest.skip(
+            "SEGTRAIN_SMDEBUG_PYTHON names no interpreter: make one with python -m venv V && "
+            "V/bin/pip install smdebug==1.0.34 requests psutil pandas"
+        )
+    counters = {
+        part: Counters(t, {"cpu0": (t * 50, t, t * 100)}, 5.0, 0.0, (0, 0), (t, t, t), (t, t))
+        for part, t in enumerate((1.0, 1.5))
+    }
+    for node in ("algo-1", "algo-2"):
+        writer = Writer(tmp_path, node)
+        for k in range(240):
+            gpu = [Value("gpu", "gpu0", "GPUUtilization", k / 10), Value("gpu", "gpu0", "PowerInWatts", 300.0)]
+            writer.write(MINUTE + k / 2, [*rates(counters[0], counters[1]), *gpu])
+    done = subprocess.run(
+        [python, "-c", SMDEBUG, str(tmp_path), str(MINUTE - 1), str(MINUTE + 200)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    ours = [
+        [*series, value, ts]
+        for series, track in read_profile(tmp_path).items()
+        for ts, value in zip(track.times, track.values)
+    ]
+    assert sorted(found["events"]) == sorted(ours)
+    assert found["gpus"] == 2 * 2 * 240
+    assert found["rows"] == len(ours)
+    assert found["means"] == {"algo-1": 50.0, "algo-2": 50.0}
