@@ -17,9 +17,8 @@ from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from launch.aws.service_model import violations
-
 from cloud.life import COMPLETES, ENDS, Life, Play
+from launch.aws.service_model import violations
 
 # X-Amz-Target's prefix -> (botocore's name of the service, name in the signature's scope)
 SERVICES = {
