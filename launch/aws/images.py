@@ -259,7 +259,7 @@ def describe(one: Instance, asked: Instance | None = None) -> str:
     gpu = one.gpu.partition("-")[0]  # A100-40GB is an A100
     parts = [f"{one.gpus} x {gpu} {one.gpu_memory_gb} GB" if one.gpus else f"{one.vcpus} vCPUs"]
     if one.price is not None:
-        parts.append(f"${one.price:.2f}/h")
+        parts.append(f"${one.price:.{2 if one.price >= 1 else 3}f}/h")
     if one.speed is not None and asked is not None and asked.speed:
         parts.append(f"about {one.speed / asked.speed:.1f} x the speed")
     return f"{one.name} ({', '.join(parts)})"

@@ -1,0 +1,142 @@
+"""Which types and images are there on SageMaker? Writes docs/sagemaker-images.md from launch/aws:   python docs/make_images_page.py"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # launch/ is no installed package
+
+from launch.aws.images import IMAGES, Image, runs_on
+from launch.aws.instances import (
+    GPUS,
+    INSTANCES,
+    P3_RETIRED,
+    SIZES_FROM,
+    SMDDP_TYPES_FROM,
+    SPEEDS,
+    SPEEDS_FROM,
+    Instance,
+)
+from launch.aws.prices import LAST_P3, LIST, PRICES_DATED
+from launch.aws.regions import ACCOUNTS_FROM, OFFERED_FROM
+
+PAGE = Path(__file__).with_name("sagemaker-images.md")
+
+INTRO = f"""# SageMaker types and images
+
+What runs on what, and what it costs. This page is made from `launch/aws/` by `python docs/make_images_page.py`; a test keeps it
+current. The launcher picks the image from these tables, and says why:
+
+```python
+from launch.aws.images import choose
+from launch.findings import show
+
+choice = choose("ml.p3.16xlarge", "smddp", "us-east-1")
+print(choice.uri, "-", choice.why)
+print(show(choice.findings))
+```
+
+`--image` keeps the image that you name; the findings then say what speaks against it.
+
+- An image runs on a GPU when its torch has code for it: the same major compute capability and no later minor one, so code for
+  sm_80 also runs on sm_86 and sm_89.
+- Among the images that run, the newest one that AWS still patches is taken; where none is patched any more, the newest.
+- SMDDP, AWS's library for all-reduce, is in images of torch 2.5.1 and earlier alone, and supports few types.
+  From SMDDP 2.3.0 on, its import fails on other types.
+- `ml.p3.*` is retired: the launcher warns, names what is nearest, and goes on as asked.
+- Images since 2.11 are based on Amazon Linux (`dnf`, Python in `/opt/venv`), earlier ones on Ubuntu (`apt-get`). Both hold the
+  SageMaker training toolkit. AWS names them by public addresses; SageMaker takes images from a registry of the region, and
+  AWS keeps the same images there, under the accounts of the table in `launch/aws/regions.py`.
+- The images of torch 2.9 and later are CUDA 13, which wants an NVIDIA driver of branch 580 or later on the host. SageMaker chooses
+  the host's driver, a training job cannot. AWS tests these images in training jobs on ml.g4dn.12xlarge.
+"""
+
+
+def page() -> str:
+    """The whole page, Markdown."""
+    parts = [INTRO, "## Images\n", _images(), "## GPUs and images\n", FIT, _fit()]
+    parts += ["## GPU types\n", TYPES, _types(one for one in INSTANCES.values() if one.gpus)]
+    parts += ["## CPU types\n", "For the groups of a job that do not train.\n"]
+    parts += [_types(one for one in INSTANCES.values() if not one.gpus), SOURCES]
+    return "\n".join(parts)
+
+
+FIT = "The newest image whose torch has code for the GPU, how long AWS patches it, and the newest with SMDDP where the type allows it.\n"
+TYPES = (
+    f"Price: $ an hour, on demand, training, us-east-1, as of {PRICES_DATED} (p3: the last known). "
+    "Speed: training on all GPUs, 8 V100 = 1; empty where no measurement is known. Disk: NVMe; 0 means EBS only.\n"
+)
+SOURCES = f"""## Sources
+
+- Sizes: {SIZES_FROM}. Names: botocore 1.44.5. Compute capabilities: developer.nvidia.com/cuda-gpus.
+- Prices: {LIST}; p3 and p3dn: {LAST_P3}.
+- Speeds: {SPEEDS_FROM}; geometric mean of ResNet-50 and SSD in mixed precision on one GPU, multiplied by the number of GPUs.
+- Retirement of p3: {P3_RETIRED}.
+- SMDDP: {SMDDP_TYPES_FROM}; versions: the Dockerfiles of aws/deep-learning-containers.
+- Images: aws/deep-learning-containers, each with its commit in `launch/aws/images.py`. Registries: {ACCOUNTS_FROM}.
+- Regions: {OFFERED_FROM}.
+"""
+
+
+def _images() -> str:
+    rows = [
+        (
+            f"`{one.repository}:{one.tag}`",
+            one.torch,
+            one.python,
+            one.cuda or "CPU",
+            _arches(one),
+            one.smddp or "",
+            one.patched_until,
+        )
+        for one in IMAGES
+    ]
+    return _table(("image", "torch", "Python", "CUDA", "code for", "SMDDP", "patched until"), rows)
+
+
+def _arches(image: Image) -> str:
+    return " ".join(arch.removeprefix("sm_") for arch in image.arches)
+
+
+def _fit() -> str:
+    rows = []
+    for gpu, (arch, _) in GPUS.items():
+        some = next((one for one in INSTANCES.values() if one.gpu == gpu and gpu), None)
+        if some is None:
+            continue
+        fit = [one for one in IMAGES if runs_on(one, some)]
+        smddp = next((one.tag for one in fit if one.smddp), "") if some.smddp else ""
+        speed = f"{SPEEDS[gpu]:.2f}" if gpu in SPEEDS else ""
+        rows.append((gpu, arch, speed, f"`{fit[0].tag}`", fit[0].patched_until, f"`{smddp}`" if smddp else ""))
+    return _table(("GPU", "code", "speed", "newest image", "patched until", "with SMDDP"), rows)
+
+
+def _types(some: Iterable[Instance]) -> str:
+    rows = []
+    for one in some:
+        gpus = f"{one.gpus} x {one.gpu}" if one.gpus else ""
+        notes = [
+            *(["EFA"] if one.efa else []),
+            *(["SMDDP"] if one.smddp else []),
+            *(["retired"] if one.retired else []),
+        ]
+        price = "" if one.price is None else f"{one.price:.{2 if one.price >= 1 else 3}f}"
+        speed = "" if one.speed is None else f"{one.speed:.2f}"
+        sizes = (one.vcpus, one.memory_gb, one.nvme_gb, f"{one.network_gbit:g}")
+        rows.append((f"`{one.name}`", gpus, one.gpu_memory_gb or "", *sizes, ", ".join(notes), price, speed))
+    names = ("type", "GPUs", "GB a GPU", "vCPUs", "memory GB", "disk GB", "network Gbit/s", "", "price", "speed")
+    if all(not row[1] for row in rows):
+        keep = [0, *range(3, 9)]
+        names, rows = tuple(names[k] for k in keep), [tuple(row[k] for k in keep) for row in rows]
+    return _table(names, rows)
+
+
+def _table(names: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:
+    lines = [names, ["---"] * len(names), *rows]
+    return "\n".join("| " + " | ".join(map(str, cells)) + " |" for cells in lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
