@@ -120,7 +120,7 @@ def passing(error: BaseException) -> bool:
     """May the same read-only call succeed later: the network is gone, or AWS is busy?"""
     from botocore import exceptions as known
 
-    if isinstance(error, known.HTTPClientError):  # connections, their time-outs, proxies
+    if isinstance(error, (known.HTTPClientError, known.ConnectionError)):
         return True
     response = getattr(error, "response", None)
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) if isinstance(response, dict) else 0
@@ -142,6 +142,6 @@ def explain(error: Exception, doing: str) -> SegtrainError:
         return ConfigError(f"{doing}: {error}: {CREDENTIALS}")
     if isinstance(error, (known.SSOError, known.TokenRetrievalError, known.UnauthorizedSSOTokenError)):
         return ConfigError(f"{doing}: the sign-in has expired ({error}): aws sso login")
-    if isinstance(error, known.HTTPClientError):
+    if isinstance(error, (known.HTTPClientError, known.ConnectionError)):
         return SegtrainError(f"{doing}: AWS cannot be reached ({error}): look at the network, a proxy, and --region")
     return SegtrainError(f"{doing}: {type(error).__name__}: {error}")

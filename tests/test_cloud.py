@@ -1,0 +1,234 @@
+"""Does a launch find the account's role and bucket, send the job once, and say in one line what is missing or refused?"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cloud.endpoint import CloudEndpoint
+from cloud.moto import environment, moto_server
+from cloud.samples import training_job
+
+from launch.aws.cloud import Clients, account, connect, default_bucket, fill, submit, upload
+from launch.aws.cures import cure_of_failure
+from launch.job import Job
+from segtrain.errors import ConfigError, SegtrainError
+
+ACCOUNT = "123456789012"
+SAGEMAKER = {"Effect": "Allow", "Principal": {"Service": "sagemaker.amazonaws.com"}, "Action": "sts:AssumeRole"}
+EC2 = {**SAGEMAKER, "Principal": {"Service": "ec2.amazonaws.com"}}
+
+
+def point(monkeypatch: pytest.MonkeyPatch, **where: str) -> None:
+    for key, value in environment(**where).items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.delenv("AWS_PROFILE", raising=False)
+
+
+@pytest.fixture
+def clients(monkeypatch: pytest.MonkeyPatch) -> Clients:
+    """An empty account on moto."""
+    point(monkeypatch, moto=moto_server())
+    return connect("us-east-1")
+
+
+@pytest.fixture
+def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[CloudEndpoint]:
+    pytest.importorskip("boto3")
+    with CloudEndpoint() as endpoint:
+        point(monkeypatch, cloud=endpoint.url)
+        yield endpoint
+
+
+def role(clients: Clients, name: str, statement: dict[str, Any] = SAGEMAKER, path: str = "/") -> str:
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+    made = clients.iam.create_role(RoleName=name, AssumeRolePolicyDocument=policy, Path=path)
+    return str(made["Role"]["Arn"])
+
+
+def test_without_boto3_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    with pytest.raises(ConfigError, match=r"pip install 'segtrain\[sagemaker\]'"):
+        connect("us-east-1")
+
+
+def test_without_credentials_the_error_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("boto3")
+    point(monkeypatch)
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    with pytest.raises(ConfigError) as caught:
+        connect("us-east-1")
+    for word in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "aws sso login", "--dry-run"):
+        assert word in str(caught.value)
+
+
+def test_half_of_the_credentials_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("boto3")
+    point(monkeypatch)
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(ConfigError, match=r"[Pp]artial credentials.*AWS_SECRET_ACCESS_KEY"):
+        connect("us-east-1")
+
+
+def test_a_wrong_profile_is_told_with_those_that_exist(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("boto3")
+    point(monkeypatch)
+    (tmp_path / "config").write_text("[profile work]\nregion = eu-west-1\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_PROFILE", "wrok")
+    with pytest.raises(ConfigError, match=r"wrok.*there are: work"):
+        connect("us-east-1")
+
+
+def test_the_region_is_the_one_asked_for_else_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("boto3")
+    point(monkeypatch, region="eu-west-1")
+    assert connect().region == "eu-west-1"
+    assert connect("us-west-2").region == "us-west-2"
+    assert connect("us-west-2").s3.meta.region_name == "us-west-2"
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    with pytest.raises(ConfigError, match="--region"):
+        connect()
+
+
+def test_a_job_is_filled_with_the_accounts_role_and_bucket(clients: Clients) -> None:
+    role(clients, "Web", EC2)
+    trainer = role(clients, "Trainer")
+    role(clients, "AWSServiceRoleForSageMaker", path="/aws-service-role/sagemaker.amazonaws.com/")
+    filled = fill(Job(), clients)
+    assert (filled.role, filled.region) == (trainer, "us-east-1")
+    assert filled.output == f"s3://sagemaker-us-east-1-{ACCOUNT}/segtrain"
+    assert account(clients) == ACCOUNT
+    assert clients.s3.list_buckets()["Buckets"] == []  # looking makes nothing
+
+
+def test_what_the_job_says_is_kept(clients: Clients) -> None:
+    trainer = role(clients, "Trainer")
+    role(clients, "Other")
+    mine = Job(role=f"arn:aws:iam::{ACCOUNT}:role/Mine", output="s3://mine/a")
+    assert fill(mine, clients) == Job(role=mine.role, output=mine.output, region="us-east-1")
+    assert fill(Job(role="Trainer"), clients).role == trainer
+    with pytest.raises(ConfigError, match=r"--role Trianer: NoSuchEntity.*whole ARN"):
+        fill(Job(role="Trianer"), clients)
+
+
+def test_no_role_and_several_roles_are_errors_with_a_cure(clients: Clients) -> None:
+    with pytest.raises(ConfigError, match=r"the account has none: give --role"):
+        fill(Job(), clients)
+    role(clients, "A")
+    role(clients, "B")
+    with pytest.raises(ConfigError, match=r"2 roles are possible \(.*role/A, .*role/B\): give --role"):
+        fill(Job(), clients)
+
+
+def test_a_notebook_trains_as_its_own_role(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = role(clients, "Notebook")
+    role(clients, "Other")
+    keys = clients.sts.assume_role(RoleArn=own, RoleSessionName="SageMaker")["Credentials"]
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", keys["AccessKeyId"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", keys["SecretAccessKey"])
+    monkeypatch.setenv("AWS_SESSION_TOKEN", keys["SessionToken"])
+    assert fill(Job(), connect("us-east-1")).role == own
+
+
+@pytest.mark.parametrize("region", ["us-east-1", "eu-west-1"])
+def test_the_first_upload_makes_the_accounts_bucket(clients: Clients, tmp_path: Path, region: str) -> None:
+    clients = connect(region)
+    bundle, bucket = tmp_path / "sourcedir.tar.gz", default_bucket(clients)
+    for content in (b"first", b"second"):
+        bundle.write_bytes(content)
+        upload(clients, bundle, f"s3://{bucket}/segtrain/a/source/sourcedir.tar.gz")
+        got = clients.s3.get_object(Bucket=bucket, Key="segtrain/a/source/sourcedir.tar.gz")["Body"].read()
+        assert got == content
+
+
+def test_a_bucket_that_is_named_must_exist(clients: Clients, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"a")
+    with pytest.raises(SegtrainError, match=r"upload of a to s3://absent-bucket/k: NoSuchBucket.*aws s3 mb"):
+        upload(clients, tmp_path / "a", "s3://absent-bucket/k")
+    with pytest.raises(ConfigError, match="s3://BUCKET/KEY"):
+        upload(clients, tmp_path / "a", "https://absent-bucket/k")
+
+
+def test_a_job_is_sent_once_and_its_arn_comes_back(cloud: CloudEndpoint) -> None:
+    clients = connect("us-east-1")
+    assert submit(clients, training_job("a")) == f"arn:aws:sagemaker:us-east-1:{ACCOUNT}:training-job/a"
+    with pytest.raises(SegtrainError, match=r"CreateTrainingJob of a: ResourceInUse.*--attach"):
+        submit(clients, training_job("a"))
+
+
+def test_a_lost_answer_does_not_make_a_sent_job_an_error(cloud: CloudEndpoint) -> None:
+    cloud.lose("CreateTrainingJob")
+    clients = connect("us-east-1")
+    assert submit(clients, training_job("a")).endswith("/a")
+    assert [operation for operation, _ in cloud.calls] == [*["CreateTrainingJob"] * 2, "DescribeTrainingJob"]
+    # The same name for another job is not taken for it.
+    cloud.lose("CreateTrainingJob")
+    cloud.jobs["b"] = cloud.jobs["a"]
+    with pytest.raises(SegtrainError, match="ResourceInUse"):
+        submit(clients, training_job("b", RoleArn=f"arn:aws:iam::{ACCOUNT}:role/Another"))
+
+
+REFUSALS = [
+    (
+        "ResourceLimitExceeded",
+        "The account-level service limit 'ml.p4d.24xlarge for training job usage' is 0",
+        "Service Quotas",
+    ),
+    ("ValidationException", "Could not assume role arn:aws:iam::1:role/x", "trust policy"),
+    ("ValidationException", "Training instance type ml.p3.16xlarge is not supported in us-east-1", "another --type"),
+    ("ValidationException", "No S3 objects found under S3 URL", "aws s3 ls"),
+    ("ValidationException", "something else", "--dry-run"),
+    ("AccessDeniedException", "User: x is not authorized to perform: sagemaker:CreateTrainingJob", "administrator"),
+    (
+        "AccessDeniedException",
+        "User: x is not authorized to perform: iam:PassRole on resource: y",
+        "needs iam:PassRole",
+    ),
+    ("ExpiredTokenException", "The security token included in the request is expired", "aws sso login"),
+    ("UnrecognizedClientException", "The security token included in the request is invalid.", "AWS_ACCESS_KEY_ID"),
+]
+
+
+def test_a_refusal_is_told_in_awss_words_with_its_cure(cloud: CloudEndpoint) -> None:
+    clients = connect("us-east-1")
+    for code, message, cure in REFUSALS:
+        cloud.refuse("CreateTrainingJob", code, message)
+        with pytest.raises(SegtrainError) as caught:
+            submit(clients, training_job())
+        assert str(caught.value).startswith(f"CreateTrainingJob of job-1: {code}: {message}: ")
+        assert cure in str(caught.value)
+    assert not cloud.jobs
+
+
+def test_no_network_and_a_request_that_boto3_refuses(cloud: CloudEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"Unknown parameter.*Nonsense.*--dry-run"):
+        submit(connect("us-east-1"), training_job(Nonsense=1))
+    point(monkeypatch)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # boto3's pauses between its attempts
+    with pytest.raises(SegtrainError, match=r"AWS cannot be reached.*--region"):
+        submit(connect("us-east-1"), training_job())
+
+
+FAILURES = [
+    ("CapacityError: Unable to provision requested ML compute capacity.", "--retries"),
+    ('AlgorithmError: ExecuteUserScriptError:\nExitCode 1\nErrorMessage "CUDA out of memory"', "train.batch_size"),
+    ("AlgorithmError: DataLoader worker is killed by signal: Bus error. out of shared memory", "data.workers"),
+    ("ClientError: Artifact upload failed: No space left on device", "--volume-gb"),
+    ("AlgorithmError: no kernel image is available for execution on the device", "--image"),
+    ("ClientError: Data download failed: No S3 objects found under S3 URL s3://b/p", "aws s3 ls"),
+    ("ClientError: Unable to mount file system fs-0123 directory /x", "/MOUNTNAME"),
+    ("ClientError: Data download failed: AccessDenied (403)", "--role"),
+    ("AlgorithmError: ExecuteUserScriptError: ExitCode 137", "more memory"),
+    ("InternalServerError: We encountered an internal error. Please try again.", "--retries"),
+    ("AlgorithmError: rank 3 on algo-2: ValueError: something", "--rehearse"),
+]
+
+
+@pytest.mark.parametrize(("reason", "cure"), FAILURES)
+def test_the_reason_of_a_failure_has_its_cure(reason: str, cure: str) -> None:
+    assert cure in cure_of_failure(reason)
