@@ -7,6 +7,7 @@ import importlib.util
 import re
 import warnings
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 from launch.aws.images import Choice, version
@@ -65,21 +66,22 @@ def _syntax(job: Job, files: Files, choice: Choice) -> Iterator[Finding]:
     for name, item in files.items():
         if not name.endswith(".py") or (name != job.program and isinstance(item, Path) and _compiled(item)):
             continue
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                tree = ast.parse(_read(item), feature_version=(3, minor))
-        except (SyntaxError, ValueError) as problem:
-            line = getattr(problem, "lineno", 0) or 0
-            message = getattr(problem, "msg", str(problem))
-            yield error(
-                "code-syntax",
-                f"{name}, line {line}: {message} (read as Python 3.{minor})",
-                "mend it" if minor >= 10 else "mend it, or take an image with Python 3.10 or later",
-            )
-            continue
-        if name == job.program:
-            yield from _imports(name, tree, files)
+        parsed = _parsed(_read(item), minor)
+        if isinstance(parsed, str):
+            yield error("code-syntax", f"{name}, {parsed} (read as Python 3.{minor})", "mend it")
+        elif name == job.program:
+            yield from _imports(name, parsed, files)
+
+
+@cache
+def _parsed(source: bytes, minor: int) -> ast.Module | str:
+    """The syntax tree; line and message where there is none."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(source, feature_version=(3, minor))
+    except (SyntaxError, ValueError) as problem:
+        return f"line {getattr(problem, 'lineno', None) or '?'}: {getattr(problem, 'msg', problem)}"
 
 
 def _compiled(path: Path) -> bool:

@@ -97,7 +97,7 @@ def _strategy(job: Job) -> Iterator[Finding]:
             f"strategy={job.strategy} is one process, but {job.training_hosts} hosts are asked for: each would train the same",
             "--strategy ddp, or --instances 1",
         )
-    if job.strategy == "single" and gpus > 1:
+    elif job.strategy == "single" and gpus > 1:
         yield warning(
             "gpus-idle",
             f"strategy=single uses one of the {gpus} GPUs of {job.training_type}; all are paid for",

@@ -1,0 +1,387 @@
+"""Does each mistake in a job's description get its own finding, with the value in it, and does a sound job get none?"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch.aws.images import Choice, choose
+from launch.aws.preflight.bundle_checks import admits, bundle_checks
+from launch.aws.preflight.cost import cost_ceiling
+from launch.aws.preflight.limits import shell_reads
+from launch.aws.preflight.offline import offline
+from launch.aws.request import create_training_job, training_job_name
+from launch.findings import Finding
+from launch.job import Channel, Group, Job, Metric, load_job
+
+pytest.importorskip("yaml")
+ROOT = Path(__file__).parents[1]
+TODAY = date(2026, 11, 21)
+NOW = datetime(2026, 11, 21, 3, 56, 5, 89000)
+PLAIN: dict[str, Any] = {
+    "config": "configs/camvid_cpu.yaml",
+    "instances": 2,
+    "type": "ml.g5.12xlarge",
+    "data": ["s3://example-data/camvid/"],
+    "data_gb": 1.0,
+    "output": "s3://example-results/jobs",
+    "checkpoints": "s3://example-results/checkpoints/camvid/",
+    "role": "arn:aws:iam::123456789012:role/service-role/Trainer",
+    "region": "us-east-1",
+}
+BATCH = "train.batch_size=16"
+VPC = {"subnets": ["subnet-0abc1234"], "security_groups": ["sg-0abc1234"]}
+FSX = {"data": None, "fsx": "fs-0123456789abcdef0:/fsx/camvid", **VPC}
+HETERO = {"instances": None, "type": None, "group": ["gpu=ml.g5.12xlarge*2:train", "cpu=ml.c5.4xlarge*1"]}
+
+
+def the_job(flags: Mapping[str, Any], settings: tuple[str, ...] = ()) -> Job:
+    return load_job(None, {**PLAIN, **flags}, [BATCH, *settings])
+
+
+def look(job: Job, root: Path = ROOT, **request: Any) -> list[Finding]:
+    """What the command line says about a job; ``request``: members put into the request afterwards."""
+    choice = choose(job.training_type, job.strategy, job.region, job.image, today=TODAY)
+    made = create_training_job(
+        job, image=choice.uri, name=training_job_name(job, NOW), code="s3://example-results/sourcedir.tar.gz"
+    )
+    return [*choice.findings, *offline(job, {**made, **request}, root=root, choice=choice, now=TODAY)]
+
+
+def loud(findings: list[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.level != "note"]
+
+
+# what is wrong, level and code of the finding, a text of its message
+TYPED: dict[str, tuple[dict[str, Any], tuple[str, ...], str, str]] = {
+    # name, places, role
+    "name too long": ({"name": "segmentation-of-street-scenes-with-deep-supervision"}, (), "error name-long", "51"),
+    "name with a space": ({"name": "my job"}, (), "error name-characters", "my job"),
+    "role of a user": ({"role": "arn:aws:iam::123456789012:user/me"}, (), "error role-arn", "user/me"),
+    "role by its name": ({"role": "Trainer"}, (), "error role-arn", "'Trainer'"),
+    "role and output not set": ({"role": "", "output": ""}, (), "warning placeholder", "role='', output=''"),
+    "bucket of the example": ({"output": "s3://MY-BUCKET/x"}, (), "warning placeholder", "s3://MY-BUCKET/x"),
+    "output on this machine": ({"output": "runs/"}, (), "error output-uri", "runs/"),
+    "checkpoints on this machine": ({"checkpoints": "/opt/ml/x"}, (), "error checkpoints-uri", "/opt/ml/x"),
+    "checkpoints inside the data": (
+        {"checkpoints": "s3://example-data/camvid/checkpoints/"}, (), "warning results-in-data", "camvid/checkpoints/"),
+    # times
+    "forty days": ({"max_run": "40d"}, (), "error max-run-range", "40 days"),
+    "more than the quota": ({"max_run": "6d"}, (), "warning max-run-quota", "6 days"),
+    "spot without a longest wait": ({"spot": True}, (), "error spot-without-wait", "max_wait"),
+    "spot that waits less than it runs": (
+        {"spot": True, "max_run": "6h", "max_wait": "1h"}, (), "error spot-wait-short", "3600"),
+    "spot without checkpoints": (
+        {"spot": True, "max_wait": "2d", "checkpoints": None}, (), "error spot-without-checkpoints", "spot=true"),
+    "spot that does not resume": (
+        {"spot": True, "max_wait": "2d"}, ("checkpoint.resume=false",), "error resume-off", "checkpoint.resume=false"),
+    "a wait without spot": ({"max_wait": "2d"}, (), "error wait-without-spot", "172800"),
+    "warm pool of spot machines": (
+        {"spot": True, "max_wait": "2d", "warm_pool": "30m"}, (), "error warm-pool-spot", "1800"),
+    "warm pool of groups": ({**HETERO, "warm_pool": "30m"}, (), "error warm-pool-groups", "gpu, cpu"),
+    "warm pool over night": ({"warm_pool": "5h"}, (), "error warm-pool-range", "18000"),
+    "retries without end": ({"retries": 99}, (), "error retries-range", "99"),
+    "retries without checkpoints": (
+        {"retries": 3, "checkpoints": None}, (), "warning retries-without-checkpoints", "retries=3"),
+    "profiler interval": ({"profile_ms": 300}, (), "error profiler-interval", "300"),
+    "profiler region": ({"region": "eu-central-2", "type": "ml.g6.12xlarge"}, (), "warning profiler-region", "eu-central-2"),
+    # data
+    "no data": ({"data": None}, (), "error data-missing", "camvid"),
+    "prefix without slash": ({"data": ["s3://example-data/camvid"]}, (), "warning prefix-slash", "camvid-old/"),
+    "bucket in capitals": ({"data": ["s3://Example/camvid/"]}, (), "error channel-uri", "s3://Example/camvid/"),
+    "channel that no one takes": (
+        {"data": ["images=s3://example-data/a/", "masks=s3://example-data/b/"]}, (), "error channel-train", "images, masks"),
+    "data nobody reads": ({"config": "configs/scenes.yaml"}, (), "warning data-unused", "data.train"),
+    "root of this machine": ({}, ("data.root=/home/me/CamVid",), "error data-root", "/home/me/CamVid"),
+    "FastFile for small files": ({"mode": "FastFile"}, (), "warning fastfile-small-files", "FastFile"),
+    "FSx with FastFile": ({**FSX, "mode": "FastFile"}, (), "error fsx-fastfile", "FastFile"),
+    "FSx path without mount name": (
+        {**FSX, "fsx": "fs-0123456789abcdef0:/datasets-of-mine/camvid"}, (), "error fsx-path", "datasets-of-mine"),
+    "FSx path of this machine": (
+        {**FSX, "fsx": "fs-0123456789abcdef0:/mnt/camvid"}, (), "warning fsx-path", "/mnt/camvid"),
+    "FSx without a folder": ({**FSX, "fsx": "fs-0123456789abcdef0"}, (), "error fsx-path", "'/'"),
+    "FSx id": ({**FSX, "fsx": "fs-xyz:/fsx/camvid"}, (), "error fsx-id", "fs-xyz"),
+    "FSx without VPC": ({**FSX, "subnets": None, "security_groups": None}, (), "error fsx-without-vpc", "fs-0123456789"),
+    "FSx in two subnets": (
+        {**FSX, "subnets": ["subnet-0abc1234", "subnet-0abc1235"]}, (), "warning fsx-subnets", "subnet-0abc1235"),
+    "security groups without subnets": ({"security_groups": ["sg-0abc1234"]}, (), "error vpc-half", "sg-0abc1234"),
+    "subnet's id": ({**VPC, "subnets": ["10.0.0.0/24"]}, (), "error vpc-id", "10.0.0.0/24"),
+    "volume smaller than the data": (
+        {"type": "ml.p3.8xlarge", "data_gb": 400.0, "region": "us-east-1"}, (), "error volume-small", "400"),
+    "volume larger than the disks": ({"volume_gb": 5000}, (), "error volume-over-nvme", "5000"),
+    # machines
+    "no machine": ({"instances": 0}, (), "error instances-range", "instances=0"),
+    "unknown type": ({"type": "ml.g5.12xlage"}, ("train.batch_size=16",), "error unknown-type", "ml.g5.12xlage"),
+    "one process on many hosts": ({"strategy": "single"}, (), "error strategy-hosts", "2 hosts"),
+    "one process on four GPUs": ({"strategy": "single", "instances": 1}, (), "warning gpus-idle", "4 GPUs"),
+    "dp on one GPU": (
+        {"strategy": "dp", "instances": 1, "type": "ml.g5.xlarge"}, (), "warning strategy-pointless", "ml.g5.xlarge"),
+    "smddp on A10G": ({"strategy": "smddp"}, (), "error smddp-type", "ml.g5.12xlarge"),
+    "image without smddp": (
+        {"strategy": "smddp", "type": "ml.p4d.24xlarge",
+         "image": "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch:2.13-cu133-amzn2023-sagemaker"},
+        (), "error image-smddp", "2.13-cu133"),
+    "image without code for the GPU": (
+        {"type": "ml.p3dn.24xlarge",
+         "image": "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch:2.13-cu133-amzn2023-sagemaker"},
+        (), "error image-gpu", "V100"),
+    "image of another region": (
+        {"image": "123456789012.dkr.ecr.eu-west-1.amazonaws.com/mine:1"}, (), "error image-other-region", "eu-west-1"),
+    "two groups, none trains": (
+        {**HETERO, "group": ["gpu=ml.g5.12xlarge*2", "cpu=ml.c5.4xlarge"]}, ("train.batch_size=24",), "error group-train", "gpu, cpu"),
+    "two types train": (
+        {**HETERO, "group": ["gpu=ml.g5.12xlarge*2:train", "new=ml.g6.12xlarge:train"]}, ("train.batch_size=12",),
+        "error group-types", "ml.g6.12xlarge"),
+    "unknown type of a helper": (
+        {**HETERO, "group": ["gpu=ml.g5.12xlarge*2:train", "cpu=ml.c5.4xlage"]}, (), "error unknown-type", "ml.c5.4xlage"),
+    # training
+    "unknown setting": ({}, ("train.batchsize=8",), "error config", "'train.batchsize'"),
+    "setting out of range": ({}, ("data.flip=2",), "error config", "data.flip=2"),
+    "config that is not there": ({"config": "configs/camvid.yaml"}, (), "error config", "configs/camvid.yaml"),
+    "smddp with SyncBatchNorm": (
+        {"strategy": "smddp", "type": "ml.p4d.24xlarge"}, ("parallel.sync_bn=true",), "error config", "sync_bn"),
+    "batch smaller than the ranks": ({}, ("train.batch_size=6",), "error batch-small", "8 ranks"),
+    "batch that does not divide": ({}, ("train.batch_size=18",), "warning batch-uneven", "18"),
+    "CPUs on GPU machines": ({}, ("train.device=cpu",), "warning device-cpu", "ml.g5.12xlarge"),
+    "GPU on CPU machines": (
+        {"type": "ml.c5.4xlarge"}, ("train.device=cuda",), "error device-cuda", "ml.c5.4xlarge"),
+    "bf16 on T4": ({"type": "ml.g4dn.12xlarge"}, ("train.precision=bf16",), "warning precision", "T4"),
+    "gloo on GPUs": ({}, ("parallel.backend=gloo",), "warning backend-gloo", "gloo"),
+    "more workers than cores": ({}, ("data.workers=64",), "warning workers-many", "64"),
+    "run folder of this machine": ({}, ("out=/home/me/run",), "warning out", "/home/me/run"),
+    "tracker on the machine": ({}, ("log.mlflow=file:./mlruns",), "warning mlflow-local", "file:./mlruns"),
+    "pipeline that is not sent": ({}, ("data.transforms=/etc/hostname.py:f",), "error config", "/etc/hostname.py"),
+    # hyperparameters, environment, metrics, tags
+    "apostrophe": ({}, ("data.train_split=driver's",), "error hyperparameter-shell", "driver's"),
+    "semicolon": ({}, ("data.train_split=a;b",), "error hyperparameter-shell", "a;b"),
+    "switch as a text": ({}, ("train.compile='True'",), "error hyperparameter-boolean", "'True'"),
+    "hyperparameter too long": ({}, (f"data.train_split={'x' * 2600}",), "error hyperparameter-long", "2602"),
+    "variable too long": ({"environment": [f"NOTE={'x' * 600}"]}, (), "error environment-long", "600"),
+    "variable's name": ({"environment": ["MY-VAR=1"]}, (), "error environment-name", "MY-VAR"),
+    "variable of the toolkit": ({"environment": ["SM_NUM_GPUS=4"]}, (), "warning environment-reserved", "SM_NUM_GPUS"),
+    "secret": ({"environment": ["WANDB_API_KEY=abc"]}, (), "warning secret", "WANDB_API_KEY"),
+    "tag of AWS": ({"tags": ["aws:team=vision"]}, (), "error tag", "aws:team"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", TYPED)
+def test_a_mistake_is_found_by_its_name_and_nothing_else_is(mistake: str) -> None:
+    flags, settings, kind, value = TYPED[mistake]
+    found = loud(look(the_job(flags, settings)))
+    others = {"image-unpatched", "retired-type"}  # of the old types that some mistakes need
+    assert {f"{f.level} {f.code}" for f in found if f.code not in others} == {kind}, found
+    [*_, finding] = [f for f in found if f.code == kind.split()[1]]
+    assert value in finding.message
+    assert finding.cure
+
+
+def test_there_are_enough_kinds() -> None:
+    assert len(TYPED) + len(WRITTEN) >= 40
+    assert len({kind for *_, kind, _ in TYPED.values()}) >= 30
+
+
+# Mistakes that a job file or a program can hold, but no flag.
+WRITTEN: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
+    "channel twice": (
+        {"data": (Channel("train", "s3://example-data/camvid/"),) * 2}, {}, "error channel-name", "'train'"),
+    "sharded by key": (
+        {"data": (Channel("train", "s3://example-data/camvid/", distribution="ShardedByS3Key"),)},
+        {}, "error channel-sharded", "ShardedByS3Key"),
+    "grouped and ungrouped channels": (
+        {"groups": (Group("gpu", "ml.g5.12xlarge", 2, True), Group("cpu", "ml.c5.4xlarge")),
+         "data": (Channel("train", "s3://example-data/camvid/", groups=("gpu",)), Channel("more", "s3://example-data/b/"))},
+        {}, "error channel-groups-mixed", "data.more"),
+    "grouped S3 beside FSx": (
+        {"groups": (Group("gpu", "ml.g5.12xlarge", 2, True), Group("cpu", "ml.c5.4xlarge")),
+         "subnets": ("subnet-0abc1234",), "security_groups": ("sg-0abc1234",),
+         "data": (Channel("train", file_system="fs-0123456789abcdef0", path="/fsx/a"),
+                  Channel("more", "s3://example-data/b/", groups=("cpu",)))},
+        {}, "error fsx-groups", "data.more"),
+    "group that is not there": (
+        {"groups": (Group("gpu", "ml.g5.12xlarge", 2, True), Group("cpu", "ml.c5.4xlarge")),
+         "data": (Channel("train", "s3://example-data/camvid/", groups=("gpu", "gpus")),)},
+        {}, "error channel-group", "'gpus'"),
+    "data for the helpers alone": (
+        {"groups": (Group("gpu", "ml.g5.12xlarge", 2, True), Group("cpu", "ml.c5.4xlarge")),
+         "data": (Channel("train", "s3://example-data/camvid/", groups=("cpu",)),)},
+        {}, "error channel-group", "cpu"),
+    "metric without a group": ({"metrics": (Metric("loss", "loss [0-9.]+"),)}, {}, "error metric-regex", "loss [0-9.]+"),
+    "metric that is no expression": ({"metrics": (Metric("loss", "loss ([0-9."),)}, {}, "error metric-regex", "loss ([0-9."),
+    "six subnets' groups": (
+        {"subnets": ("subnet-0abc1234",), "security_groups": tuple(f"sg-0abc123{n}" for n in range(6))},
+        {}, "error vpc-count", "6"),
+    "checkpoints without slash": (
+        {}, {"CheckpointConfig": {"S3Uri": "s3://example-results/run-1"}}, "error checkpoints-slash", "run-1"),
+    "a group's own training": (
+        {"groups": (Group("gpu", "ml.g5.12xlarge", 2, True), Group("cpu", "ml.c5.4xlarge"))},
+        {"HyperParameters": {}}, "error group-distribution", "gpu, cpu"),
+    "entry script's line": (
+        {}, {"AlgorithmSpecification": {"TrainingInputMode": "File", "TrainingImage": "x", "ContainerArguments": ["x" * 257]}},
+        "error entrypoint-long", "257"),
+    "a member that AWS does not know": ({}, {"InstanceType": "ml.g5.12xlarge"}, "error service-model", "InstanceType"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", WRITTEN)
+def test_a_mistake_in_a_file_is_found(mistake: str) -> None:
+    fields, members, kind, value = WRITTEN[mistake]
+    if kind.endswith("service-model"):
+        pytest.importorskip("botocore")
+    found = loud(look(replace(the_job({}), **fields), **members))
+    assert {f"{f.level} {f.code}" for f in found} == {kind}, found
+    assert value in found[-1].message
+
+
+# Sound jobs: flags, settings, and the warnings that are no false alarm.
+SOUND: dict[str, tuple[dict[str, Any], tuple[str, ...], set[str]]] = {
+    "two hosts, S3": ({}, (), set()),
+    "one host without data": ({"config": "configs/scenes.yaml", "instances": 1, "data": None, "data_gb": None}, (), set()),
+    "one GPU": ({"strategy": "single", "instances": 1, "type": "ml.g6.xlarge"}, (), set()),
+    "FSx and smddp": (
+        {**FSX, "strategy": "smddp", "type": "ml.p4d.24xlarge"}, (), {"image-unpatched"}),
+    "FSx whose mount name AWS drew": ({**FSX, "fsx": "fs-0123456789abcdef0:/x7wzhbev/camvid"}, (), set()),
+    "spot": ({"spot": True, "max_run": "6h", "max_wait": "12h", "retries": 3}, (), set()),
+    "groups": (HETERO, (), set()),
+    "shards by FastFile": ({"mode": "FastFile", "data_gb": 5000.0}, ("data.layout=shards",), set()),
+    "warm pool, tags, variables": (
+        {"warm_pool": "30m", "tags": ["team=vision 1"], "environment": ["NCCL_DEBUG=INFO", "TOKENIZERS_PARALLELISM=false"]},
+        ("data.classes=[road, sky]", "loss.terms=[ce, dice]", "train.compile=true"), set()),
+    "the machines of the first command": (
+        {"type": "ml.p3.16xlarge", "instances": 5, "max_run": "5d"}, ("train.batch_size=80",),
+        {"retired-type", "image-unpatched"}),
+    "CPUs, profiler off": ({"type": "ml.c5.4xlarge", "profile_ms": 0}, (), set()),
+    "fsdp": ({"strategy": "fsdp", "type": "ml.p4d.24xlarge"}, ("optim.name=adamw", "train.channels_last=auto"), set()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_a_sound_job_is_let_through(name: str) -> None:
+    flags, settings, warnings = SOUND[name]
+    found = loud(look(the_job(flags, settings)))
+    assert {f.code for f in found} == warnings, found
+    assert not [f for f in found if f.level == "error"]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs/jobs").glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_jobs_of_this_repository_lack_nothing_but_their_names(path: Path) -> None:
+    found = loud(look(load_job(path, {})))
+    assert {f.code for f in found} - {"image-unpatched"} == {"placeholder"}, found
+
+
+def test_one_mistake_in_two_places_is_said_once() -> None:
+    """The service's model finds the name of the interval's channel too; the better words are enough."""
+    found = loud(look(the_job({"name": "my job", "tags": ["aws:x=1"]})))
+    assert sorted(f.code for f in found) == ["name-characters", "tag"]
+
+
+THE_IMAGE = choose("ml.g5.12xlarge", "ddp", "us-east-1", today=TODAY)
+
+
+@pytest.mark.parametrize(
+    ("files", "code", "value"),
+    [
+        ({"train.py": b"import os\nprint('x'\n"}, "code-syntax", "train.py, line 2"),
+        ({"train.py": b"x = 1\n", "segtrain/a.py": b"def f(:\n"}, "code-syntax", "segtrain/a.py, line 1"),
+        ({"train.py": b"from segtrain.plaforms import main\n"}, "entry-import", "segtrain.plaforms"),
+        ({"train.py": b"", "requirements.txt": b"torch==2.5.1\n"}, "requirement-torch", "torch==2.5.1"),
+        ({"train.py": b"", "requirements.txt": b"torchvision<0.20\n"}, "requirement-torch", "torchvision<0.20"),
+        ({"train.py": b"", "requirements.txt": b"smdistributed-dataparallel\n"}, "requirement-smddp", "smdistributed"),
+        ({"train.py": b"", "requirements.txt": b"smdebug>=1\n"}, "requirement-smdebug", "smdebug>=1"),
+        ({"train.py": b"", "requirements.txt": b"-e ../mine\n"}, "requirement-path", "-e ../mine"),
+        ({"train.py": b"", "requirements.txt": b"mine @ file:///home/me\n"}, "requirement-path", "file:///home/me"),
+        ({"train.py": b"", "requirements.txt": b"git+https://example.com/x\n"}, "requirement-git", "git+https"),
+        ({"train.py": b"", ".git/HEAD": b"ref\n"}, "bundle-git", ".git/HEAD"),
+        ({"train.py": b"", "data/0.png": b"x", "data/1.png": b"x"}, "bundle-data", "data/0.png and 1 more"),
+        ({"train.py": b"", "configs/.env": b"x"}, "bundle-secret", "configs/.env"),
+        ({"train.py": b"", "configs/big.yaml": bytes(51 << 20)}, "bundle-large", "51 MiB"),
+    ],
+)
+def test_code_that_would_fail_there_is_found_here(files: dict[str, bytes], code: str, value: str) -> None:
+    found = list(bundle_checks(Job(), files, THE_IMAGE))
+    assert [finding.code for finding in found] == [code]
+    assert value in found[0].message
+
+
+def test_requirements_that_the_image_meets_are_no_mistake() -> None:
+    text = b"# mine\ntorch>=2.0\nTorch\nscipy>=1.10 ; python_version > '3.8'\nalbumentations[extra]==2.0.8\n\n"
+    assert not list(bundle_checks(Job(), {"train.py": b"", "requirements.txt": text}, THE_IMAGE))
+    unknown = Choice(None, "mine:1", "asked for")
+    assert [f.level for f in bundle_checks(Job(), {"requirements.txt": b"torch==2.5.1"}, unknown)] == ["warning"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "fits"),
+    [("==2.8.0", True), ("==2.8", True), ("==2.8.*", True), (">=2.0,<3", True), ("~=2.7", True), ("!=2.8.0", False),
+     ("~=2.7.0", False), ("<2.8", False), (">2.8", False), ("==2.8.0+cu121", False), (">=2.8.1", False)],
+)  # fmt: skip
+def test_version_ranges(wanted: str, fits: bool) -> None:
+    assert admits(wanted, "2.8.0") is fits
+
+
+def test_what_a_shell_would_make_of_a_value() -> None:
+    """Held against a real shell: what passes arrives as it is, or without its quotes."""
+    for text in ("a b", "['road', 'sky']", '{"a": 1}', "x=1,y=2", "[[0.6, 0.67]]", 'it "is" so', "#5", "a\\ b"):
+        assert not shell_reads(text)
+        assert subprocess.run(["sh", "-c", f"echo -- {text}"], capture_output=True).returncode == 0
+    for text in ("driver's", "a;b", "$HOME", "a|b", "f(x)", 'say "x', "a>b", "`id`", '"$HOME"', "a\\"):
+        assert shell_reads(text)
+
+
+def test_the_most_that_it_can_cost() -> None:
+    job = Job(instances=5, type="ml.p4d.24xlarge", max_run=2 * 3600, price=10.0)
+    assert cost_ceiling(job)[0] == 100
+    dollars, words = cost_ceiling(
+        replace(job, groups=(Group("a", "ml.p4d.24xlarge", 2), Group("b", "ml.c5.xlarge", 3)))
+    )
+    assert dollars == 100
+    assert "--price" in words
+    assert cost_ceiling(replace(job, warm_pool=1800))[0] == 125
+    assert "spot" in cost_ceiling(replace(job, spot=True))[1]
+    dollars, words = cost_ceiling(replace(job, price=None, type="ml.unknown.xlarge"))
+    assert dollars is None
+    assert "ml.unknown.xlarge" in words
+    dollars, words = cost_ceiling(replace(job, price=None, region="eu-west-1"))
+    assert dollars
+    assert "2026" in words
+    assert "eu-west-1" in words
+
+
+def test_what_cannot_be_checked_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("yaml", "pydantic", "botocore", "botocore.loaders", "segtrain.config"):
+        monkeypatch.setitem(sys.modules, package, None)
+    from launch.aws import service_model
+
+    service_model._model.cache_clear()
+    found = look(the_job({"profile_ms": 300}))
+    service_model._model.cache_clear()
+    assert [f.code for f in loud(found)] == ["profiler-interval"]
+    assert {f.code for f in found if f.level == "note"} >= {"config-unchecked", "service-model-unchecked"}
+
+
+def test_a_bare_python_will_do() -> None:
+    code = (
+        "import sys\nfrom launch.aws.preflight.offline import offline\nfrom launch.aws.preflight.cost import cost_ceiling\n"
+        "bad = {'yaml', 'pydantic', 'botocore', 'boto3', 'torch', 'numpy'} & set(sys.modules)\nassert not bad, bad"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_a_repository_elsewhere(tmp_path: Path) -> None:
+    """The code that is looked at is the code that would travel: a script broken there is found there."""
+    for name in ("segtrain/__init__.py", "docker/sagemaker/train.py", "configs/scenes.yaml", "pyproject.toml"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    job = the_job({"config": "configs/scenes.yaml", "data": None}, ("train.batch_size=8",))
+    codes = {f.code for f in loud(look(job, root=tmp_path))}
+    assert codes == {"entry-import"}  # segtrain/platforms was not copied
+    (tmp_path / "docker/sagemaker/train.py").write_text("def main(:\n")
+    assert {f.code for f in loud(look(job, root=tmp_path))} == {"code-syntax"}
+    (tmp_path / "docker/sagemaker/train.py").unlink()
+    assert {f.code for f in loud(look(job, root=tmp_path))} == {"bundle"}
