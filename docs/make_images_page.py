@@ -42,7 +42,7 @@ print(show(choice.findings))
 
 - An image runs on a GPU when its torch has code for it: the same major compute capability and no later minor one, so code for
   sm_80 also runs on sm_86 and sm_89.
-- Among the images that run, the newest one that AWS still patches is taken; where none is patched any more, the newest.
+- Among the images that run, the newest is taken; AWS patches no older one for longer.
 - SMDDP, AWS's library for all-reduce, is in images of torch 2.5.1 and earlier alone, and supports few types.
   From SMDDP 2.3.0 on, its import fails on other types.
 - `ml.p3.*` is retired: the launcher warns, names what is nearest, and goes on as asked.

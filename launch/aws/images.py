@@ -145,22 +145,21 @@ def choose(instance_type: str, strategy: str, region: str, wanted: str = "", tod
 
 
 def _pick(instance: Instance, strategy: str, today: date) -> tuple[Image, str]:
-    fit = [one for one in IMAGES if runs_on(one, instance) and version(one.torch) >= OLDEST_TORCH]
+    """The newest that runs: AWS patches no older one for longer."""
+    fit = [one for one in IMAGES if runs_on(one, instance)]
     if strategy == "smddp":
-        fitting = [one for one in fit if one.smddp]
-        if instance.name not in SMDDP_TYPES:
-            fitting = [one for one in fitting if version(one.smddp or "0") < SMDDP_CHECKS_TYPE]
-            if fitting:
-                return fitting[
-                    0
-                ], f"the newest whose SMDDP ({fitting[0].smddp}) does not refuse {instance.name} at import"
-        elif fitting:
-            return fitting[0], f"the newest with SMDDP ({fitting[0].smddp})"
+        checked = instance.name not in SMDDP_TYPES
+        some = [one for one in fit if one.smddp and not (checked and version(one.smddp) >= SMDDP_CHECKS_TYPE)]
+        if some:
+            what = f"whose SMDDP does not refuse {instance.name} at import" if checked else "with SMDDP"
+            return some[0], f"the newest {what} (SMDDP {some[0].smddp})"
     what = f"{instance.gpu} ({instance.arch})" if instance.arch else "CPUs"
-    patched = [one for one in fit if one.patched_until and one.patched_until >= today]
-    if patched:
-        return patched[0], f"the newest for {what}, patched until {patched[0].patched_until}"
-    return fit[0], f"the newest whose torch has code for {what}"
+    patched = f", patched until {fit[0].patched_until}" if _patched(fit[0], today) else ""
+    return fit[0], f"the newest with code for {what}{patched}"
+
+
+def _patched(image: Image, today: date) -> bool:
+    return image.patched_until is not None and image.patched_until >= today
 
 
 def _about_type(name: str, instance: Instance | None, strategy: str, region: str) -> list[Finding]:
@@ -247,7 +246,7 @@ def _unfit(image: Image, instance: Instance) -> Finding:
 
 
 def _about_age(image: Image, today: date) -> list[Finding]:
-    if image.patched_until and image.patched_until >= today:
+    if _patched(image, today):
         return []
     since = f" since {image.patched_until}" if image.patched_until else ""
     message = f"image {image.tag}: AWS has not patched it{since}, security holes stay open"
