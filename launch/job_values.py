@@ -151,6 +151,8 @@ def pairs(value: Any, where: str) -> dict[str, str]:
         value = {key: content for key, _, content in split}
     found = {}
     for key, content in value.items():
+        if isinstance(key, bool):  # YAML 1.1
+            raise ConfigError(f"{where}: YAML reads a bare on, off, yes or no as true or false: quote it, as 'on'")
         if isinstance(content, (Mapping, list)):
             raise _wrong(f"{where}.{key}", content, "a text")
         found[str(key)] = str(content).lower() if isinstance(content, bool) else str("" if content is None else content)

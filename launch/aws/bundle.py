@@ -43,7 +43,8 @@ def contents(root: Path, job: Job) -> list[tuple[str, Path | bytes]]:
     if job.config:
         found[config_name(job, root)] = _there(config_file(job, root), f"config={job.config}")
     if job.program != "train.py":
-        found[_inside(job.program, "program")] = _there(_near(job.program, root), f"program={job.program}")
+        program = _inside(job.program, "program")
+        found[program] = _there(_near(job.program, root), f"program={job.program}")
     for named in named_files(job, root):
         found[named] = _near(named, root)
     found["requirements.txt"] = requirements(root, job).encode()

@@ -1,0 +1,145 @@
+"""Does the bundle hold what the machines need, nothing of what they must not get, and start where nothing else is installed from here?"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launch.aws import bundle
+from launch.job import ROOT, Job, config_name
+from segtrain.errors import ConfigError
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small copy of what a checkout has, with what must stay out of a bundle."""
+    root = tmp_path / "checkout"
+    for name in ("segtrain/errors.py", "segtrain/__init__.py", "segtrain/data/native/core.h", "segtrain/data/native/png.cpp",
+                 "configs/scenes.yaml", "configs/jobs/sagemaker.yaml", "docker/sagemaker/train.py", "pyproject.toml", "setup.py"):  # fmt: skip
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / name, root / name)
+    for name in ("segtrain/data/native/libsegtrain_data.so", "segtrain/__pycache__/errors.cpython-311.pyc", "segtrain/notes.txt",
+                 "segtrain/.hidden.py", ".git/config", "runs/a/config.yaml", "CamVid/a.png", ".venv/lib/x.py", "tests/test_a.py"):  # fmt: skip
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("x")
+    monkeypatch.chdir(root)
+    return root
+
+
+def names(root: Path, job: Job) -> list[str]:
+    return [name for name, _ in bundle.contents(root, job)]
+
+
+def test_exactly_what_the_machines_need(checkout: Path) -> None:
+    assert names(checkout, Job()) == [
+        "configs/scenes.yaml",
+        "requirements.txt",
+        "segtrain/__init__.py",
+        "segtrain/data/native/core.h",
+        "segtrain/data/native/png.cpp",
+        "segtrain/errors.py",
+        "train.py",
+    ]
+
+
+def test_of_the_repository_the_whole_package_and_no_setup_py() -> None:
+    found = names(ROOT, Job())
+    assert {path.relative_to(ROOT).as_posix() for path in (ROOT / "segtrain").rglob("*.py")} <= set(found)
+    # AWS's toolkit refuses torchrun for a folder with setup.py in it.
+    assert "setup.py" not in found
+    assert not [name for name in found if name.startswith(("configs/jobs", "tests", "launch", ".", "/"))]
+
+
+def test_awss_toolkit_takes_it_for_a_script(tmp_path: Path) -> None:
+    kind = pytest.importorskip("sagemaker_training._entry_point_type", reason="needs the extra `rehearse`")
+    bundle.build(ROOT, Job(), tmp_path / "sourcedir.tar.gz")
+    with tarfile.open(tmp_path / "sourcedir.tar.gz") as tar:
+        tar.extractall(tmp_path / "code", filter="data")
+    assert kind.get(str(tmp_path / "code"), "train.py") is kind.PYTHON_PROGRAM
+
+
+def test_requirements_leave_the_images_torch_alone(checkout: Path, tmp_path: Path) -> None:
+    (tmp_path / "more.txt").write_text("timm>=1\n\nwandb")
+    lines = bundle.requirements(checkout, Job(requirements=str(tmp_path / "more.txt"))).splitlines()
+    packages = [bundle._package(line) for line in lines]
+    assert "torch" not in packages
+    assert "torchvision" not in packages
+    assert {"segmentation-models-pytorch", "numpy", "pyyaml", "pydantic", "safetensors"} <= set(packages)
+    assert lines[-4:] == ["# more.txt", "timm>=1", "", "wandb"]
+    with pytest.raises(ConfigError, match=r"requirements=gone\.txt"):
+        bundle.requirements(checkout, Job(requirements="gone.txt"))
+
+
+def test_the_jobs_own_config_program_and_files(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = tmp_path / "work"
+    (work / "aug").mkdir(parents=True)
+    (work / "mine.yaml").write_text("data: {classes: names.txt}\n")
+    (work / "names.txt").write_text("road\n")
+    (work / "aug/own.py").write_text("def build(): ...\n")
+    (work / "start.py").write_text("")
+    monkeypatch.chdir(work)
+    job = Job(config="mine.yaml", program="start.py", settings={"data.transforms": "aug/own.py:build"})
+    found = dict(bundle.contents(checkout, job))
+    assert found[config_name(job, checkout)] == Path("mine.yaml")
+    assert {"start.py", "train.py", "names.txt", "aug/own.py", "configs/scenes.yaml"} <= set(found)
+    # The settings come over the config.
+    assert "names.txt" not in dict(bundle.contents(checkout, replace(job, settings={"data.classes": ["road"]})))
+
+
+@pytest.mark.parametrize(
+    ("job", "words"),
+    [
+        (Job(config="gone.yaml"), "config=gone.yaml"),
+        (Job(program="gone.py"), "program=gone.py"),
+        (Job(program="../setup.py"), "outside"),
+    ],
+)
+def test_what_is_not_there_is_named(checkout: Path, job: Job, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        bundle.contents(checkout, job)
+
+
+def test_the_same_files_give_the_same_bytes(checkout: Path, tmp_path: Path) -> None:
+    first = bundle.build(checkout, Job(), tmp_path / "one/sourcedir.tar.gz")
+    (checkout / "segtrain/errors.py").touch()
+    (checkout / "segtrain/errors.py").chmod(0o777)
+    second = bundle.build(checkout, Job(), tmp_path / "two/other.tar.gz")
+    assert first == second
+    assert (tmp_path / "one/sourcedir.tar.gz").stat().st_size == first["bytes"]
+    assert first["files"] == 7
+    (checkout / "segtrain/errors.py").write_text("other")
+    assert bundle.build(checkout, Job(), tmp_path / "two/other.tar.gz")["sha256"] != first["sha256"]
+
+
+def test_it_is_written_whole_or_not(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "sourcedir.tar.gz"
+    bundle.build(checkout, Job(), target)
+    before = target.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(bundle.os, "replace", full)
+    with pytest.raises(OSError, match="No space"):
+        bundle.build(checkout, Job(config=""), target)
+    assert target.read_bytes() == before
+    assert [path.name for path in tmp_path.glob("*.tar.gz*")] == ["sourcedir.tar.gz"]
+
+
+def test_the_entry_can_be_imported_from_the_bundle_alone(tmp_path: Path) -> None:
+    bundle.build(ROOT, Job(), tmp_path / "sourcedir.tar.gz")
+    code = tmp_path / "code"
+    with tarfile.open(tmp_path / "sourcedir.tar.gz") as tar:
+        assert all(item.isfile() and (item.mtime, item.uid, item.gid, item.mode) == (0, 0, 0, 0o644) for item in tar)
+        tar.extractall(code, filter="data")
+    asked = (
+        "import train, segtrain, segtrain.config as c; c.load_config('configs/scenes.yaml'); print(segtrain.__file__)"
+    )
+    done = subprocess.run([sys.executable, "-c", asked], cwd=code, check=True, capture_output=True, text=True)
+    assert Path(done.stdout.strip()).is_relative_to(code)

@@ -1,0 +1,276 @@
+"""Is a job read as it was written, from a file and from flags, and what is wrong refused with the key, the value and the cure?"""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+from launch.job import DEFAULT_METRICS, ROOT, Channel, Group, Job, Metric, config_file, config_name, load_job
+from segtrain.errors import ConfigError
+from segtrain.observe.console import Console, step_line
+
+FSX = "fs-0123456789abcdef0:/fsx/city"
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "job.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+FULL = """
+name: city
+config: configs/camvid_cpu.yaml
+settings: {train: {batch_size: 8}, model.options: {stem: 24}, out: there}
+strategy: fsdp
+instances: 3
+type: ml.p4d.24xlarge
+data:
+  train: {uri: s3://b/p/, mode: FastFile, distribution: ShardedByS3Key}
+  val: fsx://fs-0123456789abcdef0/abcd/val
+  more: {file_system: fs-0123456789, file_system_type: EFS, path: /x, access: rw}
+data_gb: 12
+output: s3://b/out
+checkpoints: s3://b/ckpt/
+role: arn:aws:iam::123456789012:role/R
+region: eu-west-1
+spot: true
+max_run: 6h
+max_wait: 90m
+retries: 2
+warm_pool: 1800
+volume_gb: 200
+subnets: [subnet-1]
+security_groups: sg-1
+tags: {team: seg, cost: 7}
+environment: {NCCL_DEBUG: INFO, FAST: true}
+metrics: {loss: "loss ([0-9.]+)"}
+image: i
+profile_ms: 1000
+price: 12.5
+requirements: more.txt
+program: mine.py
+"""
+
+
+def test_every_key_of_a_file_arrives(tmp_path: Path) -> None:
+    assert load_job(written(tmp_path, FULL), {}) == Job(
+        name="city",
+        config="configs/camvid_cpu.yaml",
+        settings={"train.batch_size": 8, "model.options": {"stem": 24}, "out": "there"},
+        strategy="fsdp",
+        instances=3,
+        type="ml.p4d.24xlarge",
+        data=(
+            Channel("train", "s3://b/p/", "FastFile", "ShardedByS3Key"),
+            Channel("val", file_system="fs-0123456789abcdef0", path="/abcd/val"),
+            Channel("more", file_system="fs-0123456789", file_system_type="EFS", path="/x", access="rw"),
+        ),
+        data_gb=12.0,
+        output="s3://b/out",
+        checkpoints="s3://b/ckpt/",
+        role="arn:aws:iam::123456789012:role/R",
+        region="eu-west-1",
+        spot=True,
+        max_run=21600,
+        max_wait=5400,
+        retries=2,
+        warm_pool=1800,
+        volume_gb=200,
+        subnets=("subnet-1",),
+        security_groups=("sg-1",),
+        tags={"team": "seg", "cost": "7"},
+        environment={"NCCL_DEBUG": "INFO", "FAST": "true"},
+        metrics=(Metric("loss", "loss ([0-9.]+)"),),
+        image="i",
+        profile_ms=1000,
+        price=12.5,
+        requirements="more.txt",
+        program="mine.py",
+    )
+
+
+def test_without_file_and_flags_it_is_the_default() -> None:
+    assert load_job(None, {}) == Job()
+    assert load_job(None, dict.fromkeys(("instances", "fsx", "data"), None)) == Job()
+
+
+def test_flags_come_over_the_file_and_settings_over_both(tmp_path: Path) -> None:
+    path = written(tmp_path, FULL)
+    job = load_job(
+        path,
+        {"instances": 5, "spot": False, "max_run": "2d", "tags": ["team=x"], "environment": ["A=b=c"], "price": 1.0},
+        ["train.batch_size=16", "--optim.lr=1e-3", "data.limit=0", "name=run"],
+    )
+    assert (job.instances, job.spot, job.max_run, job.price) == (5, False, 172800, 1.0)
+    assert (job.tags, job.environment["A"]) == ({"team": "x", "cost": "7"}, "b=c")
+    assert job.settings["train.batch_size"] == 16
+    assert job.settings["optim.lr"] == 1e-3
+    assert job.settings["model.options"] == {"stem": 24}
+    assert (job.settings["name"], job.name) == ("run", "city")  # a run of segtrain has a name of its own
+
+
+def test_switching_between_file_system_and_s3_is_one_flag(tmp_path: Path) -> None:
+    on_s3 = written(tmp_path, "data: {train: {uri: s3://b/p/, mode: FastFile, groups: [gpu]}, val: s3://b/v/}")
+    train, val = load_job(on_s3, {"fsx": FSX}).data
+    assert train == Channel("train", file_system="fs-0123456789abcdef0", path="/fsx/city")
+    assert val == Channel("val", "s3://b/v/")
+    assert load_job(on_s3, {"data": ["s3://c/q/"]}).data[0] == Channel(
+        "train", "s3://c/q/", "FastFile", groups=("gpu",)
+    )
+    on_fsx = written(tmp_path, f"data: {{train: '{FSX}'}}")
+    assert load_job(on_fsx, {}).data == (train,)
+    assert load_job(on_fsx, {"data": ["train=s3://b/p=1/"]}).data == (Channel("train", "s3://b/p=1/"),)
+    assert load_job(on_fsx, {"data": ["val=s3://b/v/"], "mode": "FastFile"}).data == (
+        train,
+        Channel("val", "s3://b/v/", "FastFile"),
+    )
+    # A mode without any S3 channel is not dropped unseen: the preflight refuses it.
+    assert load_job(on_fsx, {"mode": "FastFile"}).data[0].mode == "FastFile"
+
+
+def test_groups() -> None:
+    job = load_job(None, {"group": ["gpu=ml.g5.xlarge*2:train", "cpu=ml.c5.4xlarge*3"]})
+    assert job.groups == (Group("gpu", "ml.g5.xlarge", 2, True), Group("cpu", "ml.c5.4xlarge", 3))
+    assert (job.hosts, job.training_hosts, job.training_type) == (5, 2, "ml.g5.xlarge")
+    one = Job(instances=4, type="ml.p5.48xlarge")
+    assert (one.hosts, one.training_hosts, one.training_type) == (4, 4, "ml.p5.48xlarge")
+    # Where no group is marked, all of them train.
+    assert Job(groups=(Group("a", "ml.g5.xlarge", 2), Group("b", "ml.g5.xlarge", 1))).training_hosts == 3
+
+
+def test_groups_of_a_file_and_of_flags(tmp_path: Path) -> None:
+    path = written(tmp_path, "groups: {gpu: {type: ml.g5.xlarge, train: true}, cpu: ml.c5.xlarge*2}")
+    assert load_job(path, {}).groups == (Group("gpu", "ml.g5.xlarge", 1, True), Group("cpu", "ml.c5.xlarge", 2))
+    both = written(tmp_path, "instances: 2\ntype: ml.g5.xlarge")
+    assert load_job(both, {"group": ["a=ml.g5.xlarge:train"]}).hosts == 1  # the flag replaces what the file says
+
+
+WRONG: list[tuple[str, dict[str, Any], list[str], list[str]]] = [  # file, flags, settings, words of the message
+    ("instanses: 2", {}, [], ["job.yaml", "'instanses'", "'instances'"]),
+    ("[1, 2]", {}, [], ["job.yaml", "list"]),
+    ("a: [", {}, [], ["job.yaml", "no YAML"]),
+    ("instances: two", {}, [], ["instances='two'", "whole number"]),
+    ("instances: true", {}, [], ["instances=True", "whole number"]),
+    ("spot: 'yes'", {}, [], ["spot='yes'", "true or false"]),
+    ("price: cheap", {}, [], ["price='cheap'", "number"]),
+    ("role: [a]", {}, [], ["role=['a']", "text"]),
+    ("max_run: 6 hours", {}, [], ["max_run='6 hours'", "6h"]),
+    ("strategy: DPD", {}, [], ["strategy='DPD'", "smddp"]),
+    ("strategy: SMDDP", {}, [], ["did you mean smddp?"]),
+    (
+        "data: {train: {uri: s3://b/p/, mode: fastfile}}",
+        {},
+        [],
+        ["data.train.mode='fastfile'", "did you mean FastFile?"],
+    ),
+    ("data: {train: {url: s3://b/p/}}", {}, [], ["data.train", "'url'", "'uri'"]),
+    ("data: {train: {mode: File}}", {}, [], ["data.train", "no place", "s3://"]),
+    ("data: {train: ./camvid}", {}, [], ["'./camvid'", "aws s3 sync"]),
+    ("data: 7", {}, [], ["data=7", "s3://"]),
+    ("data: {train: gs://b/p}", {}, [], ["'gs://b/p'", "s3://BUCKET"]),
+    ("groups: {gpu: {instances: 2}}", {}, [], ["groups.gpu", "no type"]),
+    ("groups: {gpu: ml.g5.xlarge*2}\ninstances: 2", {}, [], ["instances", "groups", "remove"]),
+    (
+        "groups: {gpu: ml.g5.xlarge*2:train}",
+        {"type": "ml.p4d.24xlarge"},
+        [],
+        ["--type ml.p4d.24xlarge", "gpu", "--group"],
+    ),
+    ("settings: {parallel: {strategy: fsdp}}", {}, [], ["parallel.strategy=fsdp", "--strategy fsdp"]),
+    ("", {"mode": "pipe"}, [], ["--mode='pipe'"]),
+    ("", {"max_wait": "soon"}, [], ["--max-wait='soon'"]),
+    ("", {"group": ["gpu:ml.g5.xlarge"]}, [], ["'gpu:ml.g5.xlarge'", "NAME=TYPE"]),
+    ("", {"group": ["a=ml.g5.xlarge", "a=ml.g5.xlarge"]}, [], ["'a'", "twice"]),
+    ("", {"data": ["s3://b/p/", "train=s3://b/q/"]}, [], ["'train'", "twice"]),
+    ("", {"data": ["s3://b/p/"], "fsx": FSX}, [], ["--fsx", "s3://b/p/", "train"]),
+    ("environment: {ON: 1}", {}, [], ["environment", "true or false", "quote it"]),
+    ("", {"tags": ["team"]}, [], ["'team'", "key=value"]),
+    ("", {"instanses": 2}, [], ["'instances'"]),
+    ("", {}, ["instances=5"], ["--instances 5"]),
+    ("", {}, ["train.batch_size"], ["'train.batch_size'", "section.key=value"]),
+]
+
+
+@pytest.mark.parametrize(("text", "flags", "overrides", "words"), WRONG, ids=lambda value: str(value)[:40])
+def test_what_is_wrong_is_named_with_its_cure(
+    tmp_path: Path, text: str, flags: dict[str, Any], overrides: list[str], words: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_job(written(tmp_path, text), flags, overrides)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_file_that_is_not_there_names_its_neighbour(tmp_path: Path) -> None:
+    written(tmp_path, "")
+    with pytest.raises(ConfigError, match="did you mean"):
+        load_job(tmp_path / "jop.yaml", {})
+
+
+def test_the_shipped_jobs_load_with_their_training_configs() -> None:
+    from segtrain.config import load_config
+
+    jobs = sorted((ROOT / "configs/jobs").glob("*.yaml"))
+    assert len(jobs) >= 4
+    for path in jobs:
+        job = load_job(path, {})
+        settings = [f"{key}={value}" for key, value in {**job.settings, "parallel.strategy": job.strategy}.items()]
+        config = load_config(config_file(job), [*settings, "data.root=there"])
+        assert config.train.device == "cuda", path
+        assert job.checkpoints.endswith("/"), path
+        assert job.data[0].name == "train", path
+
+
+def test_the_name_of_the_config_in_the_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("")
+    monkeypatch.chdir(tmp_path)  # the command is run from anywhere
+    assert config_file(Job()) == ROOT / "configs/scenes.yaml"
+    assert config_name(Job()) == "configs/scenes.yaml"
+    assert config_name(Job(config="mine.yaml")) == config_name(Job(config=str(mine))) == "configs/job/mine.yaml"
+    assert config_name(Job(config="")) == ""
+
+
+def test_metrics_are_found_in_what_training_prints() -> None:
+    from segtrain.train.session import Session
+
+    stream = io.StringIO()
+    session, result = MagicMock(), MagicMock(seconds=2.0, pictures=[], protocol={"line": "val, 60 images"})
+    session.state.step, session.plan.epoch.return_value = 210, 7.0
+    session.screen = Console(420, 14, stream=stream, live=False)
+    result.scores.miou, result.scores.accuracy = 0.4512, 0.9
+    Session._show(session, result)  # the line after an evaluation, as it is printed
+    log = step_line(50, 420, 1.67, 14, 1.2345, 6e-3, 123.4, 0.03, 100) + "\n[1,0]<stdout>:" + stream.getvalue()
+    found = {metric.name: re.findall(metric.regex, log) for metric in DEFAULT_METRICS}
+    assert found == {
+        "train:loss": ["1.2345"],
+        "train:lr": ["6.00e-03"],
+        "train:images_per_second": ["123.4"],
+        "train:data_wait_percent": ["3"],
+        "train:epoch": ["1.67"],
+        "val:miou_percent": ["45.12"],
+        "val:pixel_accuracy_percent": ["90.00"],
+    }
+
+
+def test_a_bare_python_reads_flags_and_settings() -> None:
+    """No yaml, no pydantic: values are JSON, or texts."""
+    code = (
+        "import sys\n"
+        "for name in ('yaml', 'pydantic', 'torch', 'boto3', 'botocore'): sys.modules[name] = None\n"
+        "from launch.job import load_job\n"
+        "job = load_job(None, {'instances': 5, 'data': ['s3://b/p/']}, ['train.batch_size=8', 'train.precision=bf16', 'optim.lr=1e-3'])\n"
+        "assert dict(job.settings) == {'train.batch_size': 8, 'train.precision': 'bf16', 'optim.lr': 0.001}, job\n"
+        "try: load_job('configs/jobs/sagemaker.yaml', {})\n"
+        "except Exception as error: assert 'pip install pyyaml' in str(error), error\n"
+        "else: raise SystemExit('read YAML without a reader')\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
