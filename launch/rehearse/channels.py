@@ -1,0 +1,76 @@
+"""How do the data come into a host's input/data? Downloaded from the rehearsal's S3, or a folder in the place of a file system."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from launch.rehearse import hosts as trees
+from launch.rehearse.plan import Host, Stage
+from launch.rehearse.s3 import Store
+
+
+def source(sample: Path, channel: str) -> Path:
+    """The folder of a channel's data: ``sample/NAME`` where a job has several channels and the sample is so divided, else ``sample``."""
+    own = sample / channel
+    return own if own.is_dir() else sample
+
+
+def upload(store: Store, request: Mapping[str, Any], sample: Path | None) -> int:
+    """The sample to the places in S3 that the channels name. Returns the number of files."""
+    count = 0
+    if sample is None:
+        return count
+    several = len(request.get("InputDataConfig", [])) > 1
+    for channel in request.get("InputDataConfig", []):
+        s3 = channel["DataSource"].get("S3DataSource")
+        if s3 and not store.keys(s3["S3Uri"]):
+            folder = source(sample, channel["ChannelName"]) if several else sample
+            count += store.put_folder(folder, s3["S3Uri"])
+    return count
+
+
+def fill(
+    store: Store, request: Mapping[str, Any], stage: Stage, host: Host, base: Path, sample: Path | None, bind: bool
+) -> None:
+    """``bind``: file systems are mounted (read-only where the channel is); else they are links."""
+    several = len(request.get("InputDataConfig", [])) > 1
+    for channel in trees.channels(request, host):
+        name, place = channel["ChannelName"], base / "input/data" / channel["ChannelName"]
+        s3 = channel["DataSource"].get("S3DataSource")
+        if s3:
+            place.mkdir(parents=True, exist_ok=True)
+            store.get_folder(s3["S3Uri"], place, _share(s3, stage, host, request))
+        elif sample is not None:
+            folder = (source(sample, name) if several else sample).resolve()
+            _mount(folder, place, bind, channel["DataSource"]["FileSystemDataSource"]["FileSystemAccessMode"])
+
+
+def _share(s3: Mapping[str, Any], stage: Stage, host: Host, request: Mapping[str, Any]) -> tuple[int, int]:
+    if s3.get("S3DataDistributionType") != "ShardedByS3Key":
+        return (0, 1)
+    groups = s3.get("InstanceGroupNames") or [group for group, _ in stage.groups]
+    sharing = [member.name for member in stage.hosts if member.group in groups]
+    return (sharing.index(host.name), len(sharing))
+
+
+def _mount(folder: Path, place: Path, bind: bool, access: str) -> None:
+    if not bind:
+        if not place.is_symlink():
+            place.symlink_to(folder, target_is_directory=True)
+        return
+    place.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["mount", "--bind", str(folder), str(place)], check=True)
+    if access == "ro":  # a plain user may not where the folder's own mount has more restrictions
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(place)], check=False, capture_output=True)
+
+
+def release(base: Path) -> None:
+    """Before a host is cleared: nothing may be deleted through a mount or a link."""
+    for place in (base / "input/data").glob("*"):
+        if place.is_symlink():
+            place.unlink()
+        elif place.is_mount():
+            subprocess.run(["umount", str(place)], check=True)

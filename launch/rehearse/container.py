@@ -1,0 +1,159 @@
+"""What is a container here? Processes with a base folder, an environment and signals of their own; process 1 where the kernel allows."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from launch.rehearse import network
+from launch.rehearse.plan import Host, Stage
+from segtrain.errors import MissingExtra
+
+TOOLKIT = "sagemaker_pytorch_container.training:main"  # ENV SAGEMAKER_TRAINING_MODULE of AWS's PyTorch images
+MARK = "SEGTRAIN_REHEARSAL"
+ROOM = Path(__file__).parent
+# Of the machine, so that Python, its packages and weights that were fetched before are found.
+KEPT = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR", "TORCH_HOME", "HF_HOME")
+
+
+def command(request: Mapping[str, Any]) -> list[str]:
+    """The entry point that the request asks for; without one AWS's images start their toolkit."""
+    algorithm = request["AlgorithmSpecification"]
+    return [*algorithm.get("ContainerEntrypoint", ["train"]), *algorithm.get("ContainerArguments", [])]
+
+
+def toolkit_folder() -> Path:
+    """Where ``train`` and ``torchrun`` of this Python lie. Raises MissingExtra."""
+    folder = Path(sys.executable).parent
+    for program, package in (("train", "sagemaker-training"), ("torchrun", "torch")):
+        if shutil.which(program, path=str(folder)) is None:
+            raise MissingExtra(package, "rehearse", f"--rehearse: {folder} has no command {program!r} and")
+    return folder
+
+
+def environment(
+    request: Mapping[str, Any],
+    stage: Stage,
+    base: Path,
+    *,
+    store: Mapping[str, str],
+    mark: str,
+    isolated: bool,
+    plant: str,
+) -> dict[str, str]:
+    """What the processes of a container see: nothing of this shell but where things are. ``mark`` tells its processes from others',
+    ``plant`` is for planted/sitecustomize.py ("": none)."""
+    name = request["TrainingJobName"]
+    found = {key: os.environ[key] for key in KEPT if key in os.environ}
+    found |= {
+        "PATH": os.pathsep.join([str(toolkit_folder()), network.search_path()]),
+        "PYTHONUNBUFFERED": "TRUE",  # as AWS's images have it
+        "PYTHONPATH": os.pathsep.join(str(ROOM / part) for part in (*_standin(stage), *(["planted"] if plant else []))),
+        "SAGEMAKER_TRAINING_MODULE": TOOLKIT,
+        "TRAINING_JOB_NAME": name,
+        "TRAINING_JOB_ARN": f"arn:aws:sagemaker:{store['AWS_REGION']}:000000000000:training-job/{name}",
+        "CUDA_VISIBLE_DEVICES": "",
+        # What is missing is not fetched: it would land in this Python.
+        "PIP_NO_INDEX": "1",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PIP_ROOT_USER_ACTION": "ignore",
+        "SEGTRAIN_CACHE": str(base.with_name(base.name + ".cache")),
+        MARK: mark,
+        **store,
+    }
+    if not isolated or not os.path.isdir("/opt"):
+        found["SAGEMAKER_BASE_DIR"] = str(base)
+    if plant:
+        found["SEGTRAIN_PLANT"] = plant
+    return found | dict(request.get("Environment", {}))
+
+
+def _standin(stage: Stage) -> list[str]:
+    return ["standin"] if stage.hyperparameters.get("parallel.strategy") == '"smddp"' else []
+
+
+class Container:
+    """Started at once; ``argv`` is its process 1."""
+
+    def __init__(
+        self, host: Host, base: Path, folder: Path, argv: list[str], env: Mapping[str, str], isolated: bool
+    ) -> None:
+        self.host, self._isolated, self._mark = host, isolated, env[MARK]
+        self.began, self.ended = time.monotonic(), 0.0
+        whole = network.inside(host, folder, base, argv) if isolated else argv
+        self._process = subprocess.Popen(
+            whole, cwd=base, env=dict(env), stdin=subprocess.PIPE if isolated else subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        if isolated:
+            self._connect()
+
+    def _connect(self) -> None:
+        """Wait for the namespace, lay the wire, let the host go on."""
+        mine, theirs = Path("/proc/self/ns/net"), Path(f"/proc/{self._process.pid}/ns/net")
+        while self._process.poll() is None and os.readlink(theirs) == os.readlink(mine):
+            time.sleep(0.005)
+        network.wire(self.host, self._process.pid)
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"go\n")
+        self._process.stdin.close()
+
+    def read(self, heard: Callable[[str], None]) -> None:
+        """Each line of its output, until the last process that holds it has ended: for a thread."""
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                heard(line.decode("utf-8", "replace").rstrip("\n"))
+
+    @property
+    def code(self) -> int | None:
+        """None while it runs; 128 + the signal for a process that a signal ended, as docker says it."""
+        code = self._process.poll()
+        if code is not None and not self.ended:
+            self.ended = time.monotonic()
+        return None if code is None else code if code >= 0 else 128 - code
+
+    def stop(self) -> None:
+        """SIGTERM to process 1, as StopTrainingJob."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Every process of the container, at once."""
+        self._signal(signal.SIGKILL)
+        if not self._isolated:
+            kill_marked(self._mark)
+
+    def _signal(self, number: int) -> None:
+        """In namespaces the process that was started is ``unshare``; process 1 of the host is its child."""
+        pid = self._process.pid
+        if self._isolated:
+            children = Path(f"/proc/{pid}/task/{pid}/children")
+            try:
+                pids = [int(text) for text in children.read_text().split()]
+            except OSError:
+                return  # it has ended
+        else:
+            pids = [pid] if self._process.poll() is None else []
+        for one in pids:
+            try:
+                os.kill(one, number)
+            except ProcessLookupError:
+                continue
+
+
+def kill_marked(mark: str) -> None:
+    """Processes of a rehearsal without namespaces: torchrun gives its ranks sessions of their own, so a group is not enough."""
+    wanted = f"{MARK}={mark}".encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if int(folder.name) != os.getpid() and wanted in (folder / "environ").read_bytes().split(b"\0"):
+                os.kill(int(folder.name), signal.SIGKILL)
+        except (OSError, ProcessLookupError):
+            continue

@@ -1,0 +1,52 @@
+"""Which settings of the training must be others on a small machine without GPUs? Reads the job's config; changes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from launch.job import Job, config_file
+
+
+def load(job: Job) -> Any:
+    """segtrain's own config of the job, or None where its packages are absent. Raises ConfigError for a bad setting."""
+    try:
+        from segtrain.config import load_config
+    except ImportError:
+        return None
+    import json
+
+    settings: dict[str, Any] = {**job.settings, "parallel.strategy": job.strategy}
+    layout = settings.get("data.layout")
+    path = config_file(job) if job.config else None
+    overrides = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+    if "data.root" not in settings and (layout or _layout(path)) not in (None, "scenes"):
+        overrides.append("data.root=/opt/ml/input/data/train")  # known in the container only
+    return load_config(path, overrides)
+
+
+def _layout(path: Any) -> str | None:
+    import yaml
+
+    try:
+        written = yaml.safe_load(path.read_text(encoding="utf-8")) if path else None
+    except (OSError, yaml.YAMLError):
+        return None  # load_config says it better
+    section = written.get("data") if isinstance(written, dict) else None
+    return section.get("layout") if isinstance(section, dict) else None
+
+
+def fitting(config: Any, ranks: int) -> dict[str, Any]:
+    """Settings that let this config run on ``ranks`` CPU ranks; {} where it can as it is."""
+    changes: dict[str, Any] = {}
+    if config is None:
+        return changes
+    if config.parallel.backend == "nccl":
+        changes["parallel.backend"] = "gloo"
+    if config.train.device == "cuda":
+        changes["train.device"] = "auto"
+    if config.train.precision == "fp16":
+        changes["train.precision"] = "fp32"
+    unit = ranks * config.train.accumulate
+    if config.train.batch_size % unit:
+        changes["train.batch_size"] = max(1, config.train.batch_size // unit) * unit
+    return changes

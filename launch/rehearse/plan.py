@@ -1,0 +1,150 @@
+"""Which hosts are on stage, in which groups, and which hyperparameters must be others here than in the cloud? Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from segtrain.errors import ConfigError
+
+NETWORK = "10.77.0."  # of the bridge, inside a network namespace of the rehearsal's own
+GATEWAY = NETWORK + "254"
+MOST_HOSTS = 64
+ONE_GROUP = "homogeneousCluster"  # SageMaker's name for the only group of a job without groups
+PLANTS = ("fail", "stop", "spot", "kill", "disk")
+
+
+@dataclass(frozen=True)
+class Plant:
+    """What is to go wrong: ``fail`` (rank ``at`` raises), ``stop`` (StopTrainingJob), ``spot`` (reclaimed, with notice), ``kill``
+    (lost, without), ``disk`` (full). ``at``: the step of stop, spot and kill."""
+
+    kind: str = ""
+    at: int = 0
+
+
+def read_plant(text: str) -> Plant:
+    """``fail:RANK``, ``stop:STEP``, ``spot:STEP``, ``kill:STEP``, ``disk`` or ``""``. Raises ConfigError."""
+    if not text:
+        return Plant()
+    kind, colon, number = text.partition(":")
+    good = kind in PLANTS and (number.isdigit() if kind != "disk" else not colon)
+    if not good:
+        raise ConfigError(
+            f"--plant {text}: write fail:RANK, stop:STEP, spot:STEP, kill:STEP or disk, for example --plant spot:20"
+        )
+    return Plant(kind, int(number or 0))
+
+
+@dataclass(frozen=True)
+class Host:
+    name: str  # as SageMaker calls it, or the loopback address where names cannot be made
+    number: int
+    group: str
+    type: str
+    trains: bool
+
+    @property
+    def address(self) -> str:
+        return f"{NETWORK}{self.number}"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """``leader``: the host of rank 0, where AWS's toolkit puts it: the first that the training group lists."""
+
+    hosts: tuple[Host, ...]
+    interface: str
+    leader: Host
+    hyperparameters: Mapping[str, str]
+    said: tuple[str, ...]  # each difference from the cloud, in a sentence
+
+    def members(self, group: str) -> list[str]:
+        """The hosts of a group in the order of resourceconfig.json, which is not sorted on SageMaker either."""
+        return [host.name for host in reversed(self.hosts) if host.group == group]
+
+    @property
+    def groups(self) -> list[tuple[str, str]]:
+        return list(dict.fromkeys((host.group, host.type) for host in self.hosts))
+
+
+def set_stage(
+    request: Mapping[str, Any],
+    *,
+    hosts: int | None,
+    procs: int | None,
+    isolated: bool,
+    settings: Mapping[str, Any],
+) -> Stage:
+    """``hosts``: of the group that trains (None: as asked for, at most 3; a helping group keeps one). ``settings``: segtrain's, for this
+    rehearsal alone. Raises ConfigError."""
+    given: Mapping[str, str] = request.get("HyperParameters", {})
+    said: list[str] = []
+    counted = _counted(request, hosts, said)
+    trains = _training_groups(given, [name for name, _, _ in counted])
+    numbered = [(name, kind) for name, kind, count in counted for _ in range(count)]
+    # Helpers first: then algo-1 is no host that trains, which is what careless code takes for granted.
+    numbered.sort(key=lambda item: item[0] in trains)
+    if len(numbered) > MOST_HOSTS:
+        raise ConfigError(f"--hosts: {len(numbered)} hosts on one machine are too many: at most {MOST_HOSTS}")
+    stage = tuple(
+        Host(f"algo-{n}" if isolated else f"127.0.0.{n}", n, group, kind, group in trains)
+        for n, (group, kind) in enumerate(numbered, 1)
+    )
+    leader = [host for host in stage if host.trains][-1]
+    parameters = _hyperparameters(given, procs, settings, said)
+    return Stage(stage, "eth0" if isolated else "lo", leader, parameters, tuple(said))
+
+
+def _counted(request: Mapping[str, Any], hosts: int | None, said: list[str]) -> list[tuple[str, str, int]]:
+    """Name, type and size of each group."""
+    if hosts is not None and hosts < 1:
+        raise ConfigError(f"--hosts {hosts}: at least one host must train")
+    resources = request["ResourceConfig"]
+    groups = resources.get("InstanceGroups")
+    asked = [(g["InstanceGroupName"], g["InstanceType"], int(g["InstanceCount"])) for g in groups or []]
+    if not asked:
+        asked = [(ONE_GROUP, resources["InstanceType"], int(resources["InstanceCount"]))]
+    trains = _training_groups(request.get("HyperParameters", {}), [name for name, _, _ in asked])
+    counted = []
+    for name, kind, count in asked:
+        here = (hosts or min(count, 3)) if name in trains else min(count, 1)
+        if here != count:
+            said.append(f"{here} host{'s' * (here > 1)} of group {name} in the place of {count}")
+        counted.append((name, kind, here))
+    return counted
+
+
+def _training_groups(given: Mapping[str, str], names: list[str]) -> list[str]:
+    """The groups in which AWS's toolkit starts its launcher."""
+    text = given.get("sagemaker_distribution_instance_groups")
+    return [name for name in json.loads(text) if name in names] if text else names
+
+
+def _hyperparameters(
+    given: Mapping[str, str], procs: int | None, settings: Mapping[str, Any], said: list[str]
+) -> dict[str, str]:
+    parameters = dict(given)
+    if parameters.get("sagemaker_distributed_dataparallel_enabled") == "true":
+        for key in [key for key in parameters if key.startswith("sagemaker_distributed_dataparallel_")]:
+            del parameters[key]
+        parameters["sagemaker_torch_distributed_enabled"] = "true"
+        said.append("strategy smddp: torchrun starts the ranks (no mpirun and sshd here), on a stand-in for SMDDP that refuses "
+                    "what SMDDP refuses")  # fmt: skip
+    if procs is not None:
+        if procs < 1:
+            raise ConfigError(f"--procs {procs}: at least one process must train")
+        parameters["sagemaker_mpi_num_of_processes_per_host"] = json.dumps(procs)
+        said.append(f"{procs} process{'es' * (procs > 1)} a host, in the place of one a GPU")
+    for key, value in settings.items():
+        before, parameters[key] = parameters.get(key), json.dumps(value)
+        if before != parameters[key]:
+            said.append(f"{key}={parameters[key]}" + (f" in the place of {before}" if before is not None else ""))
+    return parameters
+
+
+def starts_ranks(parameters: Mapping[str, str]) -> bool:
+    """Whether the toolkit starts several processes that know each other (torchrun); else one plain process a host."""
+    return parameters.get("sagemaker_torch_distributed_enabled") == "true"

@@ -1,0 +1,234 @@
+"""How does a job live on SageMaker? Starting, Downloading, Training, perhaps Interrupted and again, Uploading, Completed: played here."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from launch.rehearse import attempt, channels, container, disks, network
+from launch.rehearse import hosts as trees
+from launch.rehearse.logs import Logs
+from launch.rehearse.plan import GATEWAY, Plant, Stage, read_plant, set_stage
+from launch.rehearse.report import HostEnd, Report, Transition
+from launch.rehearse.s3 import Store
+from launch.rehearse.sync import Sync
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What is to be played: all that the process inside the namespaces needs to know, as JSON."""
+
+    request: Mapping[str, Any]
+    bundle: str
+    sample: str
+    folder: str
+    hosts: int | None
+    procs: int | None
+    settings: Mapping[str, Any]
+    plant: str
+    isolated: bool
+    grace_s: float
+    said: tuple[str, ...]
+
+
+@dataclass
+class _Act:
+    """One rehearsal while it is played."""
+
+    orders: Orders
+    stage: Stage
+    store: Store
+    logs: Logs
+    say: Callable[[str], None]
+    began: float
+    transitions: list[Transition] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    first_step_s: float | None = None
+    training_s: float = 0.0
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.orders.folder)
+
+    @property
+    def sample(self) -> Path | None:
+        return Path(self.orders.sample) if self.orders.sample else None
+
+    def base(self, host: Any) -> Path:
+        return trees.base_folder(self.folder, host)
+
+    def status(self, name: str, message: str = "") -> None:
+        second = time.monotonic() - self.began
+        self.transitions.append(Transition(name, second, message))
+        self.say(f"{second:7.1f} s  {name}  {message}".rstrip())
+
+
+def play(orders: Orders, say: Callable[[str], None]) -> Report:
+    """Inside the namespaces, where there are any."""
+    began = time.monotonic()
+    plant, folder, request = read_plant(orders.plant), Path(orders.folder), orders.request
+    stage = set_stage(
+        request, hosts=orders.hosts, procs=orders.procs, isolated=orders.isolated, settings=orders.settings
+    )
+    if orders.isolated:
+        network.build(stage, folder)
+    region = json.loads(stage.hyperparameters.get("sagemaker_region", '"us-east-1"'))
+    logs = Logs(folder / "logs", stage.leader.name, request, say)
+    with Store(GATEWAY if orders.isolated else "127.0.0.1", region) as store:
+        act = _Act(orders, stage, store, logs, say, began, remarks=[*orders.said, *stage.said])
+        act.status("Starting", "Preparing the instances for training")
+        store.put(Path(orders.bundle), json.loads(stage.hyperparameters["sagemaker_submit_directory"]))
+        channels.upload(store, request, act.sample)
+        if plant.kind == "disk":
+            for host in stage.hosts:
+                disks.mount(act.base(host), sum(trees.files_below(act.sample).values()) if act.sample else 0)
+        ending = _attempt(act, plant)
+        if ending.why == "interrupted":
+            act.status("Starting", "Preparing new instances for training")
+            ending = _attempt(act, Plant())
+        return _report(act, ending, plant)
+
+
+def _attempt(act: _Act, plant: Plant) -> attempt.Ending:
+    """New machines: empty but for the data and the checkpoints that S3 has."""
+    orders, request = act.orders, act.orders.request
+    started = time.monotonic()
+    act.status("Downloading", "Downloading input data")
+    for host in act.stage.hosts:
+        channels.release(act.base(host))
+        trees.clear(act.base(host))
+        trees.lay_out(act.base(host), host, act.stage, request)
+        channels.fill(act.store, request, act.stage, host, act.base(host), act.sample, bind=orders.isolated)
+        act.logs.heading(host.name, f"start {sum(t.status == 'Training' for t in act.transitions) + 1}")
+    uri = request.get("CheckpointConfig", {}).get("S3Uri", "")
+    with Sync(act.store, uri, _checkpoints(act)) as sync:
+        act.status("Training", "Training image download completed. Training in progress.")
+        flag = act.folder / "failure.now"
+        variable = attempt.plant_variable(plant, act.stage.hyperparameters, flag)
+        ending = attempt.run(
+            [_start(act, host, variable) for host in act.stage.hosts],
+            act.logs,
+            plant,
+            flag=flag,
+            fill_disks=lambda: _fill_disks(act),
+            grace_s=orders.grace_s,
+            limit_s=float(request.get("StoppingCondition", {}).get("MaxRuntimeInSeconds", 86400)),
+            tell=act.status,
+        )
+    act.training_s += time.monotonic() - started
+    if act.logs.first_step is not None and act.first_step_s is None:
+        act.first_step_s = act.logs.first_step - ending.began
+    if sync.contested:
+        act.remarks.append(
+            f"several hosts wrote {', '.join(sync.contested[:3])} into the checkpoints: in S3 the last one wins"
+        )
+    if ending.killed:
+        act.remarks.append(f"{', '.join(ending.killed)} had to be killed: what was not in S3 by then is lost")
+    return ending
+
+
+def _checkpoints(act: _Act) -> dict[str, Path]:
+    found = {}
+    for host in act.stage.hosts:
+        if (folder := trees.checkpoint_folder(act.base(host), act.orders.request)) is not None:
+            found[host.name] = folder
+    return found
+
+
+def _start(act: _Act, host: Any, plant: str) -> container.Container:
+    orders = act.orders
+    env = container.environment(
+        orders.request,
+        act.stage,
+        act.base(host),
+        store=act.store.environment(),
+        mark=f"{uuid.uuid4().hex}-{host.number}",
+        isolated=orders.isolated,
+        plant=plant,
+    )
+    argv = container.command(orders.request)
+    return container.Container(host, act.base(host), act.folder, argv, env, orders.isolated)
+
+
+def _fill_disks(act: _Act) -> None:
+    act.say(f"{time.monotonic() - act.began:7.1f} s  the disk of each host is full from here on (planted)")
+    for host in act.stage.hosts:
+        disks.fill(act.base(host))
+
+
+def _report(act: _Act, ending: attempt.Ending, plant: Plant) -> Report:
+    hosts = tuple(
+        HostEnd(host.name, host.group, host.type, code, end - ending.began, trees.files_below(act.base(host) / "model"))
+        for host, code, end in zip(act.stage.hosts, ending.codes, ending.ends)
+    )
+    status, reason = "Completed", ""
+    if ending.why in ("stopped", "timeout"):
+        status = "Stopped"
+    elif any(host.code for host in hosts):
+        status, reason = "Failed", _reason(act, ending, hosts)
+    if any(host.model for host in hosts) or status == "Completed":
+        act.status("Uploading", "Uploading generated training model")
+    act.status(
+        status,
+        {"Failed": "Training job failed", "Stopped": "Training job stopped"}.get(status, "Training job completed"),
+    )
+    _notice(act, ending, plant, hosts)
+    return Report(
+        status=status,
+        failure_reason=reason,
+        transitions=tuple(act.transitions),
+        hosts=hosts,
+        first_step_s=act.first_step_s,
+        end_s=time.monotonic() - act.began,
+        training_s=act.training_s,
+        metrics={name: (len(found), found[-1] if found else None) for name, found in act.logs.values.items()},
+        remarks=tuple(act.remarks),
+        folder=str(act.folder),
+    )
+
+
+def _reason(act: _Act, ending: attempt.Ending, hosts: tuple[HostEnd, ...]) -> str:
+    """Of the host that failed first; one that was killed because of it says nothing about the cause."""
+    failed = sorted((end, host.name, host.code) for end, host in zip(ending.ends, hosts) if host.code)
+    _, name, code = next((item for item in failed if item[1] not in ending.killed), failed[0])
+    text = next((trees.failure(act.base(host)) for host in act.stage.hosts if host.name == name), "")
+    return f"AlgorithmError: {text}, exit code: {code}" if text else f"AlgorithmError: , exit code: {code}"
+
+
+def _notice(act: _Act, ending: attempt.Ending, plant: Plant, hosts: tuple[HostEnd, ...]) -> None:
+    """What a person should know before sending the job."""
+    request, seen = act.orders.request, {item.status for item in act.transitions}
+    if plant.kind in ("stop", "spot", "kill") and not seen & {"Stopping", "Interrupted"}:
+        act.remarks.append(
+            f"--plant {act.orders.plant}: the run ended at step {act.logs.step}, before that step was logged"
+        )
+    if plant.kind in ("spot", "kill") and not request.get("EnableManagedSpotTraining"):
+        act.remarks.append(
+            "the request is not for spot machines, so SageMaker would not have started it again: give --spot"
+        )
+    if plant.kind in ("spot", "kill") and not request.get("CheckpointConfig"):
+        act.remarks.append(
+            "the request has no checkpoints in S3: the second start began anew: give --checkpoints s3://.../"
+        )
+    for name, found in act.logs.values.items():
+        if not found:
+            act.remarks.append(f"metric {name}: no line of the log matches its regex")
+    for requirement in sorted(act.logs.missing):
+        act.remarks.append(
+            f"{requirement} is not installed here, and a rehearsal installs nothing: pip install {requirement!r}"
+        )
+    writers = [host.name for host in hosts if host.model]
+    twice = [name for name in act_model(hosts) if sum(name in host.model for host in hosts) > 1]
+    if twice:
+        act.remarks.append(
+            f"{', '.join(writers)} all wrote {twice[0]} into /opt/ml/model: one of them is in model.tar.gz"
+        )
+
+
+def act_model(hosts: tuple[HostEnd, ...]) -> list[str]:
+    return sorted({name for host in hosts for name in host.model})

@@ -1,0 +1,92 @@
+"""Where is S3 in a rehearsal? moto's server, in a thread on a loopback or bridge address: real HTTP, no account."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+from segtrain.errors import ConfigError, MissingExtra
+
+SECRET = "rehearsal"  # any key and secret will do
+
+
+class Store:
+    """A context manager. ``url`` is what AWS_ENDPOINT_URL must be."""
+
+    def __init__(self, address: str, region: str) -> None:
+        try:
+            import boto3
+            import botocore.config
+            from moto.server import ThreadedMotoServer
+        except ImportError as error:
+            raise MissingExtra(error.name or "moto", "rehearse", "--rehearse") from None
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for each request
+        self._server = ThreadedMotoServer(address, 0, verbose=False)
+        self._server.start()
+        host, port = self._server.get_host_and_port()
+        self.url, self.region = f"http://{host}:{port}", region
+        self.client: Any = boto3.client(
+            "s3", region_name=region, endpoint_url=self.url, aws_access_key_id=SECRET, aws_secret_access_key=SECRET,
+            config=botocore.config.Config(s3={"addressing_style": "path"}),
+        )  # fmt: skip
+        self._buckets: set[str] = set()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stop()
+
+    def environment(self) -> dict[str, str]:
+        """For AWS's toolkit and any boto3 in a container."""
+        return {
+            "AWS_ENDPOINT_URL": self.url,
+            "S3_ENDPOINT_URL": self.url,
+            "AWS_ACCESS_KEY_ID": SECRET,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_REGION": self.region,
+            "AWS_DEFAULT_REGION": self.region,
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+
+    def put(self, path: Path, uri: str) -> None:
+        bucket, key = split(uri)
+        if bucket not in self._buckets:
+            place = {} if self.region == "us-east-1" else {"LocationConstraint": self.region}
+            self.client.create_bucket(Bucket=bucket, **({"CreateBucketConfiguration": place} if place else {}))
+            self._buckets.add(bucket)
+        self.client.upload_file(str(path), bucket, key)
+
+    def put_folder(self, folder: Path, uri: str) -> int:
+        files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+        for path in files:
+            self.put(path, f"{uri.rstrip('/')}/{path.relative_to(folder).as_posix()}")
+        return len(files)
+
+    def keys(self, uri: str) -> list[str]:
+        """Every key that begins with the prefix, as SageMaker takes it: ``s3://b/run-1`` finds ``run-10/`` too."""
+        bucket, prefix = split(uri)
+        if bucket not in self._buckets:
+            return []
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+        return sorted(item["Key"] for page in pages for item in page.get("Contents", []))
+
+    def get_folder(self, uri: str, folder: Path, share: tuple[int, int] = (0, 1)) -> int:
+        """Download what lies below a prefix; ``share`` (n, of): every of-th key from the n-th on."""
+        bucket, prefix = split(uri)
+        keys = self.keys(uri)[share[0] :: share[1]]
+        for key in keys:
+            path = folder / key[len(prefix) :].lstrip("/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.client.download_file(bucket, key, str(path))
+        return len(keys)
+
+
+def split(uri: str) -> tuple[str, str]:
+    """Bucket and key. Raises ConfigError."""
+    parsed = urlparse(uri)
+    if parsed.scheme != "s3" or not parsed.netloc:
+        raise ConfigError(f"{uri!r} is no place in S3: write s3://BUCKET/PREFIX")
+    return parsed.netloc, parsed.path.lstrip("/")
