@@ -1,0 +1,129 @@
+"""Does the command that users type work: from anywhere, without AWS, and with an error that says what to set?"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from segtrain.errors import EXIT_ERROR
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = ROOT / "launch/sagemaker.py"
+ASKED = ("--instances", "5", "--type", "ml.p3.16xlarge")
+
+
+def command(
+    *arguments: object, cwd: Path = ROOT, script: object = SCRIPT, options: tuple[str, ...] = (), **more: str
+) -> subprocess.CompletedProcess[str]:
+    """The script as a user's process without credentials, whatever this machine has."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "SAGEMAKER_"))}
+    environment |= {"AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": os.devnull, **more}
+    environment |= {"AWS_SHARED_CREDENTIALS_FILE": os.devnull}
+    return subprocess.run(
+        [sys.executable, *options, str(script), *map(str, arguments)],
+        cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("place", ["root", "elsewhere", "beside the script"])
+def test_the_command_of_the_readme_from_anywhere(place: str, tmp_path: Path) -> None:
+    cwd, script = {
+        "root": (ROOT, "launch/sagemaker.py"),
+        "elsewhere": (tmp_path, SCRIPT),
+        "beside the script": (ROOT / "launch", "sagemaker.py"),
+    }[place]
+    done = command(*ASKED, "--dry-run", cwd=cwd, script=script)
+    assert done.returncode == 0, done.stderr
+    request = json.loads(done.stdout)
+    assert request["ResourceConfig"]["InstanceCount"] == 5
+    assert request["ResourceConfig"]["InstanceType"] == "ml.p3.16xlarge"
+    assert request["ProfilerConfig"]["ProfilingIntervalInMilliseconds"] == 500
+    said = " ".join(done.stderr.split())
+    assert "retired" in said
+    assert "ml.p4d.24xlarge" in said  # a living type to take in its place
+    assert "nothing was sent" in said
+
+
+def test_a_python_without_packages_will_do(tmp_path: Path) -> None:
+    done = command(*ASKED, "--dry-run", cwd=tmp_path, options=("-S", "-E"))  # -S: no site-packages
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["TrainingJobName"].startswith("segtrain-")
+    said = " ".join(done.stderr.split())
+    assert "pydantic" in said  # what could not be looked at is said
+    assert "botocore" in said
+
+
+def test_a_dry_run_imports_neither_torch_nor_an_sdk() -> None:
+    code = (
+        f"import runpy, sys\nsys.argv = ['sagemaker.py', '--dry-run', *{ASKED!r}]\n"
+        f"try:\n    runpy.run_path({str(SCRIPT)!r}, run_name='__main__')\n"
+        "except SystemExit as end:\n    assert not end.code, end.code\n"
+        "found = {'torch', 'boto3', 'sagemaker', 'numpy'} & set(sys.modules)\nassert not found, found"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_script_is_not_the_sdk(tmp_path: Path) -> None:
+    """`import sagemaker` in the script's process finds an SDK on the path, not the script."""
+    (tmp_path / "sagemaker.py").write_text("HERE = 'the SDK'\n")
+    code = (
+        f"import runpy, sys\nsys.path.insert(0, {str(SCRIPT.parent)!r})\nrunpy.run_path({str(SCRIPT)!r}, run_name='script')\n"
+        "import sagemaker\nassert sagemaker.HERE == 'the SDK', sagemaker"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(tmp_path)}
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_credentials_the_error_says_what_to_set() -> None:
+    done = command(*ASKED, "--region", "us-east-1")
+    assert done.returncode == EXIT_ERROR
+    assert done.stderr.count("error:") == 1
+    for word in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "--dry-run"):
+        assert word in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--instances", "0"), ("instances", "0")),
+        (("--type", "ml.p4d.24xlage"), ("ml.p4d.24xlage", "ml.p4d.24xlarge")),
+        (("--strategy", "dpp"), ("strategy", "dpp", "ddp")),
+        (("--max-run", "6 hours"), ("max_run", "6h")),
+        (("train.batchsize=3",), ("train.batchsize", "train.batch_size")),
+        (("--job", "nowhere.yaml"), ("nowhere.yaml",)),
+        (("--config", "configs/scene.yaml"), ("configs/scene.yaml", "configs/scenes.yaml")),
+        (("--profile-ms", "300"), ("300", "500")),
+    ],
+)
+def test_a_mistake_is_named_before_anything_is_sent(arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
+    done = command(*arguments, "--dry-run")
+    assert done.returncode == EXIT_ERROR, done.stderr
+    said = " ".join(done.stderr.split())
+    assert all(word in said for word in words), done.stderr
+    assert "Traceback" not in said
+
+
+def test_switching_where_the_data_are_is_one_flag() -> None:
+    plain = ("--config", "configs/camvid_cpu.yaml", "--subnets", "subnet-0abc1234", "--security-groups", "sg-0abc1234")
+    both = [
+        json.loads(command(*plain, *where, "--dry-run").stdout)
+        for where in (("--data", "s3://bucket/camvid/"), ("--fsx", "fs-0123456789abcdef0:/fsx/camvid"))
+    ]
+    sources = [request["InputDataConfig"][0]["DataSource"] for request in both]
+    assert [list(source) for source in sources] == [["S3DataSource"], ["FileSystemDataSource"]]
+    for request in both:  # the rest is the same: no hyperparameter, so no training code, knows where the data are
+        del request["InputDataConfig"]
+        request["TrainingJobName"] = ""
+        request["HyperParameters"] = {
+            key: value for key, value in request["HyperParameters"].items() if not key.startswith("sagemaker_")
+        }
+    assert both[0] == both[1]
