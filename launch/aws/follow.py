@@ -69,7 +69,8 @@ class _View:
     back: str  # how to come back
     progress: told.Progress = field(default_factory=told.Progress)
     main: str = ""  # the host of rank 0: the one that prints steps
-    hosts: set[str] = field(default_factory=set)
+    hosts: set[str] = field(default_factory=set)  # those that have printed
+    many: bool = False  # the job has more than one host: lines begin with theirs
     status: tuple[Any, ...] = ()  # what was last said of the status
     said_at: float = 0.0
     offline: bool = False
@@ -114,6 +115,8 @@ class _View:
     def _changes(self, job: Mapping[str, Any]) -> None:
         """New transitions of the status, and new words about the last one."""
         changes = job.get("SecondaryStatusTransitions", [])
+        groups = job["ResourceConfig"].get("InstanceGroups") or [job["ResourceConfig"]]
+        self.many = sum(group["InstanceCount"] for group in groups) > 1
         seen = [(change["Status"], change["StartTime"], change.get("StatusMessage", "")) for change in changes]
         for status, since, message in seen:
             if (status, since, message) not in self.status and status not in _ENDED:
@@ -144,7 +147,7 @@ class _View:
         if earlier:
             self.say(f"{host}: {earlier} earlier lines are in {log_file(self.folder / 'logs', lines[0].stream)}")
         width = max(len(other) for other in self.hosts)
-        before = f"{host:<{width}} | " if len(self.hosts) > 1 else ""
+        before = f"{host:<{width}} | " if self.many else ""
         for line in lines[earlier:]:
             self.say(f"{before}{line.text}")
 
