@@ -112,6 +112,7 @@ def test_the_same_files_give_the_same_bytes(checkout: Path, tmp_path: Path) -> N
     second = bundle.build(checkout, Job(), tmp_path / "two/other.tar.gz")
     assert first == second
     assert (tmp_path / "one/sourcedir.tar.gz").stat().st_size == first["bytes"]
+    assert (tmp_path / "one/sourcedir.tar.gz").read_bytes()[4:8] == bytes(4)  # no time of the packing either
     assert first["files"] == 7
     (checkout / "segtrain/errors.py").write_text("other")
     assert bundle.build(checkout, Job(), tmp_path / "two/other.tar.gz")["sha256"] != first["sha256"]
