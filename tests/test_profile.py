@@ -324,6 +324,19 @@ def test_other_ranks_of_a_host_start_none_and_survive_its_signal(tmp_path: Path)
     assert not (tmp_path / "profile").exists()
 
 
+def test_a_profile_that_cannot_be_written_stops_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "profile").write_text("in the way")
+    said = ""
+    with sampling(tmp_path, 100, Cluster()):
+        for _ in range(100):
+            said += capfd.readouterr().err
+            if said.endswith("\n"):
+                break
+            time.sleep(0.1)
+    assert "no system profile" in said
+    assert "training goes on" in said
+
+
 @needs_linux
 def test_a_run_writes_its_profile_and_obeys(tmp_path: Path, zygote: Any) -> None:
     tiny = (

@@ -117,6 +117,11 @@ class Sampler:
         self._before = None
         self._writer.close()
 
+    def last(self) -> None:
+        """The time since the last sample, if it is on."""
+        if self._before is not None:
+            self.sample()
+
     def sample(self) -> None:
         if self._look is None:
             self._look, self._gpus = self._opens(), open_gpus(self._say)
@@ -154,8 +159,7 @@ def keep_sampling(
             else:
                 time.sleep(TICK_S)
     except _Ended:
-        if order.on:
-            sampler.sample()
+        sampler.last()
 
 
 class _Ended(Exception):
