@@ -146,8 +146,11 @@ def test_every_type_gets_an_image_that_runs_segtrain(name: str, strategy: str) -
     assert image is not None
     assert runs_on(image, INSTANCES[name])
     assert version(image.torch) >= OLDEST_TORCH
+    fit = [one for one in IMAGES if runs_on(one, INSTANCES[name])]
     if strategy == "smddp" and INSTANCES[name].smddp:
         assert image.smddp
+    elif strategy == "ddp":
+        assert image.patched_until == max(one.patched_until for one in fit if one.patched_until)
 
 
 def test_an_image_is_left_for_a_patched_one_when_its_time_is_over() -> None:
