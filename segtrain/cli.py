@@ -82,6 +82,15 @@ def build_parser() -> argparse.ArgumentParser:
     runs.add_argument("dir", nargs="?", type=Path, default=Path("runs"), help="folder with runs (default: runs)")
     runs.add_argument("--json", action="store_true", help="print one JSON object a run")
 
+    report = verbs.add_parser("report", help="write a run's page: verdict, time, learning, classes, pictures, facts")
+    report.add_argument("run", type=Path, help="run folder; the page is RUN/report.html")
+    report.add_argument("--open", action="store_true", help="open it in the browser")
+
+    diff = verbs.add_parser("diff", help="what differs between two runs: config, environment, data, scores, times")
+    diff.add_argument("a", metavar="A", type=Path, help="run folder")
+    diff.add_argument("b", metavar="B", type=Path, help="run folder")
+    diff.add_argument("--out", type=Path, help="write a page as well, FILE.html")
+
     profile = verbs.add_parser("profile", help="turn a running job's system profile on or off, or see what it does")
     profile.add_argument("profile_verb", choices=("on", "off", "status"))
     profile.add_argument("run", type=Path, help="run folder")
@@ -125,6 +134,8 @@ def main(arguments: list[str] | None = None) -> int:
             "export": _export,
             "data": _data,
             "runs": _runs,
+            "report": _report,
+            "diff": _diff,
             "profile": _profile,
             "prove": _prove,
             "bench": _bench_data,
@@ -258,6 +269,20 @@ def _runs(known: argparse.Namespace, overrides: list[str], arguments: list[str])
 
     rows = list_runs(known.dir)
     print("\n".join(json.dumps(row) for row in rows) if known.json else table(rows))
+    return 0
+
+
+def _report(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
+    from segtrain.report.page import report
+
+    print(report(known.run, known.open))
+    return 0
+
+
+def _diff(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
+    from segtrain.report.diff import diff
+
+    print(diff(known.a, known.b, known.out))
     return 0
 
 

@@ -25,6 +25,7 @@ MAY_IMPORT = {
     **dict.fromkeys(("data", "models", "losses", "metrics", "optim", "parallel", "observe"), BASE),
     "train": ABOVE | {"infer.tiles", "infer.load"},
     "bench": BASE | {"data"},
+    "report": BASE | {"observe"},
     "infer": BASE | {"data", "models", "metrics", "train.checkpoint"},
 }
 HOME = {  # outside library -> the one room that touches it
@@ -131,7 +132,7 @@ def test_functions_and_classes_named_on_the_page_are_where_it_says() -> None:
 def test_the_light_rooms_import_no_torch() -> None:
     code = (
         "import sys\n"
-        "import segtrain.cli, segtrain.config, segtrain.bench.data, segtrain.doctor, segtrain.data.order, segtrain.data.datasets, segtrain.parallel.cluster\n"
+        "import segtrain.cli, segtrain.config, segtrain.bench.data, segtrain.doctor, segtrain.data.order, segtrain.data.datasets, segtrain.parallel.cluster, segtrain.report.page, segtrain.report.diff\n"
         "from segtrain.observe import journal, runs\n"
         "assert 'torch' not in sys.modules"
     )

@@ -1,0 +1,196 @@
+"""What do the charts of a run show? For each figure the data that report.js draws, its words and its table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from segtrain.observe.console import duration
+from segtrain.report import heat
+from segtrain.report.html import figure, figures, percent, short_seconds, table, thinned
+from segtrain.report.run import Event, Run, number
+from segtrain.report.speed import histogram, quantiles, words
+from segtrain.report.timeline import Axis, Lap, Piece, steady
+
+Chart = dict[str, Any]
+Figure = tuple[str, Chart]  # HTML, data
+# What has a colour of its own in report.css, a set for each theme: Okabe and Ito's, told apart by the colour-blind too.
+COLOURS = {"wait", "device", "forward", "backward", "sync", "update", "log", "other", "start", "eval", "checkpoint"}
+KINDS = {"start": "start-up", "eval": "evaluation", "checkpoint": "checkpoint"}
+
+
+def colour(phase: str, place: int = 0) -> str:
+    return phase if phase in COLOURS else f"extra{place % 3 + 1}"
+
+
+def clock(run: Run, time: Axis) -> Chart:
+    """Steps by seconds of the run: charts over steps and charts over time zoom together by it."""
+    points = [(at, step["step"]) for step in run.steps if (at := time.at(step["ts"])) is not None]
+    rising = [point for place, point in enumerate(points) if place == 0 or point[0] > points[place - 1][0]]
+    kept = thinned(rising, 2000)
+    return {"t": [round(at, 3) for at, _ in kept], "step": [step for _, step in kept], "end": round(time.length, 3)}
+
+
+def loop(parts: Sequence[Piece], names: Sequence[str], time: Axis) -> Figure:
+    """What the loop did at each moment, as shares of its time."""
+    stops = [kind for kind in KINDS if any(piece.kind == kind for piece in parts)]
+    rows = _over_time(parts, time, lambda piece: 100 / piece.lap.seconds if piece.lap and piece.lap.seconds else 0.0)
+    for piece, row in zip(parts, rows):
+        row.update({kind: 100.0 if piece.kind == kind else None for kind in stops})
+    series = [(name, words(name)) for name in names] + [(kind, KINDS[kind]) for kind in stops]
+    wall: dict[str, float] = {}
+    for piece in parts:
+        seconds = piece.end - piece.begin
+        for name, value in piece.lap.spans.items() if piece.lap and piece.lap.seconds else [(piece.kind, 1.0)]:
+            wall[name] = wall.get(name, 0.0) + seconds * value / (piece.lap.seconds if piece.lap else 1.0)
+    whole = sum(wall.values()) or 1.0
+    numbers = table(
+        ("what", "time", "share"),
+        [(label, duration(wall.get(name, 0.0)), percent(wall.get(name, 0.0) / whole)) for name, label in series],
+    )
+    most = sorted(series, key=lambda item: -wall.get(item[0], 0.0))[:3]
+    alt = "What the loop did over time. Most of it: " + ", ".join(
+        f"{label} {percent(wall.get(name, 0.0) / whole, 0)}" for name, label in most
+    )
+    html = figure("loop", "What the loop did", alt, numbers, "share of the time, each stretch between two log lines")
+    return html, _stack(rows, series, "%", 130, 100)
+
+
+def steps(parts: Sequence[Piece], found: Sequence[Lap], names: Sequence[str], time: Axis) -> Figure:
+    """Milliseconds of each phase of a step, stacked over time."""
+    rows = _over_time(parts, time, lambda piece: 1000 / piece.lap.steps if piece.lap else 0.0)
+    series = [(name, words(name)) for name in names]
+    numbers = table(
+        ("until step", "step time", *(label for _, label in series)),
+        [
+            (lap.step, short_seconds(lap.seconds / lap.steps),
+             *(short_seconds(lap.spans.get(name, 0.0) / lap.steps) for name in names))
+            for lap in thinned(found)
+        ],
+    )  # fmt: skip
+    kept = steady(found)
+    # One slow first lap would press all others flat: it is cut off at the top.
+    top = 1150 * max(lap.seconds / lap.steps for lap in kept)
+    low, middle, high = quantiles([lap.seconds / lap.steps for lap in kept], 0.1, 0.5, 0.9)
+    alt = (
+        f"Time of a step over the run: median {short_seconds(middle)}, one in ten below {short_seconds(low)}, "
+        f"one in ten above {short_seconds(high)}"
+    )
+    html = figure("steptime", "Time of a step", alt, numbers, "milliseconds, the phases on top of each other")
+    return html, _stack(rows, series, "ms", 240, top)
+
+
+def _over_time(parts: Sequence[Piece], time: Axis, factor: Any) -> list[dict[str, Any]]:
+    rows = []
+    for piece in parts:
+        scale = factor(piece)
+        values = {name: seconds * scale for name, seconds in piece.lap.spans.items()} if piece.lap else {}
+        rows.append({"begin": time.at(piece.begin), "end": time.at(piece.end), **values})
+    return rows
+
+
+def _stack(
+    rows: Sequence[dict[str, Any]], series: Sequence[tuple[str, str]], unit: str, height: int, top: float
+) -> Chart:
+    """Each stretch from ``x`` to ``ends``; a gap stays where there is none."""
+    kept = [row for row in rows if row["begin"] is not None and row["end"] is not None]
+    extra = [name for name, _ in series if name not in COLOURS]
+    return {
+        "type": "stack", "axis": "time", "unit": unit, "height": height, "top": figures(top),
+        "x": [round(row["begin"], 3) for row in kept], "ends": [round(row["end"], 3) for row in kept],
+        "series": [
+            {"label": label, "colour": colour(name, extra.index(name) if name in extra else 0),
+             "y": [figures(row.get(name)) for row in kept]}
+            for name, label in series
+        ],
+    }  # fmt: skip
+
+
+def spread(found: Sequence[Lap], names: Sequence[str]) -> Figure:
+    kept = steady(found)
+    times = [lap.seconds / lap.steps for lap in kept]
+    edges, counts = histogram(times)
+    rows = [("whole step", *map(short_seconds, quantiles(times, 0.1, 0.5, 0.9, 1.0)))]
+    for name in names:
+        values = [lap.spans.get(name, 0.0) / lap.steps for lap in kept]
+        rows.append((words(name), *map(short_seconds, quantiles(values, 0.1, 0.5, 0.9, 1.0))))
+    numbers = table(("phase", "10 %", "median", "90 %", "longest"), rows)
+    width = edges[1] - edges[0] if len(edges) > 1 else max(edges[0] * 0.01, 1e-9)
+    marks = [(1000 * value, label) for value, label in zip(quantiles(times, 0.5, 0.9), ("median", "90 %"))]
+    each = "" if all(lap.steps == 1 for lap in kept) else ", each the mean of the steps between two log lines"
+    html = figure(
+        "spread", "Distribution of step times", f"Step times: median {rows[0][2]}, longest {rows[0][4]}", numbers,
+        f"{len(kept)} stretches{each}",
+    )  # fmt: skip
+    return html, {
+        "type": "bars", "axis": "value", "unit": "ms", "height": 200,
+        "x": [figures(1000 * (edge + width / 2)) for edge in edges], "width": figures(1000 * width),
+        "marks": [{"x": figures(value), "label": label} for value, label in marks],
+        "series": [{"label": "stretches", "colour": "forward", "y": counts}],
+    }  # fmt: skip
+
+
+def lines(
+    key: str, title: str, series: Sequence[tuple[str, str, Sequence[Event], Any]], *, unit: str = "", height: int = 220,
+    note: str = "", points: bool = False, log: bool = False,
+) -> Figure | None:  # fmt: skip
+    """Curves over steps; series: (label, colour, events, value of an event). None where nothing can be drawn."""
+    drawn: list[dict[str, Any]] = []
+    rows: dict[int, dict[str, float]] = {}
+    for label, name, events, value in series:
+        kept = [(event["step"], y) for event in events if (y := value(event)) is not None]
+        if kept:
+            few = thinned(kept, 1500)
+            drawn.append(
+                {"label": label, "colour": name, "x": [step for step, _ in few], "y": [figures(y, 5) for _, y in few]}
+            )
+            for step, y in kept:
+                rows.setdefault(step, {})[label] = y
+    if not drawn:
+        return None
+    labels = [item["label"] for item in drawn]
+    numbers = table(
+        ("step", *labels),
+        [
+            (step, *("" if label not in row else f"{row[label]:.4g}" for label in labels))
+            for step, row in thinned(sorted(rows.items()))
+        ],
+        left=(),
+    )
+    said = "; ".join(f"{item['label']} from {item['y'][0]:.4g} to {item['y'][-1]:.4g}" for item in drawn)
+    # Of a loss only a scale by factors shows both its fall and its end; it knows no zero.
+    log = log and all(y > 0 for item in drawn for y in item["y"])
+    html = figure(key, title, f"{title}: {said}", numbers, note)
+    return html, {
+        "type": "lines", "axis": "step", "unit": unit, "height": height, "points": points, "log": log, "series": drawn,
+    }  # fmt: skip
+
+
+def score(name: str) -> Any:
+    """A function from an ``eval`` event to a score in percent."""
+
+    def value(event: Event) -> float | None:
+        found = number(event["scores"].get(name))
+        return None if found is None else 100 * found
+
+    return value
+
+
+def heat_map(place: int, found: heat.Map) -> Figure:
+    key = f"heat{place}"
+    means = found.means()
+    numbers = table(
+        ("", "mean use"), [(row, percent(None if m is None else m / 100)) for row, m in zip(found.rows, means)]
+    )
+    there = [(m, row) for m, row in zip(means, found.rows) if m is not None and row not in ("memory", "disk wait")]
+    alt = f"{found.title}, use over time"
+    if there:
+        (low, least), (high, most) = min(there), max(there)
+        mean = sum(m for m, _ in there) / len(there)
+        alt += f": mean {mean:.0f} %, least {least} with {low:.0f} %, most {most} with {high:.0f} %"
+    html = figure(key, found.title, alt, numbers, "percent of each over time")
+    cell = 22 if len(found.rows) <= 10 else 14 if len(found.rows) <= 24 else 7 if len(found.rows) <= 64 else 4
+    return html, {
+        "type": "heat", "axis": "time", "unit": "%", "height": cell * len(found.rows) + 44, "rows": found.rows,
+        "width": found.width, "columns": found.cells.shape[1], "cells": found.encoded(),
+    }  # fmt: skip

@@ -1,0 +1,128 @@
+"""Which classes does the model know, and which does it take for another? Tables of an evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from segtrain.report.html import esc, percent, table
+from segtrain.report.run import Event, Run, number
+
+_NUMBERED = 24  # classes up to which the cells of the matrix hold figures
+_WORST = 10
+
+
+def names_of(run: Run, count: int) -> list[str]:
+    return [*run.classes[:count], *(f"class {place}" for place in range(len(run.classes), count))]
+
+
+def ious(scored: Event) -> list[float | None]:
+    values = scored["scores"].get("iou")
+    return [number(value) for value in values] if isinstance(values, list) else []
+
+
+def section(run: Run) -> str:
+    bars = by_class(run)
+    return f'<div class="side">{bars}{mistakes(run)}</div>{confusion(run)}' if bars else ""
+
+
+def by_class(run: Run) -> str:
+    """A bar a class, of the best evaluation."""
+    scored = run.best
+    values = ious(scored) if scored else []
+    if not values:
+        return ""
+    names = names_of(run, len(values))
+    pixels = scored["scores"].get("pixels")
+    counts = pixels if isinstance(pixels, list) and len(pixels) == len(values) else [0] * len(values)
+    whole = sum(counts) or 1
+    rows = "".join(
+        f'<tr><th scope="row">{esc(name)}</th><td class=n>{"absent" if value is None else percent(value)}</td>'
+        f'<td class=track><i style="width:{100 * (value or 0):.1f}%"></i></td>'
+        f"<td class=n>{percent(count / whole, 2)}</td></tr>"
+        for name, value, count in zip(names, values, counts)
+    )
+    return (
+        f'<div class="scroll"><table class="bars">'
+        f"<caption>IoU by class at step {scored['step']}, the best evaluation</caption>"
+        '<thead><tr><th scope="col">class</th><th scope="col" class=n>IoU</th><th scope="col">'
+        '<span class=hide>bar</span></th><th scope="col" class=n>pixels</th></tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>"
+    )
+
+
+def matrix(scored: Event) -> list[list[int]] | None:
+    """The confusion of an ``eval`` event, if it is journaled and square."""
+    counts = scored.get("confusion") if scored else None
+    if not isinstance(counts, list) or not counts or any(not isinstance(row, list) for row in counts):
+        return None
+    square = all(len(row) == len(counts) and all(isinstance(cell, int) for cell in row) for row in counts)
+    return counts if square else None
+
+
+def confusion(run: Run) -> str:
+    """Of each true class's pixels, the share given to each class: a table whose cells are coloured."""
+    counts = matrix(run.best)
+    if counts is None:
+        return (
+            "<p class=quiet>The journal of this run holds no confusion matrix (it is kept for up to 64 classes).</p>"
+            if run.best
+            else ""
+        )
+    names = names_of(run, len(counts))
+    numbered = len(names) <= _NUMBERED
+    head = "".join(f'<th scope="col"><span>{esc(name)}</span></th>' for name in names)
+    rows = "".join(
+        f'<tr><th scope="row">{esc(name)}</th>{_cells(name, row, names, numbered)}</tr>'
+        for name, row in zip(names, counts)
+    )
+    return (
+        f'<div class="scroll"><table class="matrix{"" if numbered else " dense"}">'
+        "<caption>Of the pixels of a true class (row), percent predicted as each class (column)</caption>"
+        f"<thead><tr><td></td>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+    )
+
+
+def _cells(name: str, row: Sequence[int], names: Sequence[str], numbered: bool) -> str:
+    whole = sum(row)
+    cells = []
+    for other, count in zip(names, row):
+        share = count / whole if whole else 0.0
+        # A root brings out the small shares, which are the mistakes; the text turns where the colour gets strong.
+        strength = round(100 * share**0.6)
+        text = "" if not whole or share < 0.0005 else f"{100 * share:.1f}" if share < 0.0995 else f"{100 * share:.0f}"
+        kind = ("hit" if other == name else "miss") + (" strong" if strength > 55 else "")
+        title = f"{name} as {other}: {percent(share, 2)}, {count:,} pixels"
+        cells.append(f'<td class="{kind}" style="--s:{strength}%" title="{esc(title)}">{text if numbered else ""}</td>')
+    return "".join(cells)
+
+
+def mistakes(run: Run) -> str:
+    """The pairs of classes whose confusion costs the most pixels."""
+    counts = matrix(run.best)
+    if counts is None:
+        return ""
+    names = names_of(run, len(counts))
+    whole = sum(map(sum, counts)) or 1
+    wrong = sum(map(sum, counts)) - sum(row[place] for place, row in enumerate(counts))
+    pairs = sorted(
+        (
+            (count, true, guess)
+            for true, row in enumerate(counts)
+            for guess, count in enumerate(row)
+            if true != guess and count
+        ),
+        reverse=True,
+    )
+    rows = [
+        (
+            f"{names[true]} as {names[guess]}",
+            f"{count:,}",
+            percent(count / (sum(counts[true]) or 1)),
+            percent(count / (wrong or 1)),
+        )
+        for count, true, guess in pairs[:_WORST]
+    ]
+    if not rows:
+        return ""
+    said = f"The largest mistakes; {percent(wrong / whole, 2)} of all pixels are wrong"
+    return table(("truth as prediction", "pixels", "of the class", "of all mistakes"), rows, caption=said)

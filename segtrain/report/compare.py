@@ -1,0 +1,208 @@
+"""What differs between two runs? Rows of facts, figures, stage times and classes, for the page and for the console."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from segtrain.observe.console import duration
+from segtrain.report import classes, facts
+from segtrain.report.html import percent, short_seconds
+from segtrain.report.run import Run, number
+from segtrain.report.speed import Speed, phases, speed, words
+from segtrain.report.timeline import Lap, laps, steady
+
+NOTHING = "-"
+# Differ between any two runs, and change nothing.
+_IDLE = {"out", "run folder"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """``change`` is in words; ``better``: +1 where B is better, -1 where it is worse, 0 where that is no question."""
+
+    what: str
+    a: str
+    b: str
+    change: str = ""
+    better: int = 0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    a: Run
+    b: Run
+    figures: tuple[Row, ...]
+    stages: tuple[Row, ...]
+    moved: str  # the phase whose time differs most; empty where steps cannot be compared
+    classes: tuple[Row, ...]
+    config: tuple[Row, ...]
+    environment: tuple[Row, ...]
+    data: tuple[Row, ...]
+    protocol: tuple[str, ...]  # what differs in how the scores were made: they cannot be compared
+
+
+def compare(a: Run, b: Run) -> Comparison:
+    laps_a, laps_b = laps(a.events), laps(b.events)
+    pace_a, pace_b = speed(laps_a), speed(laps_b)
+    data = differences(facts.data(a), facts.data(b))
+    means = _means(laps_a), _means(laps_b)
+    scored = (
+        tuple(row.what.removeprefix("scored: ") for row in data if row.what.startswith("scored: "))
+        if a.best and b.best
+        else ()
+    )
+    return Comparison(
+        a,
+        b,
+        figures=tuple(_figures(a, b, pace_a, pace_b)),
+        stages=tuple(_stages(*means)),
+        moved=_moved(*means),
+        classes=tuple(_classes(a, b)),
+        config=differences(facts.flat(a.config), facts.flat(b.config)),
+        environment=differences(facts.environment(a), facts.environment(b)),
+        data=data,
+        protocol=scored,
+    )
+
+
+def differences(a: Mapping[str, str], b: Mapping[str, str]) -> tuple[Row, ...]:
+    keys = dict.fromkeys([*a, *b])
+    return tuple(
+        Row(key, a.get(key, NOTHING), b.get(key, NOTHING))
+        for key in keys
+        if a.get(key) != b.get(key) and key not in _IDLE
+    )
+
+
+def _figures(a: Run, b: Run, pace_a: Speed | None, pace_b: Speed | None) -> list[Row]:
+    rows = [
+        _points("best mIoU", _score(a, "miou"), _score(b, "miou")),
+        _points("pixel accuracy", _score(a, "accuracy"), _score(b, "accuracy")),
+        _plain("at step", a.best.get("step"), b.best.get("step")),
+    ]
+    if pace_a and pace_b:
+        rows += [
+            _ratio("images a second", pace_a.images_per_s, pace_b.images_per_s, lambda v: f"{v:.3g}", more=True),
+            _ratio("time of a step", pace_a.step_s, pace_b.step_s, short_seconds),
+            _points("waiting for data", pace_a.wait, pace_b.wait, more=False),
+            _ratio("cores busy", pace_a.cores, pace_b.cores, lambda v: f"{v:.2f}", judged=False),
+        ]
+    rows += [
+        _ratio("time", number(a.row["time"]), number(b.row["time"]), duration),
+        _ratio("CPU-s of training", number(a.row["cpu_s"]), number(b.row["cpu_s"]), lambda v: f"{v:,.0f}"),
+        Row("status", str(a.row["status"]), str(b.row["status"])),
+        _plain("steps done", a.row["step"], b.row["step"]),
+    ]
+    return [row for row in rows if (row.a, row.b) != (NOTHING, NOTHING)]
+
+
+def _score(run: Run, name: str) -> float | None:
+    return number(run.best["scores"].get(name)) if run.best else None
+
+
+def _plain(what: str, a: object, b: object) -> Row:
+    return Row(what, NOTHING if a is None else str(a), NOTHING if b is None else str(b))
+
+
+def _points(what: str, a: float | None, b: float | None, more: bool = True, digits: int = 2) -> Row:
+    change, better = "", 0
+    if a is not None and b is not None:
+        change = f"{100 * (b - a):+.{digits}f} points"
+        better = 0 if abs(b - a) < 5e-4 else 1 if (b > a) == more else -1
+    return Row(what, percent(a, digits), percent(b, digits), change, better)
+
+
+def _ratio(
+    what: str, a: float | None, b: float | None, show: Callable[[float], str], more: bool = False, judged: bool = True
+) -> Row:
+    texts = [NOTHING if value is None else show(value) for value in (a, b)]
+    change, better = "", 0
+    if a and b:
+        change = f"{b / a:.2f} x"
+        # Times of the same run differ by some percent from one day to the next.
+        better = 0 if not judged or abs(b / a - 1) < 0.03 else 1 if (b > a) == more else -1
+    return Row(what, texts[0], texts[1], change, better)
+
+
+def _means(found: Sequence[Lap]) -> dict[str, float]:
+    """Seconds of each phase in a step."""
+    kept = steady(found)
+    count = sum(lap.steps for lap in kept)
+    return {name: sum(lap.spans.get(name, 0.0) for lap in kept) / count for name in phases(kept)} if count else {}
+
+
+def _stages(a: dict[str, float], b: dict[str, float]) -> list[Row]:
+    rows = [_ratio(words(name), a.get(name), b.get(name), short_seconds) for name in dict.fromkeys([*a, *b])]
+    return rows + ([_ratio("whole step, mean", sum(a.values()), sum(b.values()), short_seconds)] if a and b else [])
+
+
+def _moved(a: dict[str, float], b: dict[str, float]) -> str:
+    if not a or not b:
+        return ""
+    name = max({**a, **b}, key=lambda phase: abs(b.get(phase, 0.0) - a.get(phase, 0.0)))
+    return words(name)
+
+
+def _classes(a: Run, b: Run) -> list[Row]:
+    """IoU by name of class, the largest change first; classes of one run alone at the end."""
+    tables = []
+    for run in (a, b):
+        values = classes.ious(run.best) if run.best else []
+        tables.append(dict(zip(classes.names_of(run, len(values)), values)))
+    names = dict.fromkeys([*tables[0], *tables[1]])
+    rows = [(name, tables[0].get(name), tables[1].get(name)) for name in names]
+
+    def order(row: tuple[str, float | None, float | None]) -> float:
+        return -abs(row[2] - row[1]) if row[1] is not None and row[2] is not None else 1.0
+
+    return [_points(name, x, y, digits=1) for name, x, y in sorted(rows, key=order)]
+
+
+def sentences(found: Comparison) -> list[str]:
+    said = []
+    by_name = {row.what: row for row in found.figures}
+    score, step = by_name.get("best mIoU"), by_name.get("time of a step")
+    if score and score.change:
+        word = {1: "higher than", -1: "lower than", 0: "the same as"}[score.better]
+        said.append(f"B's best mIoU is {word} A's: {score.b} against {score.a} ({score.change}).")
+    if found.protocol:
+        said.append(
+            f"The scores were made in different ways ({', '.join(found.protocol)}): do not compare them as they are."
+        )
+    if step and step.change:
+        said.append(f"A step of B takes {step.b}, of A {step.a} ({step.change}).")
+        row = next((row for row in found.stages if row.what == found.moved), None)
+        if row is not None and step.better:
+            said.append(f"Most of the difference is in: {row.what} ({row.a} in A, {row.b} in B).")
+    counts = [
+        (len(found.config), "settings"),
+        (len(found.environment), "facts of the environment"),
+        (len(found.data), "facts of the data"),
+    ]
+    differing = [f"{count} {what}" for count, what in counts if count]
+    said.append(f"They differ in {', '.join(differing)}." if differing else "Config, environment and data are equal.")
+    return said
+
+
+def console(found: Comparison) -> str:
+    """A short table: figures, stages, what differs, the classes that changed most."""
+    lines = [*sentences(found), ""]
+    lines += _aligned(("", f"A {found.a.name}", f"B {found.b.name}", "B to A"), found.figures)
+    for title, rows in (
+        ("stage times", found.stages), ("config", found.config), ("environment", found.environment),
+        ("data", found.data), ("IoU by class", found.classes[:5]),
+    ):  # fmt: skip
+        if rows:
+            lines += ["", *_aligned((title, "A", "B", ""), rows)]
+    return "\n".join(lines)
+
+
+def _aligned(head: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    cells = [tuple(head), *((row.what, _clip(row.a), _clip(row.b), row.change) for row in rows)]
+    widths = [max(len(line[column]) for line in cells) for column in range(4)]
+    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths)).rstrip() for line in cells]
+
+
+def _clip(text: str, most: int = 44) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."

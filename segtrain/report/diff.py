@@ -1,0 +1,118 @@
+"""What differs between two runs, on one page?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from segtrain import __version__
+from segtrain.observe.journal import say_on_stderr
+from segtrain.report import charts
+from segtrain.report.compare import Comparison, Row, compare, console, sentences
+from segtrain.report.html import esc, page
+from segtrain.report.page import write
+from segtrain.report.run import Run, load, number
+from segtrain.report.timeline import axis
+
+MARKS = {1: "up", -1: "down", 0: ""}
+
+
+def diff(a: str | Path, b: str | Path, out: Path | None = None, say: Callable[[str], None] = say_on_stderr) -> str:
+    """The table for the console; the page goes to ``out`` if given. Raises DataError where a folder holds no run."""
+    found = compare(load(a, say), load(b, say))
+    if out is not None:
+        write(out, render(found))
+    return console(found)
+
+
+def render(found: Comparison) -> str:
+    drawn: dict[str, Any] = {"clock": {"t": [], "step": [], "end": 0}}
+
+    def add(figure: charts.Figure | None, key: str) -> str:
+        if figure is None:
+            return ""
+        html, drawn[key] = figure
+        return html
+
+    a, b = found.a, found.b
+    _clock(found, drawn)
+    learning = add(
+        charts.lines("loss", "Loss", _both(a, b, "steps", lambda e: number(e.get("loss"))), log=True), "loss"
+    )
+    learning += add(
+        charts.lines(
+            "miou", "mIoU on the validation split", _both(a, b, "evals", charts.score("miou")), unit="%", points=True
+        ),
+        "miou",
+    )
+    rate = add(
+        charts.lines("rate", "Images a second", _both(a, b, "steps", lambda e: number(e.get("images_per_s")))), "rate"
+    )
+    said = "".join(f"<p>{esc(sentence)}</p>" for sentence in sentences(found))
+    sections = [
+        ("", "", f"<h1>{esc(a.name)} and {esc(b.name)}</h1>{_who(a, b)}"),
+        ("summary", "Summary", f'<div class="prose">{said}</div>{_rows("", found.figures)}'),
+        ("stages", "Time of a step", (_rows("phase", found.stages, "mean in a step") if found.stages else "") + rate),
+        ("learning", "Learning", learning),
+        ("classes", "Classes", _rows("class", found.classes, "IoU, best evaluation of each") if found.classes else ""),
+        ("config", "Config", _facts(found.config, "config")),
+        ("environment", "Environment", _facts(found.environment, "environment")),
+        ("data", "Data", _facts(found.data, "data and protocol")),
+    ]
+    made = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    return page(f"{a.name} and {b.name}: difference", sections, drawn, f"segtrain {__version__}, made {made}")
+
+
+def _clock(found: Comparison, drawn: dict[str, Any]) -> None:
+    """Charts over steps zoom by the longer run's clock: the page itself shows no time."""
+    longer = max((found.a, found.b), key=lambda run: run.steps[-1]["step"] if run.steps else 0)
+    drawn["clock"] = {**charts.clock(longer, axis(longer.events)), "steps_only": True}
+
+
+def _both(
+    a: Run, b: Run, events: str, value: Callable[[Any], float | None]
+) -> list[tuple[str, str, Sequence[Any], Any]]:
+    names = (f"A {a.name}", f"B {b.name}")
+    return [(name, mark, getattr(run, events), value) for name, mark, run in zip(names, ("a", "b"), (a, b))]
+
+
+def _who(a: Run, b: Run) -> str:
+    def line(letter: str, run: Run) -> str:
+        when = (
+            datetime.fromtimestamp(run.row["started"], timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+            if run.row["started"]
+            else ""
+        )
+        name = f"#{run.row['hash']} · " if run.row["hash"] else ""
+        mark = f'<b class="letter {letter.lower()}">{letter}</b>'
+        return f"<p class=quiet>{mark} {esc(name)}{esc(run.folder)} · {esc(when)}</p>"
+
+    return line("A", a) + line("B", b)
+
+
+def _rows(what: str, rows: Sequence[Row], caption: str = "") -> str:
+    body = "".join(
+        f'<tr><th scope="row">{esc(row.what)}</th><td class=n>{esc(row.a)}</td><td class=n>{esc(row.b)}</td>'
+        f'<td class="n {MARKS[row.better]}">{esc(row.change)}</td></tr>'
+        for row in rows
+    )
+    title = f"<caption>{esc(caption)}</caption>" if caption else ""
+    head = "".join(
+        f'<th scope="col"{" class=n" * (place > 0)}>{esc(text)}</th>'
+        for place, text in enumerate((what, "A", "B", "B to A"))
+    )
+    table = f'<table class="pair">{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+    return f'<div class="scroll">{table}</div>'
+
+
+def _facts(rows: Sequence[Row], what: str) -> str:
+    if not rows:
+        return f"<p class=quiet>No difference in {esc(what)}.</p>"
+    body = "".join(
+        f'<tr><th scope="row">{esc(row.what)}</th><td>{esc(row.a)}</td><td>{esc(row.b)}</td></tr>' for row in rows
+    )
+    head = "".join(f'<th scope="col">{text}</th>' for text in ("", "A", "B"))
+    table = f'<table class="facts two"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+    return f'<div class="scroll">{table}</div>'

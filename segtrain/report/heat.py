@@ -1,0 +1,112 @@
+"""How busy were cores and GPUs over time? Maps of bytes from the system profile, on the run's axis of time."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from segtrain.errors import DataError
+from segtrain.observe.journal import say_on_stderr
+from segtrain.observe.profile_format import Series, Track, read_profile
+from segtrain.report.run import Run
+from segtrain.report.timeline import Axis
+
+NONE = 255  # a cell without a reading; the others are half percents, 0 to 200
+_CELLS = 300_000  # of one map: 400 kB in the page
+_COLUMNS = 1500
+
+
+@dataclass(frozen=True)
+class Map:
+    """``cells`` uint8 (rows, columns); column k covers ``width`` seconds of the run from ``k * width`` on."""
+
+    title: str
+    rows: tuple[str, ...]
+    width: float
+    cells: np.ndarray
+
+    def encoded(self) -> str:
+        return base64.b64encode(self.cells.tobytes()).decode("ascii")
+
+    def means(self) -> list[float | None]:
+        """Percent of each row over its readings; None for a row without any."""
+        kept = np.ma.masked_equal(self.cells, NONE).astype(np.float64).mean(axis=1) / 2
+        return [None if np.ma.is_masked(value) else float(value) for value in kept]
+
+
+def read_maps(run: Run, time: Axis, say: Callable[[str], None] = say_on_stderr) -> list[Map]:
+    """One map of the GPUs of all hosts, where there are any, and one a host of its cores; empty without a profile."""
+    if not (run.folder / "profile").is_dir() or not time.parts:
+        return []
+    try:
+        tracks = read_profile(run.folder / "profile", time.parts[0][0] - 2, time.parts[-1][1] + 2, say=say)
+    except DataError:  # a sampler that was never switched on leaves its state alone
+        return []
+    return [found for title, rows in _groups(tracks) if (found := _map(title, rows, time)) is not None]
+
+
+def _groups(tracks: Mapping[Series, Track]) -> list[tuple[str, list[tuple[str, list[Track]]]]]:
+    """Title and rows of each map; a row is the mean of its tracks."""
+    nodes = sorted({series.node for series in tracks}, key=_natural)
+    gpus: list[tuple[str, list[Track]]] = []
+    groups = []
+    for node in nodes:
+        place = f"{node} " if len(nodes) > 1 else ""
+        own = {series: track for series, track in tracks.items() if series.node == node}
+        for series in sorted(own, key=lambda series: _natural(series.name)):
+            if series.dimension in ("GPUUtilization", "GPUMemoryUtilization"):
+                what = " memory" if "Memory" in series.dimension else ""
+                gpus.append((f"{place}{series.name}{what}", [own[series]]))
+        rows = [
+            (series.name, [own[series]])
+            for series in sorted(own, key=lambda series: _natural(series.name))
+            if series.dimension == "CPUUtilization"
+        ]
+        waits = [track for series, track in own.items() if series.dimension == "I/OWaitPercentage"]
+        memory = [track for series, track in own.items() if series.name == "MemoryUsedPercent" and not series.dimension]
+        rows += [("disk wait", waits)] if waits else []
+        rows += [("memory", memory)] if memory else []
+        if rows:
+            groups.append((f"Cores of {node}" if len(nodes) > 1 else "Cores", rows))
+    return ([("GPUs", gpus)] if gpus else []) + groups
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    """cpu2 before cpu10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text) if part]
+
+
+def _map(title: str, rows: Sequence[tuple[str, Sequence[Track]]], time: Axis) -> Map | None:
+    interval = _interval(rows[0][1][0])
+    width = max(interval, time.length / min(_COLUMNS, max(1, _CELLS // len(rows))), 1e-3)
+    columns = int(time.length / width) + 1
+    cells = np.stack([_row(tracks, time, width, columns) for _, tracks in rows])
+    return Map(title, tuple(name for name, _ in rows), width, cells) if (cells != NONE).any() else None
+
+
+def _interval(track: Track) -> float:
+    gaps = np.diff(np.asarray(track.times))
+    return float(np.median(gaps)) if len(gaps) else 0.5
+
+
+def _row(tracks: Sequence[Track], time: Axis, width: float, columns: int) -> np.ndarray:
+    sums, counts = np.zeros(columns), np.zeros(columns)
+    for track in tracks:
+        times, values = np.asarray(track.times), np.asarray(track.values)
+        before = 0.0
+        for begin, end in time.parts:
+            inside = (times >= begin) & (times <= end)
+            place = np.minimum(((times[inside] - begin + before) / width).astype(np.int64), columns - 1)
+            sums += np.bincount(place, values[inside], columns)
+            counts += np.bincount(place, minlength=columns)
+            before += end - begin
+    # Readings come a little late now and then: a single empty column is the one before it.
+    late = (counts == 0) & (np.roll(counts, 1) > 0) & (np.roll(counts, -1) > 0)
+    late[0] = late[-1] = False
+    sums[late], counts[late] = np.roll(sums, 1)[late], np.roll(counts, 1)[late]
+    percent = sums / np.maximum(counts, 1)
+    return np.where(counts > 0, np.clip(np.rint(2 * percent), 0, 200), NONE).astype(np.uint8)

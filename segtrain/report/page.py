@@ -1,0 +1,114 @@
+"""How did this run go? ``RUN/report.html``: one file that needs no network."""
+
+from __future__ import annotations
+
+import os
+import webbrowser
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from segtrain import __version__
+from segtrain.errors import DataError
+from segtrain.observe.journal import say_on_stderr
+from segtrain.report import charts, classes, facts, verdict
+from segtrain.report.gallery import gallery
+from segtrain.report.heat import read_maps
+from segtrain.report.html import esc, page
+from segtrain.report.run import Run, load, number
+from segtrain.report.speed import phases, speed
+from segtrain.report.timeline import axis, laps, merged, pauses, pieces
+
+FILE = "report.html"
+_LAPS = 700  # stretches of a chart: more than a screen has columns for
+NO_PROFILE = "This run wrote no system profile: set log.profile_ms=500 to see here how busy each core and each GPU was."
+
+
+def report(folder: str | Path, open_it: bool = False, say: Callable[[str], None] = say_on_stderr) -> Path:
+    """Write the page into the run folder. Raises DataError for a folder that holds no run or cannot be written."""
+    run = load(folder, say)
+    path = write(run.folder / FILE, render(run, say))
+    if open_it:
+        webbrowser.open(path.absolute().as_uri())
+    return path
+
+
+def write(path: Path, text: str) -> Path:
+    """Whole or not at all: a page that is open in a browser is replaced, not torn."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        try:
+            part.write_text(text, encoding="utf-8")
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise DataError(f"cannot write the page {path}: {error.strerror or error}: check the folder's rights") from None
+    return path
+
+
+def render(run: Run, say: Callable[[str], None] = say_on_stderr) -> str:
+    time, whole = axis(run.events), laps(run.events)
+    maps = read_maps(run, time, say)
+    pace = speed(whole)
+    drawn: dict[str, Any] = {"clock": charts.clock(run, time)}
+
+    def add(found: charts.Figure | None, key: str) -> str:
+        if found is None:
+            return ""
+        html, drawn[key] = found
+        return html
+
+    few = merged(whole, _LAPS)
+    names, stops = phases(whole), pauses(run.events, few)
+    parts = pieces(few, stops)
+    when = when_it_worked = ""
+    if pace is not None:
+        when = add(charts.loop(parts, names, time), "loop")
+        when_it_worked = add(charts.steps(parts, few, names, time), "steptime") + add(
+            charts.spread(whole, names), "spread"
+        )
+    for place, found in enumerate(maps):
+        when += add(charts.heat_map(place, found), f"heat{place}")
+    if when and not maps:
+        when += facts.quiet(NO_PROFILE)
+    said = verdict.verdict(run, pace, parts, maps)
+    sections = [
+        ("", "", f"<h1>{esc(run.name)}</h1><p class=quiet>{esc(_subtitle(run))}</p>"),
+        ("summary", "Summary", verdict.html(said, verdict.tiles(run, pace))),
+        ("when", "Over time", when),
+        ("speed", "Time of a step", when_it_worked),
+        ("learning", "Learning", _learning(run, add)),
+        ("classes", "Classes", classes.section(run)),
+        ("pictures", "Pictures", gallery(run)),
+        ("facts", "Facts", facts.config_table(run) + facts.pairs("Environment", facts.environment(run))
+         + facts.pairs("Data and protocol", facts.data(run)) + facts.happenings(run)),
+    ]  # fmt: skip
+    made = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    return page(f"{run.name}: report", sections, drawn, f"segtrain {__version__}, made {made} from {esc(run.folder)}")
+
+
+def _subtitle(run: Run) -> str:
+    derived = run.start.get("derived")
+    parts = [f"#{run.row['hash']}" if run.row["hash"] else ""]
+    if isinstance(derived, dict):
+        parts += [str(derived[key]) for key in ("model", "data", "ranks") if key in derived]
+    if run.row["started"]:
+        parts.append(datetime.fromtimestamp(run.row["started"], timezone.utc).strftime("%Y-%m-%d %H:%M UTC"))
+    return " · ".join(part for part in parts if part)
+
+
+def _learning(run: Run, add: Callable[[charts.Figure | None, str], str]) -> str:
+    def field(name: str) -> Callable[[Any], float | None]:
+        return lambda event: number(event.get(name))
+
+    score = [
+        ("mIoU", "a", run.evals, charts.score("miou")),
+        ("pixel accuracy", "eval", run.evals, charts.score("accuracy")),
+    ]
+    return (
+        add(charts.lines("loss", "Loss", [("loss", "a", run.steps, field("loss"))], log=True), "loss")
+        + add(charts.lines("miou", "Scores on the validation split", score, unit="%", points=True), "miou")
+        + add(charts.lines("lr", "Learning rate", [("lr", "a", run.steps, field("lr"))], height=140), "lr")
+    )

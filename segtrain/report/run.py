@@ -1,0 +1,89 @@
+"""What does a run folder tell, be it whole, half-written or copied in part?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from segtrain.errors import DataError
+from segtrain.observe import journal
+from segtrain.observe.runs import read_run
+
+Event = Mapping[str, Any]
+MARKS = ("config.yaml", journal.FILE, "best.json")
+
+
+@dataclass(frozen=True)
+class Run:
+    """``row`` as ``segtrain runs`` has it; ``steps`` and ``evals`` rise in step, without what was done again."""
+
+    folder: Path
+    row: Mapping[str, Any]
+    config: Mapping[str, Any]
+    classes: tuple[str, ...]
+    events: tuple[Event, ...]
+    steps: tuple[Event, ...]
+    evals: tuple[Event, ...]
+
+    @property
+    def name(self) -> str:
+        return str(self.row["name"])
+
+    @property
+    def start(self) -> Event:
+        """The newest ``run_start``; empty where there is none."""
+        return next((event for event in reversed(self.events) if event["event"] == "run_start"), {})
+
+    @property
+    def end(self) -> Event:
+        """The ``run_end`` of the newest process; empty where it has said nothing yet, or never will."""
+        for event in reversed(self.events):
+            if event["event"] in ("run_end", "run_start"):
+                return event if event["event"] == "run_end" else {}
+        return {}
+
+    @property
+    def best(self) -> Event:
+        """The evaluation with the highest mIoU; empty where there is none."""
+        scored = [event for event in self.evals if isinstance(event["scores"].get("miou"), (int, float))]
+        return max(scored, key=lambda event: event["scores"]["miou"], default={})
+
+
+def load(folder: str | Path, say: Callable[[str], None] = journal.say_on_stderr) -> Run:
+    """Raises DataError where the folder holds no run. A file that is missing or torn leaves gaps."""
+    folder = Path(folder)
+    if not any((folder / name).is_file() for name in MARKS):
+        raise DataError(f"{folder} is no run folder: it has no {journal.FILE} (segtrain runs DIR lists runs)")
+    events = journal.read_journal(folder, say) if (folder / journal.FILE).is_file() else []
+    events = [event for event in events if isinstance(event.get("ts"), (int, float))]
+    config = _mapping(folder / "config.yaml")
+    names = _mapping(folder / "labels.json").get("names")
+    evals = [event for event in journal.curve(events, "eval") if isinstance(event.get("scores"), Mapping)]
+    return Run(
+        folder=folder,
+        row=read_run(folder),
+        config=config,
+        classes=tuple(map(str, names)) if isinstance(names, list) else (),
+        events=tuple(events),
+        steps=tuple(journal.curve(events, "step")),
+        evals=tuple(evals),
+    )
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        value = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def number(value: Any) -> float | None:
+    """``value`` if it is a number that can be drawn, else None: a journal writes null for what is not finite."""
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

@@ -1,0 +1,102 @@
+"""How long did a step take, and where did its time go? Figures from laps."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from segtrain.report.run import number
+from segtrain.report.timeline import Lap, steady
+
+# In the order in which a step does them, with words for people; what a later version adds keeps its own name.
+PHASES = {
+    "wait": "waiting for data",
+    "device": "copy to the device",
+    "forward": "forward",
+    "backward": "backward",
+    "sync": "gradient sync",
+    "update": "optimizer",
+    "log": "logging",
+    "other": "all else",
+}
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Of the laps that measure speed. ``shares`` adds up to 1; ``cores`` is CPU seconds a second, over all ranks."""
+
+    steps: int
+    seconds: float  # of training
+    step_s: float  # median over laps of the mean step
+    shares: dict[str, float]
+    images_per_s: float | None  # median
+    cores: float | None
+
+    @property
+    def wait(self) -> float:
+        return self.shares.get("wait", 0.0)
+
+
+def speed(found: Sequence[Lap]) -> Speed | None:
+    """None where no step was journaled."""
+    kept = steady(found)
+    seconds = sum(lap.seconds for lap in kept)
+    if not kept or seconds <= 0:
+        return None
+    shares = {phase: sum(lap.spans.get(phase, 0.0) for lap in kept) / seconds for phase in phases(kept)}
+    rates = [rate for lap in kept if (rate := number(lap.event.get("images_per_s"))) is not None]
+    return Speed(
+        steps=sum(lap.steps for lap in kept),
+        seconds=seconds,
+        step_s=statistics.median(lap.seconds / lap.steps for lap in kept),
+        shares=shares,
+        images_per_s=statistics.median(rates) if rates else None,
+        cores=_cores(found),
+    )
+
+
+def _cores(found: Sequence[Lap]) -> float | None:
+    """From differences of the running count: its beginning holds the imports of every rank."""
+    cpu = wall = 0.0
+    for before, lap in itertools.pairwise(found):
+        old, new = number(before.event.get("cpu_s")), number(lap.event.get("cpu_s"))
+        if not lap.first and old is not None and new is not None and new >= old:
+            cpu, wall = cpu + new - old, wall + lap.seconds
+    return cpu / wall if wall > 0 else None
+
+
+def phases(found: Sequence[Lap]) -> list[str]:
+    """All phases that occur, in the order of a step."""
+    there = dict.fromkeys(phase for lap in found for phase in lap.spans)
+    known = [phase for phase in PHASES if phase in there and phase != "other"]
+    new = [phase for phase in there if phase not in PHASES]
+    return known + new + (["other"] if "other" in there else [])
+
+
+def words(phase: str) -> str:
+    return PHASES.get(phase, phase)
+
+
+def quantiles(values: Sequence[float], *wanted: float) -> list[float]:
+    """Linear between the two nearest values, as numpy has it. ``values`` must not be empty."""
+    ordered = sorted(values)
+    found = []
+    for share in wanted:
+        place = share * (len(ordered) - 1)
+        low = int(place)
+        high = min(low + 1, len(ordered) - 1)
+        found.append(ordered[low] + (place - low) * (ordered[high] - ordered[low]))
+    return found
+
+
+def histogram(values: Sequence[float], bins: int = 40) -> tuple[list[float], list[int]]:
+    """Left edges and counts of equal bins, from the least value to the 99th percentile; the last has what lies above."""
+    low, high = min(values), quantiles(values, 0.99)[0]
+    bins = max(1, min(bins, len(values) // 2))
+    width = (high - low) / bins or max(abs(low) * 0.01, 1e-9)
+    counts = [0] * bins
+    for value in values:
+        counts[min(bins - 1, int((value - low) / width))] += 1
+    return [low + place * width for place in range(bins)], counts

@@ -1,0 +1,175 @@
+"""When did the loop do what? Laps, pauses, and one axis of time without what lies between two processes of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from segtrain.report.run import Event, number
+
+START, EVAL, CHECKPOINT = "start", "eval", "checkpoint"
+_SLACK = 2.0  # seconds that a profile may begin before the first event and end after the last
+
+
+@dataclass(frozen=True)
+class Lap:
+    """From one ``step`` event to the next: ``steps`` optimizer steps, the last one ``step``. Times are Unix seconds."""
+
+    begin: float
+    end: float
+    step: int
+    steps: int
+    spans: dict[str, float]
+    first: bool  # of a process: the loader fills and kernels are chosen, so it is no measure of speed
+    event: Event
+
+    @property
+    def seconds(self) -> float:
+        """Of training: evaluation and checkpoints are no part of it."""
+        return sum(self.spans.values())
+
+
+@dataclass(frozen=True)
+class Pause:
+    """The loop stood still for something else than training: ``kind`` is start, eval or checkpoint."""
+
+    kind: str
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Unix time to seconds since the run began, without the time in which no process of it ran."""
+
+    parts: tuple[tuple[float, float], ...]  # begin and end of each process
+
+    def at(self, ts: float) -> float | None:
+        """None for a moment in which no process ran."""
+        before = 0.0
+        for begin, end in self.parts:
+            if begin - _SLACK <= ts <= end + _SLACK:
+                return before + min(max(ts, begin), end) - begin
+            before += end - begin
+        return None
+
+    @property
+    def length(self) -> float:
+        return sum(end - begin for begin, end in self.parts)
+
+
+def axis(events: Sequence[Event]) -> Axis:
+    parts: list[list[float]] = []
+    for event in events:
+        if event["event"] == "run_start" or not parts:
+            # A clock that was set back must not make time run backwards.
+            begin = max(event["ts"], parts[-1][1]) if parts else event["ts"]
+            parts.append([begin, begin])
+        parts[-1][1] = max(parts[-1][1], event["ts"])
+    return Axis(tuple((begin, end) for begin, end in parts))
+
+
+def laps(events: Iterable[Event]) -> list[Lap]:
+    """All laps in order of time, also those whose steps were done again later."""
+    found: list[Lap] = []
+    step, before, first = 0, 0.0, True
+    for event in events:
+        if event["event"] == "run_start":
+            step, first = 0, True
+        elif event["event"] == "resume" and isinstance(event.get("step"), int):
+            step = event["step"]
+        elif event["event"] == "step" and isinstance(event.get("step"), int):
+            spans = _spans(event.get("spans"))
+            if event["step"] > step and spans:
+                begin = event["ts"] - sum(spans.values()) if first else before
+                found.append(Lap(begin, event["ts"], event["step"], event["step"] - step, spans, first, event))
+            step, before, first = event["step"], event["ts"], False
+    return found
+
+
+def _spans(value: Any) -> dict[str, float]:
+    if not isinstance(value, dict):
+        return {}
+    return {str(phase): seconds for phase, item in value.items() if (seconds := number(item)) is not None}
+
+
+def steady(found: Sequence[Lap]) -> list[Lap]:
+    """The laps that measure speed: without the first of each process, where there are others."""
+    return [lap for lap in found if not lap.first] or list(found)
+
+
+def pauses(events: Sequence[Event], found: Sequence[Lap]) -> list[Pause]:
+    kept = []
+    for place, event in enumerate(events):
+        seconds = number(event.get("seconds"))
+        if event["event"] in (EVAL, CHECKPOINT) and seconds:
+            kept.append(Pause(event["event"], event["ts"] - seconds, _until(event, events[place + 1 :], found)))
+        elif event["event"] == "run_start":
+            begins = [lap.begin for lap in found if lap.first and lap.begin >= event["ts"]]
+            if begins:
+                kept.append(Pause(START, event["ts"], min(begins)))
+    return sorted(kept, key=lambda pause: pause.begin)
+
+
+def _until(event: Event, later: Sequence[Event], found: Sequence[Lap]) -> float:
+    """When training went on. After an evaluation its pictures are drawn, which its ``seconds`` leave out."""
+    end = float(event["ts"])
+    if event["event"] != EVAL or not later:
+        return end
+    after = later[0]
+    if after["event"] == CHECKPOINT:
+        return max(end, after["ts"] - (number(after.get("seconds")) or 0.0))
+    lap = next((lap for lap in found if lap.begin < end <= lap.end), None)
+    if lap is None:  # after the last step
+        return max(end, after["ts"])
+    stood = lap.end - lap.begin - lap.seconds  # what is no phase of a step
+    return max(end, min(lap.begin + stood, lap.end))
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A stretch of time in which one thing was done: training as in ``lap``, or the pause ``kind``."""
+
+    begin: float
+    end: float
+    lap: Lap | None
+    kind: str = ""
+
+
+def pieces(found: Sequence[Lap], stops: Sequence[Pause]) -> list[Piece]:
+    """Laps with the pauses cut out of them, in order of time and without overlap."""
+    cut: list[Piece] = [Piece(stop.begin, stop.end, None, stop.kind) for stop in stops if stop.end > stop.begin]
+    for lap in found:
+        begin = lap.begin
+        for stop in stops:
+            if lap.begin <= stop.begin and stop.end <= lap.end + 1e-3:
+                if stop.begin > begin:
+                    cut.append(Piece(begin, stop.begin, lap))
+                begin = max(begin, stop.end)
+        if lap.end > begin:
+            cut.append(Piece(begin, lap.end, lap))
+    return sorted(cut, key=lambda piece: piece.begin)
+
+
+def merged(found: Sequence[Lap], most: int) -> list[Lap]:
+    """At most about ``most`` laps: neighbours of one process are added up. ``event`` is that of the last one."""
+    size = -(-len(found) // most)
+    if size <= 1:
+        return list(found)
+    groups: list[list[Lap]] = []
+    for lap in found:
+        if lap.first or not groups or len(groups[-1]) >= size or groups[-1][-1].first:
+            groups.append([])
+        groups[-1].append(lap)
+    return [_sum(group) for group in groups]
+
+
+def _sum(group: Sequence[Lap]) -> Lap:
+    spans: dict[str, float] = {}
+    for lap in group:
+        for phase, seconds in lap.spans.items():
+            spans[phase] = spans.get(phase, 0.0) + seconds
+    last = group[-1]
+    steps = sum(lap.steps for lap in group)
+    return Lap(group[0].begin, last.end, last.step, steps, spans, group[0].first, last.event)

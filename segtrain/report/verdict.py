@@ -1,0 +1,179 @@
+"""What is there to say about a run in a few sentences and figures?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from segtrain.observe.console import duration
+from segtrain.report.heat import Map
+from segtrain.report.html import esc, percent, short_seconds
+from segtrain.report.run import Run, number
+from segtrain.report.speed import Speed, words
+from segtrain.report.timeline import Piece
+
+STARVED = 0.10  # share of the time from which on waiting for data is the thing to mend
+_IN_TIME = 0.03
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``mood``: good, bad or open (it goes on, or can)."""
+
+    mood: str
+    headline: str
+    sentences: tuple[str, ...]
+
+
+def verdict(run: Run, pace: Speed | None, parts: list[Piece], maps: list[Map]) -> Verdict:
+    mood, headline = _state(run)
+    said = [_scores(run)]
+    if pace is not None:
+        said += [
+            where_time_went(pace, str(run.start.get("device", "cpu"))),
+            _waiting(pace),
+            _pauses(parts),
+            _cores(pace, maps),
+        ]
+    return Verdict(mood, headline, tuple(sentence for sentence in said if sentence))
+
+
+def _state(run: Run) -> tuple[str, str]:
+    status, step, steps = run.row["status"], run.row["step"], run.row["steps"]
+    place = f"step {step or 0} of {steps or '?'}"
+    if status == "done":
+        return "good", f"Finished: {place}, {duration(run.row['time'] or 0)}"
+    if status == "failed":
+        return "bad", f"Failed at {place}: {run.end.get('error') or 'it did not say why'}"
+    if status == "stopped":
+        signal = next((event.get("signal") for event in reversed(run.events) if event["event"] == "signal"), "a signal")
+        return "open", f"Stopped by {signal} at {place}: the same command goes on from there"
+    if status == "killed":
+        return (
+            "bad",
+            f"Ended without a word at {place}: its process is gone; the same command goes on from the last checkpoint",
+        )
+    if status == "running":
+        return "open", f"Running: {place} when this page was made"
+    return "open", "No process of this run has written anything yet"
+
+
+def _scores(run: Run) -> str:
+    best = run.best
+    if not best:
+        return "It has not been scored yet."
+    last = run.evals[-1]
+    text = f"Best mIoU {percent(best['scores']['miou'], 2)} at step {best['step']}"
+    if last["step"] != best["step"]:
+        text += f", {percent(number(last['scores'].get('miou')), 2)} at the last evaluation (step {last['step']})"
+    return text + "."
+
+
+def where_time_went(pace: Speed, device: str) -> str:
+    """The sentence about a step: phases from the largest on, until 95 % are told."""
+    told = 0.0
+    parts: list[str] = []
+    for phase, share in sorted(pace.shares.items(), key=lambda item: -item[1]):
+        if told > 0.95 and parts:
+            break
+        parts.append(f"{percent(share, 0)} {words(phase)}")
+        told += share
+    text = f"A step took {short_seconds(pace.step_s)}: {', '.join(parts)}."
+    if device.startswith("cuda"):
+        text += (
+            " On a GPU a phase is the time in which the loop gave the device its work, which the device may do later."
+        )
+    return text
+
+
+def _waiting(pace: Speed) -> str:
+    if pace.wait >= STARVED:
+        return (
+            f"The loop waited for data {percent(pace.wait, 0)} of the time: the input held the run back "
+            "(segtrain bench data says what bounds it)."
+        )
+    if pace.wait < _IN_TIME:
+        return "The data came in time."
+    return f"The loop waited for data {percent(pace.wait, 0)} of the time: little can be won there."
+
+
+def _pauses(parts: list[Piece]) -> str:
+    whole = sum(part.end - part.begin for part in parts)
+    stood: dict[str, float] = {}
+    for part in parts:
+        if part.kind:
+            stood[part.kind] = stood.get(part.kind, 0.0) + part.end - part.begin
+    names = {"eval": "evaluation", "checkpoint": "checkpoints", "start": "start-up"}
+    large = [
+        f"{names[kind]} {percent(s / whole, 0)}"
+        for kind, s in sorted(stood.items(), key=lambda i: -i[1])
+        if s > 0.05 * whole
+    ]
+    return f"Outside of steps: {', '.join(large)} of the run's time." if large else ""
+
+
+def _cores(pace: Speed, maps: list[Map]) -> str:
+    if pace.cores is None:
+        return ""
+    text = f"All ranks together kept {pace.cores:.1f} cores busy"
+    rows = [
+        (name, mean)
+        for found in maps
+        if found.title.startswith("Cores")
+        for name, mean in zip(found.rows, found.means())
+        if name.startswith("cpu") and mean is not None
+    ]
+    others = ""
+    if rows:
+        mean = sum(mean for _, mean in rows) / len(rows)
+        text += f"; the system profile shows {len(rows)} cores at {mean:.0f} % on average"
+        foreign = len(rows) * mean / 100 - pace.cores
+        # The profile also covers start-up and evaluation: a small difference says nothing.
+        if foreign > max(0.5, 0.25 * len(rows)):
+            others = f" Other programs used about {foreign:.1f} cores meanwhile: they made this run slower."
+    gpus = [
+        mean
+        for found in maps
+        if found.title == "GPUs"
+        for name, mean in zip(found.rows, found.means())
+        if mean is not None and not name.endswith("memory")
+    ]
+    if gpus:
+        text += f" and {len(gpus)} GPU{'s' * (len(gpus) > 1)} at {sum(gpus) / len(gpus):.0f} %"
+    return text + "." + others
+
+
+def tiles(run: Run, pace: Speed | None) -> list[tuple[str, str, str]]:
+    """(what, value, remark) of the figures that matter most."""
+    best = run.best
+    found = [
+        (
+            "best mIoU",
+            percent(best["scores"]["miou"], 2) if best else "-",
+            f"step {best['step']}" if best else "not scored",
+        )
+    ]
+    if pace is not None:
+        rate = "-" if pace.images_per_s is None else f"{pace.images_per_s:.3g}"
+        found += [
+            ("images a second", rate, "median, all ranks"),
+            ("time of a step", short_seconds(pace.step_s), "median"),
+            ("waiting for data", percent(pace.wait), "of the time of steps"),
+        ]
+        if pace.cores is not None:
+            found.append(("CPU use", f"{pace.cores:.2f}", "cores busy, all ranks"))
+    if run.row["time"] is not None:
+        remark = "" if run.row["cpu_s"] is None else f"{run.row['cpu_s']:,.0f} CPU-s of training"
+        found.append(("time", duration(run.row["time"]), remark))
+    return found
+
+
+def html(said: Verdict, figures: list[tuple[str, str, str]]) -> str:
+    sentences = "".join(f"<p>{esc(sentence)}</p>" for sentence in said.sentences)
+    cells = "".join(
+        f"<div><dt>{esc(what)}</dt><dd>{esc(value)}</dd><dd class=remark>{esc(remark)}</dd></div>"
+        for what, value, remark in figures
+    )
+    return (
+        f'<p class="headline {said.mood}">{esc(said.headline)}</p><dl class="tiles">{cells}</dl>'
+        f'<div class="prose">{sentences}</div>'
+    )

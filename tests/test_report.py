@@ -1,0 +1,431 @@
+"""Does the page of a run say what the run folder holds, whatever state that is in, and does it work in a browser?"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import browser
+import numpy as np
+import pytest
+from PIL import Image
+
+from segtrain.config import make_config
+from segtrain.errors import DataError
+from segtrain.observe.profile_format import Value, Writer
+from segtrain.report import charts, heat, page
+from segtrain.report.compare import compare, sentences
+from segtrain.report.diff import diff
+from segtrain.report.run import load
+from segtrain.report.speed import histogram, quantiles, speed
+from segtrain.report.timeline import axis, laps, merged, pauses, pieces
+
+BEGIN = 1_750_000_000.0
+PHASES = {"wait": 0.2, "forward": 0.3, "backward": 0.4, "other": 0.1}  # seconds of a step
+CONFUSION = [[90, 10, 0], [5, 45, 0], [0, 0, 0]]
+SCORES = {"miou": 0.8, "accuracy": 0.9, "iou": [0.857, 0.75, None], "pixels": [100, 50, 0]}
+VOID_TAGS = {"meta", "link", "img", "br", "input"}
+
+
+def line(event: str, ts: float, **fields: Any) -> str:
+    return json.dumps({"event": event, "ts": ts, **fields}) + "\n"
+
+
+def start(ts: float = BEGIN, **more: Any) -> str:
+    derived = {"model": "pico", "data": "scenes: 9 images", "decoder": "native"}
+    return line("run_start", ts, version="0.1.0", versions={"torch": "2.9"}, name="street", hash="1a2b3c4d", host="elsewhere",
+                pid=1, device="cpu", world_size=2, total_steps=40, derived=derived, **more)  # fmt: skip
+
+
+def step(ts: float, number: int, steps: int, scale: float = 1.0, cpu_s: float = 0.0, **more: Any) -> str:
+    spans = {phase: scale * steps * seconds for phase, seconds in PHASES.items()}
+    return line("step", ts, step=number, epoch=1.0, loss=2.0 / number, lr=0.01, images_per_s=8 / scale, spans=spans,
+                cpu_s=cpu_s, **more)  # fmt: skip
+
+
+def journal(scale: float = 1.0, miou: float = 0.8) -> str:
+    """Forty steps of a second: a line each ten, an evaluation of 4 s after step 20, whose pictures took one second more."""
+    text = start() + step(BEGIN + 7, 1, 1, 5.0, cpu_s=50.0)
+    ts = BEGIN + 7
+    for number in (10, 20, 30, 40):
+        count = 9 if number == 10 else 10
+        ts += count * scale + (5 if number == 30 else 0)
+        text += step(ts, number, count, scale, cpu_s=50 + 1.5 * number)
+        if number in (20, 40):
+            scores = {**SCORES, "miou": miou - (0.1 if number == 20 else 0)}
+            text += line("eval", ts + 4, step=number, epoch=1.0, scores=scores, seconds=4.0, confusion=CONFUSION,
+                         protocol={"split": "val", "images": 60, "line": "all"})  # fmt: skip
+    ts += 6
+    text += line("checkpoint", ts, step=40, file="step-00000040.pt", reason="end", seconds=1.0)
+    return text + line("run_end", ts, status="done", step=40, seconds=46.0, cpu_s=110.0)
+
+
+def make(folder: Path, text: str | None = None, profile: bool = False, **settings: Any) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "journal.jsonl").write_text(journal() if text is None else text)
+    (folder / "config.yaml").write_text(make_config({"name": "street", **settings}).to_yaml())
+    (folder / "labels.json").write_text(json.dumps({"names": ["road", "sky", "<car>"], "palette": [[0, 0, 0]] * 3}))
+    (folder / "pictures").mkdir()
+    Image.new("RGB", (64, 48), (200, 30, 30)).save(folder / "pictures/val.png")
+    if profile:
+        write_profile(folder / "profile")
+    return folder
+
+
+def write_profile(folder: Path) -> None:
+    """Each half second of a minute: cpu0 at 100 %, cpu1 at 0, and at 50 from second 30 on; one GPU at 25 %."""
+    writer = Writer(folder, "algo-1")
+    for tick in range(120):
+        second = tick / 2
+        values = [
+            Value("cpu", "cpu0", "CPUUtilization", 100.0), Value("cpu", "cpu1", "CPUUtilization", 50.0 * (second >= 30)),
+            Value("gpu", "gpu0", "GPUUtilization", 25.0), Value("memory", "MemoryUsedPercent", "", 10.0),
+        ]  # fmt: skip
+        writer.write(BEGIN + second + 0.1, values)
+    writer.close()
+
+
+class Checked(HTMLParser):
+    """Raises where tags do not close in order; collects addresses and the words a reader sees."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.stack: list[str] = []
+        self.addresses: list[str] = []
+        self.words = ""
+        self.feed(text)
+        assert self.stack == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.addresses += [value or "" for key, value in attrs if key in ("src", "href")]
+        if tag not in VOID_TAGS:
+            self.stack.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.stack.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.stack and self.stack[-1] not in ("script", "style"):
+            self.words += data + "\n"
+
+
+def text_of(folder: Path) -> tuple[Checked, dict[str, Any]]:
+    text = page.report(folder, say=pytest.fail).read_text(encoding="utf-8")
+    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert data
+    return Checked(text), json.loads(data[1])
+
+
+def test_a_finished_run_on_its_page(tmp_path: Path) -> None:
+    checked, data = text_of(make(tmp_path / "run", profile=True))
+    words = checked.words
+    assert "Finished: step 40 of 40, 57s" in words
+    assert "Best mIoU 80.00 % at step 40." in words
+    assert "A step took 1 s: 40 % backward, 30 % forward, 20 % waiting for data, 10 % all else." in words
+    assert "waited for data 20 % of the time: the input held the run back" in words
+    assert "kept 1.5 cores busy; the system profile shows 2 cores at 62 % on average and 1 GPU at 25 %" in words
+    assert set(data) == {"clock", "loop", "steptime", "spread", "heat0", "heat1", "loss", "miou", "lr"}
+    assert data["loss"]["series"][0]["x"] == [1, 10, 20, 30, 40]
+    assert data["miou"]["series"][0]["y"] == [70.0, 80.0]
+    assert "<car>" in words  # a name is text, never markup: the parser would have taken it for a tag
+    assert "10.0" in words  # road taken for sky: 10 of 100 pixels
+    assert not (tmp_path / "run" / "profile.html").exists()
+
+
+def test_nothing_on_the_page_comes_from_elsewhere(tmp_path: Path) -> None:
+    checked, _ = text_of(make(tmp_path / "run", profile=True))
+    assert checked.addresses
+    assert all(address.startswith(("#", "data:image/jpeg;base64,")) for address in checked.addresses)
+    assert "default-src 'none'" in (tmp_path / "run/report.html").read_text()
+
+
+def test_each_chart_has_words_and_a_table(tmp_path: Path) -> None:
+    text = page.report(make(tmp_path / "run", profile=True)).read_text()
+    figures = re.findall(r'<figure id="(\w+)">(.*?)</figure>', text, re.DOTALL)
+    assert len(figures) == 8
+    for _, content in figures:
+        assert re.search(r'role="img" aria-label="[^"]{15,}"', content)
+        assert "<summary>as a table</summary>" in content
+        assert content.count("<tr>") > 1
+
+
+def test_markup_in_a_run_stays_text(tmp_path: Path) -> None:
+    evil = "</script><script>alert(1)</script>"
+    text = journal().replace('"street"', json.dumps(evil))
+    folder = make(tmp_path / "run", text, name=evil)
+    checked, data = text_of(folder)
+    assert data["clock"]["end"] == pytest.approx(57)
+    assert checked.words.count(evil) >= 2
+    diff(folder, folder, tmp_path / "diff.html")
+    assert Checked((tmp_path / "diff.html").read_text()).words.count(evil) >= 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "No process of this run has written anything yet"),
+        (start(), "Ended without a word at step 0 of 40"),
+        (start() + step(BEGIN + 3, 1, 1) + '{"event": "ste', "Ended without a word at step 1 of 40"),
+        (start() + line("run_end", BEGIN + 3, status="failed", step=0, error="it <broke>"), "Failed at step 0 of 40: it <broke>"),
+        (start() + step(BEGIN + 3, 1, 1) + line("signal", BEGIN + 3, signal="SIGTERM", step=1)
+         + line("run_end", BEGIN + 4, status="stopped", step=1), "Stopped by SIGTERM at step 1 of 40"),
+        (start() + line("step", BEGIN + 3, step=1, loss=None, spans={"wait": None}, images_per_s=None), "at step 1 of 40"),
+        (start() + line("eval", BEGIN + 3, step=1, scores={"miou": None}, confusion=[[1, 2]]), "at step 1 of 40"),
+    ],
+)  # fmt: skip
+def test_a_run_in_any_state_has_a_page(tmp_path: Path, text: str, said: str) -> None:
+    folder = make(tmp_path / "run", text)
+    os.utime(folder / "journal.jsonl", (BEGIN, BEGIN))  # nothing has been written for a long time
+    path = page.report(folder, say=lambda _: None)
+    assert said in Checked(path.read_text()).words
+    assert diff(folder, folder, tmp_path / "diff.html", say=lambda _: None)
+
+
+def test_a_folder_with_a_torn_config_and_a_broken_picture(tmp_path: Path) -> None:
+    folder = make(tmp_path / "run")
+    (folder / "config.yaml").write_text("data: [")
+    (folder / "labels.json").write_text("[]")
+    (folder / "pictures/val.png").write_bytes(b"no picture")
+    checked, _ = text_of(folder)
+    assert "The folder holds no config.yaml" in checked.words
+    assert "val.png cannot be read" in checked.words
+    assert "class 0" in checked.words
+
+
+def test_no_run_is_an_error_with_its_cure(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"is no run folder: it has no journal\.jsonl .*segtrain runs"):
+        page.report(tmp_path)
+    folder = make(tmp_path / "run")
+    (folder / "report.html").mkdir()
+    with pytest.raises(DataError, match=r"cannot write the page .*report\.html"):
+        page.report(folder)
+    assert not list(folder.glob(".*part"))
+
+
+def test_a_run_without_a_profile_says_how_to_get_one(tmp_path: Path) -> None:
+    folder = make(tmp_path / "run")
+    (folder / "profile").mkdir()
+    (folder / "profile/algo-1.state.json").write_text("{}")  # a sampler that was never switched on
+    checked, data = text_of(folder)
+    assert "log.profile_ms=500" in checked.words
+    assert not any(key.startswith("heat") for key in data)
+
+
+def test_pieces_tell_training_from_what_stands_between(tmp_path: Path) -> None:
+    run = load(make(tmp_path / "run"))
+    found = laps(run.events)
+    time = axis(run.events)
+    cut = [
+        (part.kind or (part.lap and part.lap.step), time.at(part.begin), time.at(part.end))
+        for part in pieces(found, pauses(run.events, found))
+    ]
+    # The pictures of the evaluation at 26 are drawn until 31, when the lap of step 30 begins to train.
+    assert cut == [
+        ("start", 0, 2), (1, 2, 7), (10, 7, 16), (20, 16, 26), ("eval", 26, 31), (30, 31, 41), (40, 41, 51),
+        ("eval", 51, 56), ("checkpoint", 56, 57),
+    ]  # fmt: skip
+
+
+def test_the_first_lap_of_a_process_is_no_measure(tmp_path: Path) -> None:
+    pace = speed(laps(load(make(tmp_path / "run")).events))
+    assert pace is not None
+    assert pace.step_s == pytest.approx(1.0)  # not the 5 s of the first one
+    assert pace.shares == pytest.approx({"wait": 0.2, "forward": 0.3, "backward": 0.4, "other": 0.1})
+    assert pace.cores == pytest.approx(1.5, abs=0.05)
+
+
+def test_the_axis_leaves_out_the_time_between_two_processes(tmp_path: Path) -> None:
+    later = BEGIN + 100_000
+    text = start() + step(BEGIN + 10, 10, 10) + step(BEGIN + 15, 15, 5) + start(later)
+    text += line("resume", later + 1, step=10, world_size=2) + step(later + 9, 18, 8) + step(later + 11, 20, 2)
+    run = load(make(tmp_path / "run", text))
+    time = axis(run.events)
+    assert time.length == pytest.approx(15 + 11)
+    assert time.at(BEGIN + 50_000) is None
+    assert time.at(later + 9) == pytest.approx(15 + 9)
+    found = laps(run.events)
+    assert [(lap.step, lap.steps, lap.first) for lap in found] == [
+        (10, 10, True),
+        (15, 5, False),
+        (18, 8, True),
+        (20, 2, False),
+    ]
+    clock = charts.clock(run, time)
+    assert clock["step"] == [10, 18, 20]  # step 15 was lost and done again
+    assert clock["t"] == sorted(clock["t"])
+
+
+def test_long_runs_are_thinned_without_losing_time(tmp_path: Path) -> None:
+    text = start() + "".join(step(BEGIN + 5 + number, number, 1) for number in range(1, 3001))
+    run = load(make(tmp_path / "run", text))
+    found = laps(run.events)
+    few = merged(found, 100)
+    assert len(few) <= 102
+    assert few[0].first
+    assert sum(lap.steps for lap in few) == 3000
+    assert sum(lap.seconds for lap in few) == pytest.approx(sum(lap.seconds for lap in found))
+    assert page.report(run.folder).stat().st_size < 700_000
+
+
+def test_heat_maps_hold_the_profile(tmp_path: Path) -> None:
+    run = load(make(tmp_path / "run", profile=True))
+    gpus, cores = heat.read_maps(run, axis(run.events))
+    assert (gpus.title, gpus.rows) == ("GPUs", ("gpu0",))
+    assert (cores.title, cores.rows) == ("Cores", ("cpu0", "cpu1", "memory"))
+    assert cores.width == pytest.approx(0.5)
+    assert set(np.unique(gpus.cells)) <= {50, heat.NONE}
+    assert (cores.cells[0] == 200).mean() > 0.95
+    assert set(cores.cells[1, 2:55]) == {0}
+    assert set(cores.cells[1, 64:110]) == {100}
+    assert base64.b64decode(cores.encoded()) == cores.cells.tobytes()
+
+
+def test_a_large_profile_becomes_a_map_of_bounded_size(tmp_path: Path) -> None:
+    folder = make(tmp_path / "run", start() + step(BEGIN + 3000, 1, 1))
+    writer = Writer(folder / "profile", "algo-1")
+    for tick in range(0, 3000, 10):
+        writer.write(BEGIN + tick, [Value("cpu", f"cpu{core}", "CPUUtilization", 50.0) for core in range(300)])
+    writer.close()
+    run = load(folder)
+    (found,) = heat.read_maps(run, axis(run.events))
+    assert found.rows[:3] == ("cpu0", "cpu1", "cpu2")
+    assert found.cells.size <= 301_000
+    assert found.means() == pytest.approx([50.0] * 300)
+
+
+def test_quantiles_and_bins_against_numpy() -> None:
+    values = np.random.default_rng(3).exponential(size=400).tolist()
+    assert quantiles(values, 0, 0.25, 0.9, 1) == pytest.approx(np.quantile(values, [0, 0.25, 0.9, 1]).tolist())
+    edges, counts = histogram(values, 20)
+    assert sum(counts) == 400
+    high = float(np.quantile(values, 0.99))
+    expected, _ = np.histogram(np.minimum(values, high), 20, (min(values), high))
+    assert counts == expected.tolist()
+    assert edges[0] == min(values)
+    assert histogram([2.0])[1] == [1]
+    assert histogram([2.0] * 9)[1] == [9, 0, 0, 0]
+
+
+def test_two_runs_side_by_side(tmp_path: Path) -> None:
+    a = make(tmp_path / "a")
+    slower = journal(2.0, 0.75).replace('"2.9"', '"2.10"').replace('"images": 60', '"images": 59')
+    b = make(tmp_path / "b", slower, optim={"lr": 0.5}, out=str(tmp_path / "b"))
+    found = compare(load(a), load(b))
+    assert [(row.what, row.a, row.b) for row in found.config] == [("optim.lr", "0.001", "0.5")]
+    assert [(row.what, row.a, row.b) for row in found.environment] == [("torch", "2.9", "2.10")]
+    figures = {row.what: row for row in found.figures}
+    assert (figures["best mIoU"].change, figures["best mIoU"].better) == ("-5.00 points", -1)
+    assert (figures["time of a step"].b, figures["time of a step"].change, figures["time of a step"].better) == (
+        "2 s",
+        "2.00 x",
+        -1,
+    )
+    assert (figures["images a second"].change, figures["images a second"].better) == ("0.50 x", -1)
+    said = " ".join(sentences(found))
+    assert "made in different ways (images)" in said
+    assert "Most of the difference is in: backward (400 ms in A, 800 ms in B)." in said
+    text = diff(a, b, tmp_path / "out.html")
+    assert re.search(r"optim\.lr +0\.001 +0\.5", text)
+    assert max(map(len, text.splitlines())) < 160
+    checked = Checked((tmp_path / "out.html").read_text())
+    assert "optim.lr" in checked.words
+    assert "2.00 x" in checked.words
+
+
+def test_a_run_compared_with_itself(tmp_path: Path) -> None:
+    folder = make(tmp_path / "a")
+    found = compare(load(folder), load(folder))
+    assert sentences(found)[-1] == "Config, environment and data are equal."
+    assert all(row.better == 0 for row in (*found.figures, *found.stages, *found.classes))
+
+
+def test_a_real_run_journals_its_confusion(zygote: Any, tmp_path: Path) -> None:
+    tiny = ("data.scenes=9", "data.scene_size=[48,64]", "data.crop=[32,48]", "train.duration=2st", "train.batch_size=4",
+            "parallel.procs=1", "data.workers=0", "log.tensorboard=false", "out=run")  # fmt: skip
+    process = zygote.start("train", *tiny, cwd=tmp_path)
+    assert process.wait() == 0, process.output
+    assert "segtrain report run" in process.output
+    run = load(tmp_path / "run")
+    counts = np.array(run.best["confusion"])
+    assert counts.sum(1).tolist() == run.best["scores"]["pixels"]
+    assert counts.sum(0).tolist() == run.best["scores"]["predicted"]
+    assert run.best["scores"]["accuracy"] == pytest.approx(np.diagonal(counts).sum() / counts.sum())
+    process = zygote.start("report", "run", cwd=tmp_path)
+    assert process.wait() == 0, process.output
+    assert "Finished: step 2 of 2" in Checked((tmp_path / "run/report.html").read_text()).words
+
+
+# In a browser.
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Browser]:
+    executable = browser.find()
+    if executable is None:
+        pytest.skip("no browser here: apt-get install chromium, or set SEGTRAIN_BROWSER")
+    opened = browser.Browser(executable, tmp_path_factory.mktemp("browser"))
+    yield opened
+    opened.close()
+
+
+def colours(picture: Path) -> np.ndarray:
+    return np.asarray(Image.open(picture).convert("RGB")).reshape(-1, 3)
+
+
+def test_the_page_zooms_and_changes_its_theme(chromium: browser.Browser, tmp_path: Path) -> None:
+    folder = make(tmp_path / "run", profile=True)
+    path = page.report(folder)
+    chromium.errors.clear()
+    chromium.requests.clear()
+    chromium.prefer("light")
+    chromium.open(path)
+    label = "document.getElementById('range').textContent"
+    assert chromium.run("document.querySelectorAll('.u-wrap').length") == 8
+    assert chromium.run(label) == ""
+    assert chromium.run("document.documentElement.scrollWidth") <= 1280
+    light = chromium.screenshot(tmp_path / "light.png")
+
+    chromium.drag("#heat1 .u-over", 0.25, 0.75)
+    begin, end = (int(text.split("s")[0]) for text in chromium.run(label).split(" to "))
+    assert (begin, end) == (pytest.approx(57 * 0.25, abs=2), pytest.approx(57 * 0.75, abs=2))
+    assert not chromium.run("document.getElementById('whole').hidden")
+    zoomed = chromium.screenshot(tmp_path / "zoomed.png")
+    assert zoomed.read_bytes() != light.read_bytes()
+    chromium.click("#loss .u-over", clicks=2)
+    assert chromium.run(label) == ""
+
+    chromium.drag("#loss .u-over", 0.5, 1.0)  # over steps: 20 to 40, which is from second 26 to the end
+    begin = int(chromium.run(label).split("s")[0])
+    assert begin == pytest.approx(26, abs=2)
+    chromium.run("document.querySelector('#loss .plot').focus()")
+    for kind in ("keyDown", "keyUp"):
+        chromium.call("Input.dispatchKeyEvent", type=kind, key="Escape")
+    assert chromium.run(label) == ""
+
+    chromium.run("scrollTo(0, 0)")
+    chromium.prefer("dark")
+    dark = chromium.screenshot(tmp_path / "dark.png")
+    assert np.median(colours(light)) > 230
+    assert np.median(colours(dark)) < 60
+    chromium.click("#theme")
+    chromium.run("scrollTo(0, 0)")
+    assert np.median(colours(chromium.screenshot(tmp_path / "forced.png"))) > 230
+    assert chromium.errors == []
+    assert {url.split(":")[0] for url in chromium.requests} <= {"file", "data"}
+
+
+def test_the_comparison_in_a_browser(chromium: browser.Browser, tmp_path: Path) -> None:
+    a, b = make(tmp_path / "a"), make(tmp_path / "b", journal(2.0, 0.75))
+    diff(a, b, tmp_path / "diff.html")
+    chromium.errors.clear()
+    chromium.open(tmp_path / "diff.html")
+    assert chromium.run("document.querySelectorAll('.u-wrap').length") == 3
+    chromium.drag("#loss .u-over", 0.5, 1.0)
+    assert chromium.run("document.getElementById('range').textContent") == "steps 20 to 40"
+    assert chromium.errors == []
