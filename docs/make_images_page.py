@@ -51,6 +51,9 @@ print(show(choice.findings))
   AWS keeps the same images there, under the accounts of the table in `launch/aws/regions.py`.
 - The images of torch 2.9 and later are CUDA 13, which wants an NVIDIA driver of branch 580 or later on the host. SageMaker chooses
   the host's driver, a training job cannot. AWS tests these images in training jobs on ml.g4dn.12xlarge.
+- The start script of the images since 2.11 compiles a stand-in for `gethostname` from `changehostname.c` by its bare name, which
+  lies in `/` while the container begins in `/workspace`, and asks `jq`, which their Dockerfile does not install. Read there, not
+  tried; the training starts all the same, and segtrain takes the hosts' names from `resourceconfig.json`.
 """
 
 
@@ -70,7 +73,7 @@ TYPES = (
 )
 SOURCES = f"""## Sources
 
-- Sizes: {SIZES_FROM}. Names: botocore 1.44.5. Compute capabilities: developer.nvidia.com/cuda-gpus.
+- Sizes: {SIZES_FROM}; p3: {P3_SIZES_FROM}. GB are GiB. Names: botocore 1.44.5. Compute capabilities: developer.nvidia.com/cuda-gpus.
 - Prices: {LIST}; p3 and p3dn: {LAST_P3}.
 - Speeds: {SPEEDS_FROM}; geometric mean of ResNet-50 and SSD in mixed precision on one GPU, multiplied by the number of GPUs.
 - Retirement of p3: {P3_RETIRED}.

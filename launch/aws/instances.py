@@ -1,7 +1,8 @@
 """Which SageMaker training types are there: GPUs, memory, disk, network, whether they still live, price and speed?
 
 Sizes are those of EC2's own DescribeInstanceTypes for the type without its "ml." (read from the catalogue that moto 5.2.5
-ships, 2026-11); the names are those that botocore 1.44.5 allows for a training job. Types with a Neuron chip or an ARM
+ships, 2026-11; p3, which is gone there, from that of moto 5.0.28); the names are those that botocore 1.44.5 allows for a
+training job. Types with a Neuron chip or an ARM
 processor are left out: segtrain does not run there.
 """
 
@@ -20,7 +21,7 @@ P3_RETIRED = (
     "EC2 no longer describes p3 (dstackai/gpuhunt#233, 2026-05-25; skypilot-org/skypilot#10113, 2026-07-13); "
     "AWS asked to migrate by 2025-12-20"
 )
-P3_SIZES_FROM = "SageMaker developer guide, 2023-02-18"
+P3_SIZES_FROM = "EC2 DescribeInstanceTypes as of moto 5.0.28, 2025-02"
 SMDDP_TYPES_FROM = "SageMaker docs, distributed-data-parallel-support, 2026"
 SMDDP_TYPES = ("ml.p3dn.24xlarge", "ml.p4d.24xlarge", "ml.p4de.24xlarge")
 
