@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -58,7 +58,17 @@ def profile_bytes(run: Path) -> int:
     return sum(path.stat().st_size for path in run.glob("profile/system/incremental/*/*.json"))
 
 
-def test_files_and_lines_are_the_debuggers(tmp_path: Path) -> None:
+@pytest.fixture
+def tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A host whose own time is not UTC."""
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_files_and_lines_are_the_debuggers(tmp_path: Path, tokyo: None) -> None:
     writer = Writer(tmp_path, "algo-3")
     writer.write(
         MINUTE + 9.23219, [Value("cpu", "cpu5", "CPUUtilization", 1.3571), Value("i/o", "IOPS", "", float("nan"))]
