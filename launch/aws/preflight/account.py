@@ -1,0 +1,160 @@
+"""May the account do it: is the role there and SageMaker's to take on, do type and image exist, does the quota suffice?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from launch.aws.instances import INSTANCES, nearest
+from launch.aws.preflight.asking import Asking
+from launch.aws.preflight.levels import error, hours, note, s3_parts, warning
+from launch.findings import Finding
+from launch.job import Group, Job
+
+SERVICE = "sagemaker.amazonaws.com"
+_IMAGE = re.compile(
+    r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(\.cn)?/(?P<name>[^:@]+)(:(?P<tag>[^@]+))?"
+)
+
+
+def account_checks(job: Job, request: Mapping[str, Any], ask: Asking) -> Iterator[Finding]:
+    yield from _role(job, request, ask)
+    yield from _offered(job, ask)
+    yield from _quota(job, ask)
+    yield from _image(request, ask)
+
+
+def kinds(job: Job) -> dict[str, int]:
+    """Instance type -> how many of it."""
+    found: dict[str, int] = {}
+    for group in job.groups or (Group("", job.type, job.instances),):
+        found[group.type] = found.get(group.type, 0) + group.instances
+    return found
+
+
+def _role(job: Job, request: Mapping[str, Any], ask: Asking) -> Iterator[Finding]:
+    name, owner = job.role.rpartition("/")[2], job.role.split(":")[4]
+    who = ask("the account of these credentials", lambda: ask.clients.identity)
+    if who.value and who.value["Account"] != owner:
+        yield error(
+            "role-account",
+            f"role={job.role!r} is of account {owner}, these credentials are of {who.value['Account']}",
+            "a role of the same account, or other credentials (AWS_PROFILE)",
+        )
+        return
+    role = ask(f"role {name}", ask.clients.iam.get_role, RoleName=name)
+    if role.absent:
+        yield error(
+            "role-missing",
+            f"role={job.role!r}: the account has no role {name!r}",
+            "aws iam list-roles; then --role ARN",
+        )
+        return
+    if role.value and not trusts(role.value["Role"].get("AssumeRolePolicyDocument") or {}):
+        yield error(
+            "role-trust",
+            f"role={job.role!r} does not let {SERVICE} take it on",
+            f"add the principal {{'Service': '{SERVICE}'}} with sts:AssumeRole to its trust policy",
+        )
+        return
+    if role.value:
+        yield from _rights(job, request, ask)
+
+
+def trusts(policy: Mapping[str, Any]) -> bool:
+    """Does a trust policy let SageMaker take the role on?"""
+    statements = policy.get("Statement", [])
+    for statement in [statements] if isinstance(statements, Mapping) else statements:
+        principal = statement.get("Principal", {})
+        services = principal.get("Service", []) if isinstance(principal, Mapping) else []
+        actions = statement.get("Action", [])
+        if (
+            statement.get("Effect") == "Allow"
+            and SERVICE in ([services] if isinstance(services, str) else services)
+            and {"sts:AssumeRole", "sts:*", "*"} & set([actions] if isinstance(actions, str) else actions)
+        ):
+            return True
+    return False
+
+
+def _rights(job: Job, request: Mapping[str, Any], ask: Asking) -> Iterator[Finding]:
+    """What the role may do, by its own policies. A bucket's policy may add to them: so these are warnings."""
+    output = request["OutputDataConfig"]["S3OutputPath"]
+    wanted = [("s3:PutObject", place, "output") for place in (output, job.checkpoints) if place]
+    wanted += [("s3:GetObject", channel.uri, f"data.{channel.name}") for channel in job.data if channel.uri]
+    for action, uri, key in wanted:
+        parts = s3_parts(uri)
+        if parts is None:
+            continue
+        told = ask(
+            f"whether the role may {action} on {uri}",
+            ask.clients.iam.simulate_principal_policy,
+            PolicySourceArn=job.role, ActionNames=[action], ResourceArns=[f"arn:aws:s3:::{parts[0]}/{parts[1].rstrip('/')}/x"],
+        )  # fmt: skip
+        if told.value is None:
+            return  # the next one would not be answered either
+        if any(result["EvalDecision"] != "allowed" for result in told.value["EvaluationResults"]):
+            yield warning(
+                "role-rights",
+                f"role={job.role!r} is not allowed {action} on {key}={uri!r} by its own policies",
+                f"allow it, unless the policy of the bucket {parts[0]} does",
+            )
+
+
+def _offered(job: Job, ask: Asking) -> Iterator[Finding]:
+    for name in kinds(job):
+        told = ask.pages(
+            f"whether EC2 offers {name} in {job.region}",
+            ask.clients.ec2, "describe_instance_type_offerings", "InstanceTypeOfferings",
+            LocationType="region", Filters=[{"Name": "instance-type", "Values": [name.removeprefix("ml.")]}],
+        )  # fmt: skip
+        if told.value == []:
+            others = ", ".join(one.name for one in nearest(name)) if name in INSTANCES else "another type"
+            yield warning(
+                "type-not-offered",
+                f"type {name}: EC2 offers it nowhere in {job.region}, so SageMaker is likely to have none",
+                f"--type one of: {others}; or another --region",
+            )
+
+
+def _quota(job: Job, ask: Asking) -> Iterator[Finding]:
+    told = ask.pages(
+        "the quotas of the account", ask.clients.quotas, "list_service_quotas", "Quotas", ServiceCode="sagemaker"
+    )
+    if told.value is None:
+        return
+    quotas = {quota["QuotaName"]: quota["Value"] for quota in told.value}
+    use = "spot training job usage" if job.spot else "training job usage"
+    for name, count in kinds(job).items():
+        uses = [use, *(["training warm pool usage"] if job.warm_pool else [])]
+        for key in (f"{name} for {use}" for use in uses):
+            if key not in quotas:
+                yield note("quota-unknown", f"the quota {key!r} is not listed in {job.region}")
+            elif quotas[key] < count:
+                yield error(
+                    "quota",
+                    f"{count} x {name}, but the quota {key!r} of this account in {job.region} is {quotas[key]:g}",
+                    "ask for more in Service Quotas (Amazon SageMaker), or take fewer, another --type or another --region",
+                )
+    longest = quotas.get("Longest run time for a training job")
+    if longest is not None and job.max_run > longest:
+        yield error(
+            "max-run-quota",
+            f"max_run={hours(job.max_run)} is more than this account's longest run, {hours(int(longest))}",
+            "a shorter --max-run, or ask for more in Service Quotas",
+        )
+
+
+def _image(request: Mapping[str, Any], ask: Asking) -> Iterator[Finding]:
+    uri = request["AlgorithmSpecification"]["TrainingImage"]
+    match = _IMAGE.fullmatch(uri)
+    if match is None or not match["tag"]:
+        return
+    told = ask(
+        f"image {uri}",
+        ask.clients.ecr.batch_get_image,
+        registryId=match["account"], repositoryName=match["name"], imageIds=[{"imageTag": match["tag"]}],
+    )  # fmt: skip
+    if told.absent or (told.value and not told.value.get("images")):
+        yield error("image-missing", f"image {uri!r} is not in that registry", "check --image, its tag and its region")

@@ -1,0 +1,32 @@
+"""What is wrong with a job that only the account can tell? Role, quota, data, network and image, by calls that only read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from launch.aws.cloud import Clients
+from launch.aws.preflight.account import account_checks
+from launch.aws.preflight.asking import Asking
+from launch.aws.preflight.levels import error
+from launch.aws.preflight.places import unset
+from launch.aws.preflight.stored import stored
+from launch.aws.preflight.vpc import vpc
+from launch.findings import Finding
+from launch.job import Job
+
+
+def online(job: Job, request: Mapping[str, Any], clients: Clients) -> list[Finding]:
+    """A call that is denied is a note, never an error: the job may well be allowed what the caller is not."""
+    wanting = unset(job)
+    if wanting:
+        return [
+            error(
+                "placeholder",
+                f"these are still to be set: {', '.join(wanting)}",
+                "name yours, by flags or in the job's file",
+            )
+        ]
+    ask = Asking(clients)
+    findings = [*account_checks(job, request, ask), *stored(job, request, ask), *vpc(job, ask)]
+    return list(dict.fromkeys([*findings, *ask.notes]))

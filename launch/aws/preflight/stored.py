@@ -1,0 +1,146 @@
+"""Is the data there and does it fit, are the buckets in the job's region, is the file system up and mounted by its right name?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from launch.aws.cloud import default_bucket
+from launch.aws.instances import INSTANCES
+from launch.aws.preflight.asking import Asking
+from launch.aws.preflight.channels import SPARE_GB
+from launch.aws.preflight.levels import error, note, s3_parts
+from launch.findings import Finding
+from launch.job import Channel, Job
+
+PAGES = 20  # of 1000 keys: enough to tell small from large
+
+
+def stored(job: Job, request: Mapping[str, Any], ask: Asking) -> Iterator[Finding]:
+    results = {"output": request["OutputDataConfig"]["S3OutputPath"]}
+    if "CheckpointConfig" in request:
+        results["checkpoints"] = request["CheckpointConfig"]["S3Uri"]
+    for key, uri in results.items():
+        yield from _bucket(key, uri, job, ask, made=True)
+    yield from _checkpoints(results.get("checkpoints", ""), ask)
+    total = 0
+    for channel in job.data:
+        if channel.is_file_system:
+            yield from _file_system(channel, ask)
+            continue
+        wrong = list(_bucket(f"data.{channel.name}", channel.uri, job, ask, made=False))
+        yield from wrong
+        if not wrong:
+            size, findings = _prefix(channel, ask)
+            yield from findings
+            total += size if channel.mode == "File" else 0
+    yield from _fits(job, total)
+
+
+def _bucket(key: str, uri: str, job: Job, ask: Asking, made: bool) -> Iterator[Finding]:
+    """``made``: the account's own default bucket is made by the upload."""
+    parts = s3_parts(uri)
+    if parts is None:
+        return
+    bucket = parts[0]
+    told = ask(f"bucket {bucket}", ask.clients.s3.head_bucket, Bucket=bucket)
+    headers = (told.value or {}).get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    region = (told.value or {}).get("BucketRegion") or headers.get("x-amz-bucket-region", job.region)
+    if told.absent and not (made and bucket == _default(ask)):
+        yield error(
+            "bucket-missing",
+            f"{key}={uri!r}: there is no bucket {bucket!r}",
+            f"aws s3 mb s3://{bucket}, or mend the name",
+        )
+    elif told.elsewhere or region != job.region:
+        where = f" ({region})" if region != job.region else ""
+        yield error(
+            "bucket-region",
+            f"{key}={uri!r}: the bucket is in another region{where} than the job ({job.region})",
+            f"--region {region}, or a bucket in {job.region}" if where else f"a bucket in {job.region}",
+        )
+
+
+def _default(ask: Asking) -> str:
+    return str(ask("the account's bucket", lambda: default_bucket(ask.clients)).value)
+
+
+def _prefix(channel: Channel, ask: Asking) -> tuple[int, list[Finding]]:
+    """Bytes below a prefix (of its first pages), and what is wrong with it."""
+    bucket, key = s3_parts(channel.uri) or ("", "")
+    count = total = 0
+    arguments: dict[str, Any] = {"Bucket": bucket, "Prefix": key}
+    for _ in range(PAGES):
+        told = ask(f"data.{channel.name}={channel.uri!r}", ask.clients.s3.list_objects_v2, **arguments)
+        if told.value is None:
+            return total, []
+        files = [item for item in told.value.get("Contents", []) if not item["Key"].endswith("/")]
+        count, total = count + len(files), total + sum(item["Size"] for item in files)
+        if not told.value.get("IsTruncated"):
+            break
+        arguments["ContinuationToken"] = told.value["NextContinuationToken"]
+    if count:
+        return total, []
+    cure = f"aws s3 ls {channel.uri}; upload with aws s3 sync FOLDER {channel.uri}"
+    return 0, [error("prefix-empty", f"data.{channel.name}={channel.uri!r}: nothing is there", cure)]
+
+
+def _fits(job: Job, size: int) -> Iterator[Finding]:
+    instance = INSTANCES.get(job.training_type)
+    room = (instance.nvme_gb if instance else 0) or job.volume_gb
+    gigabytes = size / 1e9
+    if size and gigabytes + SPARE_GB > room:
+        yield error(
+            "volume-small",
+            f"the data have {gigabytes:,.0f} GB (or more), the disks of a host {room} GB, of which {SPARE_GB} GB are for the rest",
+            f"--volume-gb {round(gigabytes * 1.2) + SPARE_GB}, or --mode FastFile with shards, or --fsx",
+        )
+
+
+def _checkpoints(uri: str, ask: Asking) -> Iterator[Finding]:
+    parts = s3_parts(uri)
+    if parts is None:
+        return
+    told = ask(f"checkpoints={uri!r}", ask.clients.s3.list_objects_v2, Bucket=parts[0], Prefix=parts[1], MaxKeys=1)
+    if told.value and told.value.get("KeyCount"):
+        yield note(
+            "checkpoints-there",
+            f"checkpoints={uri!r} is not empty: the training goes on from what is there",
+            "another --checkpoints for a new run",
+        )
+
+
+def _file_system(channel: Channel, ask: Asking) -> Iterator[Finding]:
+    if channel.file_system_type != "FSxLustre":
+        ask.notes.append(note("not-asked", f"data.{channel.name}: EFS {channel.file_system} could not be checked"))
+        return
+    system = file_system(channel, ask)
+    where = f"data.{channel.name}: {channel.file_system}"
+    if system is None:
+        return
+    if not system:
+        yield error("fsx-missing", f"{where} is not there", "aws fsx describe-file-systems; or another --region")
+        return
+    if system.get("FileSystemType", "LUSTRE") != "LUSTRE":
+        yield error("fsx-kind", f"{where} is {system['FileSystemType']}, not LUSTRE", "SageMaker mounts FSx for Lustre")
+    elif system.get("Lifecycle", "AVAILABLE") not in ("AVAILABLE", "UPDATING"):
+        yield error(
+            "fsx-lifecycle", f"{where} is {system['Lifecycle']}", "wait until it is AVAILABLE, or --data s3://..."
+        )
+    mount = system.get("LustreConfiguration", {}).get("MountName")
+    if mount and channel.path.strip("/").split("/")[0] != mount:
+        rest = channel.path.strip("/").partition("/")[2]
+        yield error(
+            "fsx-mount-name",
+            f"{where}: path={channel.path!r} does not begin with its mount name, {mount!r}",
+            f"--fsx {channel.file_system}:/{mount}/{rest}",
+        )
+
+
+def file_system(channel: Channel, ask: Asking) -> dict[str, Any] | None:
+    """FSx's description; {} where it is not there, None where that is not told."""
+    told = ask(f"FSx {channel.file_system}", ask.clients.fsx.describe_file_systems, FileSystemIds=[channel.file_system])
+    if told.absent:
+        return {}
+    found = (told.value or {}).get("FileSystems", [])
+    return dict(found[0]) if found else ({} if told.value else None)

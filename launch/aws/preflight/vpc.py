@@ -1,0 +1,226 @@
+"""Can the machines reach each other, the file system, S3 and the package index from the subnets they are put into?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from launch.aws.instances import INSTANCES
+from launch.aws.preflight.account import kinds
+from launch.aws.preflight.asking import Asking
+from launch.aws.preflight.levels import error, warning
+from launch.aws.preflight.network import FSX_DOCS
+from launch.aws.preflight.stored import file_system
+from launch.findings import Finding
+from launch.job import Job
+
+LUSTRE = ((988, 988), (1018, 1023))
+Item = Mapping[str, Any]
+
+
+def vpc(job: Job, ask: Asking) -> Iterator[Finding]:
+    if not job.subnets:
+        return
+    subnets, groups = [], []
+    for name in job.subnets:
+        told = ask(f"subnet {name}", ask.clients.ec2.describe_subnets, SubnetIds=[name])
+        subnets += (told.value or {}).get("Subnets", [])
+        if told.absent:
+            yield error("subnet-missing", f"subnets: {name!r} is not there", "aws ec2 describe-subnets; check --region")
+    for name in job.security_groups:
+        told = ask(f"security group {name}", ask.clients.ec2.describe_security_groups, GroupIds=[name])
+        groups += (told.value or {}).get("SecurityGroups", [])
+        if told.absent:
+            yield error(
+                "security-group-missing", f"security_groups: {name!r} is not there", "aws ec2 describe-security-groups"
+            )
+    if not subnets:
+        return
+    homes = {item["VpcId"] for item in (*subnets, *groups)}
+    if len(homes) > 1:
+        yield error(
+            "vpc-several",
+            f"subnets={','.join(job.subnets)} and security_groups={','.join(job.security_groups)} are of several VPCs "
+            f"({', '.join(sorted(homes))})",
+            "take them of one",
+        )
+        return
+    yield from _addresses(job, subnets)
+    yield from _zones(job, subnets, ask)
+    if len(groups) == len(job.security_groups):
+        yield from _among_themselves(job, groups)
+        yield from _lustre(job, subnets, groups, ask)
+    yield from _ways_out(job, subnets, ask)
+
+
+def _addresses(job: Job, subnets: Sequence[Item]) -> Iterator[Finding]:
+    """All machines of a job are put into one subnet."""
+    need = sum(count * (5 if (found := INSTANCES.get(name)) and found.efa else 2) for name, count in kinds(job).items())
+    few = [item for item in subnets if item.get("AvailableIpAddressCount", need) < need]
+    if few:
+        level = error if len(few) == len(subnets) else warning
+        yield level(
+            "addresses",
+            f"subnet {few[0]['SubnetId']} has {few[0]['AvailableIpAddressCount']} free addresses; {job.hosts} machines take {need}",
+            "a larger subnet",
+            FSX_DOCS,
+        )
+
+
+def _zones(job: Job, subnets: Sequence[Item], ask: Asking) -> Iterator[Finding]:
+    for name in kinds(job):
+        told = ask.pages(
+            f"the zones that offer {name}",
+            ask.clients.ec2, "describe_instance_type_offerings", "InstanceTypeOfferings",
+            LocationType="availability-zone", Filters=[{"Name": "instance-type", "Values": [name.removeprefix("ml.")]}],
+        )  # fmt: skip
+        zones = {item["Location"] for item in told.value or []}
+        outside = [item for item in subnets if item["AvailabilityZone"] not in zones]
+        if zones and outside:
+            level = error if len(outside) == len(subnets) else warning
+            yield level(
+                "type-zone",
+                f"type {name} is not offered in {outside[0]['AvailabilityZone']}, the zone of subnet {outside[0]['SubnetId']}",
+                f"a subnet in {', '.join(sorted(zones))}",
+            )
+
+
+def admitted(rules: Sequence[Item], sources: set[str], first: int, last: int) -> bool:
+    """Do a group's inbound rules let TCP ``first`` to ``last`` in from one of the groups ``sources``, or from everywhere?"""
+    for rule in rules:
+        all_ports = rule.get("IpProtocol") == "-1"
+        tcp = rule.get("IpProtocol") in ("tcp", "6")
+        if not (all_ports or (tcp and rule.get("FromPort", 0) <= first and last <= rule.get("ToPort", 65535))):
+            continue
+        # A range of addresses may well be the VPC's own: which of them the machines get is not known before.
+        anywhere = rule.get("IpRanges") or rule.get("Ipv6Ranges") or rule.get("PrefixListIds")
+        if anywhere or sources & {pair.get("GroupId") for pair in rule.get("UserIdGroupPairs", [])}:
+            return True
+    return False
+
+
+def _among_themselves(job: Job, groups: Sequence[Item]) -> Iterator[Finding]:
+    names = {group["GroupId"] for group in groups}
+    if job.hosts > 1 and not any(admitted(group.get("IpPermissions", []), names, 1024, 65535) for group in groups):
+        yield error(
+            "security-group-self",
+            f"security_groups={','.join(job.security_groups)} lets nothing in from itself: {job.hosts} hosts could not talk",
+            f"a rule of {min(names)}: all traffic, in and out, from and to {min(names)}",
+            FSX_DOCS,
+        )
+
+
+def _lustre(job: Job, subnets: Sequence[Item], groups: Sequence[Item], ask: Asking) -> Iterator[Finding]:
+    for channel in job.data:
+        system = (
+            file_system(channel, ask) if channel.file_system_type == "FSxLustre" and channel.is_file_system else None
+        )
+        if not system:
+            continue
+        where = f"data.{channel.name}: {channel.file_system}"
+        if system.get("VpcId") and system["VpcId"] != subnets[0]["VpcId"]:
+            yield error(
+                "fsx-vpc",
+                f"{where} is in {system['VpcId']}, the job's subnets in {subnets[0]['VpcId']}",
+                f"--subnets {','.join(system.get('SubnetIds', []))} and security groups of that VPC",
+                FSX_DOCS,
+            )
+            continue
+        own = system.get("SubnetIds", [])
+        if own and not set(own) & set(job.subnets):
+            yield from _fsx_zone(where, own, subnets, ask)
+        yield from _fsx_ports(where, system, groups, ask)
+
+
+def _fsx_zone(where: str, own: Sequence[str], subnets: Sequence[Item], ask: Asking) -> Iterator[Finding]:
+    told = ask(f"subnet {own[0]}", ask.clients.ec2.describe_subnets, SubnetIds=list(own))
+    zones = {item["AvailabilityZone"] for item in (told.value or {}).get("Subnets", [])}
+    other = [item for item in subnets if zones and item["AvailabilityZone"] not in zones]
+    if other:
+        yield error(
+            "fsx-zone",
+            f"{where} is in {', '.join(sorted(zones))}, subnet {other[0]['SubnetId']} in {other[0]['AvailabilityZone']}",
+            f"--subnets {','.join(own)}",
+            FSX_DOCS,
+        )
+
+
+def _fsx_ports(where: str, system: Item, groups: Sequence[Item], ask: Asking) -> Iterator[Finding]:
+    cards = system.get("NetworkInterfaceIds", [])
+    if not cards:
+        return
+    told = ask(
+        f"the security groups of {system['FileSystemId']}",
+        ask.clients.ec2.describe_network_interfaces,
+        NetworkInterfaceIds=list(cards)[:1],
+    )
+    found = (told.value or {}).get("NetworkInterfaces", [])
+    names = [group["GroupId"] for item in found for group in item.get("Groups", [])]
+    if not names:
+        return
+    told = ask(f"security groups {', '.join(names)}", ask.clients.ec2.describe_security_groups, GroupIds=names)
+    rules = [rule for group in (told.value or {}).get("SecurityGroups", []) for rule in group.get("IpPermissions", [])]
+    mine = {group["GroupId"] for group in groups}
+    shut = [f"{first}-{last}" for first, last in LUSTRE if not admitted(rules, mine, first, last)]
+    if told.value and shut:
+        yield error(
+            "fsx-ports",
+            f"{where}: its security group {names[0]} lets TCP {' and '.join(shut)} in from none of {', '.join(sorted(mine))}",
+            f"rules of {names[0]}: TCP 988 and 1018-1023 from {min(mine)}",
+            FSX_DOCS,
+        )
+
+
+def _ways_out(job: Job, subnets: Sequence[Item], ask: Asking) -> Iterator[Finding]:
+    """Machines of a job have no public address: an internet gateway is no way out for them."""
+    home = subnets[0]["VpcId"]
+    mine = [{"Name": "vpc-id", "Values": [home]}]
+    tables = ask.pages(f"routes of {home}", ask.clients.ec2, "describe_route_tables", "RouteTables", Filters=mine)
+    ends = ask.pages(f"endpoints of {home}", ask.clients.ec2, "describe_vpc_endpoints", "VpcEndpoints", Filters=mine)
+    if tables.value is None or ends.value is None:
+        return
+    for subnet in subnets:
+        table = _table(tables.value, subnet["SubnetId"])
+        if table is None:
+            continue
+        gate = any(
+            route.get("DestinationCidrBlock") == "0.0.0.0/0" and not str(route.get("GatewayId", "")).startswith("igw-")
+            for route in table.get("Routes", [])
+        )
+        s3 = [
+            end
+            for end in ends.value
+            if end.get("ServiceName", "").endswith(".s3") and end.get("State", "available").lower() == "available"
+        ]
+        to_s3 = any(
+            end.get("VpcEndpointType", "Gateway") == "Interface"
+            or table["RouteTableId"] in end.get("RouteTableIds", [])
+            for end in s3
+        )
+        if not gate and not to_s3:
+            yield error(
+                "vpc-s3",
+                f"subnet {subnet['SubnetId']} has no way to S3 (no gateway endpoint, no NAT): code, checkpoints and model go there",
+                f"an S3 gateway endpoint for route table {table['RouteTableId']}",
+                FSX_DOCS,
+            )
+        elif not gate and not any(key.startswith("PIP_") for key in job.environment):
+            level = warning if job.image else error
+            yield level(
+                "vpc-internet",
+                f"subnet {subnet['SubnetId']} has no NAT gateway: requirements.txt cannot be installed from the package index",
+                "a NAT gateway, --env PIP_INDEX_URL=... of a mirror, or --image with the packages inside",
+                FSX_DOCS,
+            )
+
+
+def _table(tables: Sequence[Item], subnet: str) -> Item | None:
+    """The route table of a subnet: its own, else the VPC's main one."""
+    main = None
+    for table in tables:
+        for association in table.get("Associations", []):
+            if association.get("SubnetId") == subnet:
+                return table
+            if association.get("Main"):
+                main = table
+    return main

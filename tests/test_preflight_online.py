@@ -1,0 +1,321 @@
+"""Does a look at the account find what a job lacks there, stay quiet about a sound one, and never fail for a refused call?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from cloud.endpoint import CloudEndpoint
+from cloud.moto import environment, moto_server
+
+from launch.aws.cloud import Clients
+from launch.aws.preflight.account import trusts
+from launch.aws.preflight.online import online
+from launch.aws.preflight.vpc import admitted
+from launch.aws.request import create_training_job
+from launch.findings import Finding
+from launch.job import Channel, Job
+
+ROLE = "arn:aws:iam::123456789012:role/Trainer"
+IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1"
+TRUST: dict[str, Any] = {
+    "Version": "2012-10-17",
+    "Statement": [{"Effect": "Allow", "Principal": {"Service": "sagemaker.amazonaws.com"}, "Action": "sts:AssumeRole"}],
+}
+USAGE = "ml.g5.12xlarge for training job usage"
+
+
+@dataclass
+class Account:
+    """An account in which ``job`` would run, and what a mistake changes."""
+
+    clients: Clients
+    cloud: CloudEndpoint
+    job: Job
+    ids: dict[str, str] = field(default_factory=dict)
+
+    def look(self, **changes: Any) -> list[Finding]:
+        job = replace(self.job, **changes)
+        request = create_training_job(
+            job, image=job.image, name="job-1", code="s3://results/sourcedir.tar.gz", entrypoint=""
+        )
+        return online(job, request, self.clients)
+
+    def fsx(self, **changes: Any) -> None:
+        self.cloud.file_systems[0].update(changes)
+
+    def with_fsx(self, path: str = "/fsx/camvid") -> None:
+        system = Channel("train", file_system="fs-0123456789abcdef0", path=path)
+        self.job = replace(self.job, data=(system,))
+
+    def with_vpc(self, subnet: str = "subnet", group: str = "group") -> None:
+        self.job = replace(self.job, subnets=(self.ids[subnet],), security_groups=(self.ids[group],))
+
+
+@pytest.fixture
+def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
+    moto = moto_server()
+    with CloudEndpoint() as cloud:
+        for key, value in environment(cloud.url, moto).items():
+            monkeypatch.setenv(key, value)
+        clients = Clients("us-east-1")
+        clients.iam.create_role(RoleName="Trainer", AssumeRolePolicyDocument=json.dumps(TRUST))
+        for bucket in ("data", "results"):
+            clients.s3.create_bucket(Bucket=f"example-{bucket}")
+        clients.s3.put_object(Bucket="example-data", Key="camvid/train/0.png", Body=b"x" * 1000)
+        clients.ecr.create_repository(repositoryName="mine")
+        manifest = {
+            "schemaVersion": 2,
+            "mediaType": "application/vnd.docker.distribution.manifest.v2+json",
+            "layers": [],
+        }
+        clients.ecr.put_image(repositoryName="mine", imageManifest=json.dumps(manifest), imageTag="1")
+        cloud.quotas = [
+            {"QuotaName": USAGE, "Value": 4.0},
+            {"QuotaName": "Longest run time for a training job", "Value": 432000.0},
+        ]
+        job = Job(
+            type="ml.g5.12xlarge", instances=2, role=ROLE, region="us-east-1", image=IMAGE, output="s3://example-results/jobs",
+            checkpoints="s3://example-results/checkpoints/", data=(Channel("train", "s3://example-data/camvid/"),),
+        )  # fmt: skip
+        found = Account(clients, cloud, job)
+        build_network(found)
+        yield found
+
+
+def build_network(account: Account) -> None:
+    """A VPC with a subnet, a group that lets itself in, NAT, an S3 endpoint, and a file system."""
+    ec2, ids = account.clients.ec2, account.ids
+    ids["vpc"] = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
+    for name, zone, cidr in (
+        ("subnet", "a", "10.0.0.0/24"),
+        ("small", "a", "10.0.1.0/28"),
+        ("other", "b", "10.0.2.0/24"),
+    ):
+        made = ec2.create_subnet(VpcId=ids["vpc"], CidrBlock=cidr, AvailabilityZone=f"us-east-1{zone}")
+        ids[name] = made["Subnet"]["SubnetId"]
+    for name in ("group", "closed"):
+        ids[name] = ec2.create_security_group(GroupName=name, Description=name, VpcId=ids["vpc"])["GroupId"]
+    itself = {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": ids["group"]}]}
+    ec2.authorize_security_group_ingress(GroupId=ids["group"], IpPermissions=[itself])
+    [table] = ec2.describe_route_tables(Filters=[{"Name": "vpc-id", "Values": [ids["vpc"]]}])["RouteTables"]
+    address = ec2.allocate_address(Domain="vpc")["AllocationId"]
+    nat = ec2.create_nat_gateway(SubnetId=ids["subnet"], AllocationId=address)["NatGateway"]["NatGatewayId"]
+    ids["table"] = table["RouteTableId"]
+    ec2.create_route(RouteTableId=ids["table"], DestinationCidrBlock="0.0.0.0/0", NatGatewayId=nat)
+    made = ec2.create_vpc_endpoint(
+        VpcId=ids["vpc"],
+        ServiceName="com.amazonaws.us-east-1.s3",
+        RouteTableIds=[ids["table"]],
+        VpcEndpointType="Gateway",
+    )
+    ids["endpoint"] = made["VpcEndpoint"]["VpcEndpointId"]
+    card = ec2.create_network_interface(SubnetId=ids["subnet"], Groups=[ids["group"]])["NetworkInterface"]
+    account.cloud.file_systems = [
+        {
+            "FileSystemId": "fs-0123456789abcdef0", "FileSystemType": "LUSTRE", "Lifecycle": "AVAILABLE", "VpcId": ids["vpc"],
+            "SubnetIds": [ids["subnet"]], "NetworkInterfaceIds": [card["NetworkInterfaceId"]],
+            "LustreConfiguration": {"MountName": "fsx"},
+        }
+    ]  # fmt: skip
+
+
+def loud(findings: list[Finding]) -> list[str]:
+    return [f"{finding.level} {finding.code}" for finding in findings if finding.level != "note"]
+
+
+def test_a_sound_job_is_let_through(account: Account) -> None:
+    assert loud(account.look()) == []
+    account.with_vpc()
+    account.with_fsx()
+    assert loud(account.look()) == []
+
+
+def no_nat(account: Account) -> None:
+    account.clients.ec2.delete_route(RouteTableId=account.ids["table"], DestinationCidrBlock="0.0.0.0/0")
+
+
+def no_way(account: Account) -> None:
+    no_nat(account)
+    account.clients.ec2.delete_vpc_endpoints(VpcEndpointIds=[account.ids["endpoint"]])
+
+
+def no_trust(account: Account) -> None:
+    policy = json.dumps(TRUST).replace("sagemaker.", "ec2.")
+    account.clients.iam.update_assume_role_policy(RoleName="Trainer", PolicyDocument=policy)
+
+
+def far_bucket(account: Account) -> None:
+    place = {"LocationConstraint": "eu-west-1"}
+    account.clients.s3.create_bucket(Bucket="example-far", CreateBucketConfiguration=place)
+    account.job = replace(account.job, output="s3://example-far/jobs")
+
+
+def other_vpc(account: Account) -> None:
+    ec2 = account.clients.ec2
+    vpc = ec2.create_vpc(CidrBlock="10.1.0.0/16")["Vpc"]["VpcId"]
+    account.ids["foreign"] = ec2.create_security_group(GroupName="x", Description="x", VpcId=vpc)["GroupId"]
+    account.with_vpc(group="foreign")
+
+
+def few_addresses(account: Account) -> None:
+    account.with_vpc("small")
+    account.job = replace(account.job, instances=3)
+
+
+def closed_ports(account: Account) -> None:
+    ec2 = account.clients.ec2
+    card = ec2.create_network_interface(SubnetId=account.ids["subnet"], Groups=[account.ids["closed"]])
+    account.fsx(NetworkInterfaceIds=[card["NetworkInterface"]["NetworkInterfaceId"]])
+
+
+def job(**changes: Any) -> Callable[[Account], None]:
+    def change(account: Account) -> None:
+        account.job = replace(account.job, **changes)
+
+    return change
+
+
+def quota(value: float) -> Callable[[Account], None]:
+    return lambda account: account.cloud.quotas[0].update(Value=value)
+
+
+PLAIN: dict[str, tuple[Callable[[Account], None], str, str]] = {
+    "a placeholder": (job(output="s3://MY-BUCKET/x"), "error placeholder", "MY-BUCKET"),
+    "no such role": (job(role=ROLE + "s"), "error role-missing", "Trainers"),
+    "a role of another account": (job(role=ROLE.replace("123456789012", "210987654321")), "error role-account", "2109"),
+    "a role for EC2": (no_trust, "error role-trust", "Trainer"),
+    "a quota of one": (quota(1.0), "error quota", "2 x ml.g5.12xlarge"),
+    "longer than the account allows": (job(max_run=864000), "error max-run-quota", "10 days"),
+    "a retired type": (job(type="ml.p3.16xlarge"), "warning type-not-offered", "ml.p3.16xlarge"),
+    "no such image": (job(image=IMAGE.replace(":1", ":2")), "error image-missing", "mine:2"),
+    "no such repository": (job(image=IMAGE.replace("mine", "yours")), "error image-missing", "yours"),
+    "an empty prefix": (job(data=(Channel("train", "s3://example-data/camvi/"),)), "error prefix-empty", "camvi/"),
+    "no such bucket of data": (job(data=(Channel("train", "s3://example-date/camvid/"),)), "error bucket-missing", "example-date"),
+    "no such bucket of results": (job(output="s3://example-result/x"), "error bucket-missing", "example-result"),
+    "a bucket of another region": (far_bucket, "error bucket-region", "eu-west-1"),
+}  # fmt: skip
+IN_A_VPC: dict[str, tuple[Callable[[Account], None], str, str]] = {
+    "no such subnet": (job(subnets=("subnet-0abc1234",)), "error subnet-missing", "subnet-0abc1234"),
+    "no such group": (job(security_groups=("sg-0abc1234",)), "error security-group-missing", "sg-0abc1234"),
+    "a group of another VPC": (other_vpc, "error vpc-several", "vpc-"),
+    "few addresses": (few_addresses, "error addresses", "has 11 free addresses; 3 machines take 15"),
+    "hosts that cannot talk": (lambda account: account.with_vpc(group="closed"), "error security-group-self", "sg-"),
+    "no way to the package index": (no_nat, "warning vpc-internet", "subnet-"),
+    "no way to S3": (no_way, "error vpc-s3", "subnet-"),
+}
+ON_FSX: dict[str, tuple[Callable[[Account], None], str, str]] = {
+    "no such file system": (lambda account: account.cloud.file_systems.clear(), "error fsx-missing", "fs-0123"),
+    "another kind": (lambda account: account.fsx(FileSystemType="ONTAP"), "error fsx-kind", "ONTAP"),
+    "being made": (lambda account: account.fsx(Lifecycle="CREATING"), "error fsx-lifecycle", "CREATING"),
+    "another mount name": (lambda account: account.with_fsx("/x7wzhbev/camvid"), "error fsx-mount-name", "'fsx'"),
+    "another VPC": (lambda account: account.fsx(VpcId="vpc-0abc1234"), "error fsx-vpc", "vpc-0abc1234"),
+    "another zone": (lambda account: account.with_vpc("other"), "error fsx-zone", "us-east-1b"),
+    "closed ports": (closed_ports, "error fsx-ports", "988-988 and 1018-1023"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", [*PLAIN, *IN_A_VPC, *ON_FSX])
+def test_what_the_account_lacks_is_found(account: Account, mistake: str) -> None:
+    if mistake in IN_A_VPC or mistake in ON_FSX:
+        account.with_vpc()
+    if mistake in ON_FSX:
+        account.with_fsx()
+    change, kind, value = {**PLAIN, **IN_A_VPC, **ON_FSX}[mistake]
+    change(account)
+    if "ml.p3.16xlarge" in value:  # no quota is listed for it either, which is a note
+        account.cloud.quotas = []
+    found = [finding for finding in account.look() if finding.level != "note"]
+    assert loud(found) == [kind], found
+    assert value in found[0].message
+    assert found[0].cure
+
+
+def test_data_larger_than_the_disk(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launch.aws.preflight.stored.SPARE_GB", 3800)  # of the 3800 GB of this type
+    assert loud(account.look()) == ["error volume-small"]
+    fast = (Channel("train", "s3://example-data/camvid/", mode="FastFile"),)
+    assert loud(account.look(data=fast)) == []  # is not copied
+
+
+def test_checkpoints_that_are_there_are_told(account: Account) -> None:
+    account.clients.s3.put_object(Bucket="example-results", Key="checkpoints/step-1", Body=b"x")
+    assert "checkpoints-there" in {finding.code for finding in account.look()}
+
+
+def test_the_accounts_own_bucket_need_not_be_there_yet(account: Account) -> None:
+    assert loud(account.look(output="s3://sagemaker-us-east-1-123456789012/segtrain")) == []
+
+
+def test_spot_has_a_quota_of_its_own(account: Account) -> None:
+    account.cloud.quotas.append({"QuotaName": "ml.g5.12xlarge for spot training job usage", "Value": 0.0})
+    assert loud(account.look(spot=True, max_wait=172800)) == ["error quota"]
+
+
+@pytest.mark.parametrize("decision", ["allowed", "implicitDeny"])
+def test_rights_of_the_role(account: Account, decision: str) -> None:
+    from botocore.stub import ANY, Stubber
+
+    iam = account.clients.iam
+    role = iam.get_role(RoleName="Trainer")["Role"]
+    role["AssumeRolePolicyDocument"] = json.dumps(TRUST)
+    answer = {"EvaluationResults": [{"EvalActionName": "s3:GetObject", "EvalDecision": decision}]}
+    with Stubber(iam) as stub:  # moto does not play the simulator
+        stub.add_response("get_role", {"Role": role})
+        for _ in range(3):
+            stub.add_response(
+                "simulate_principal_policy", answer, {"PolicySourceArn": ROLE, "ActionNames": ANY, "ResourceArns": ANY}
+            )
+        found = account.look()
+        stub.assert_no_pending_responses()
+    assert loud(found) == ([] if decision == "allowed" else ["warning role-rights"] * 3)
+
+
+def test_a_caller_who_may_ask_nothing_gets_notes(account: Account) -> None:
+    account.with_vpc()
+    account.with_fsx()
+    account.cloud.refuse("ListServiceQuotas", "AccessDeniedException", "you may not", times=9)
+    account.cloud.refuse("DescribeFileSystems", "AccessDeniedException", "you may not", times=9)
+    nowhere = replace(account.clients, endpoint_url="http://127.0.0.1:9")  # everything else is refused by the network
+    from botocore.config import Config
+
+    for name in ("s3", "ec2", "iam", "sts", "ecr", "fsx", "quotas"):
+        service = {"quotas": "service-quotas"}.get(name, name)
+        url = account.cloud.url if name in ("fsx", "quotas") else "http://127.0.0.1:9"
+        made = nowhere.session.client(service, endpoint_url=url, config=Config(retries={"total_max_attempts": 1}))
+        nowhere.__dict__[name] = made
+    account.clients = nowhere
+    found = account.look()
+    assert {finding.level for finding in found} == {"note"}
+    said = " ".join(finding.message for finding in found)
+    for word in ("Trainer", "quotas", "example-results", "fs-0123456789abcdef0", "mine:1", account.ids["subnet"]):
+        assert word in said
+
+
+def test_calls_only_read(account: Account) -> None:
+    account.with_vpc()
+    account.with_fsx()
+    asked: list[str] = []
+    for name in ("s3", "ec2", "iam", "sts", "ecr", "fsx", "quotas"):
+        client = getattr(account.clients, name)
+        client.meta.events.register("before-call", lambda model, **_: asked.append(model.name))
+    account.look()
+    reading = ("Get", "List", "Describe", "Head", "Simulate", "BatchGet")
+    assert len(asked) > 12
+    assert [name for name in asked if not name.startswith(reading)] == []
+
+
+def test_trust_and_ports() -> None:
+    assert trusts(TRUST)
+    assert not trusts(
+        {"Statement": {"Effect": "Deny", **{k: v for k, v in TRUST["Statement"][0].items() if k != "Effect"}}}
+    )
+    assert not trusts({"Statement": [{"Effect": "Allow", "Principal": "*", "Action": "s3:*"}]})
+    lustre = [{"IpProtocol": "tcp", "FromPort": 988, "ToPort": 988, "UserIdGroupPairs": [{"GroupId": "sg-1"}]}]
+    assert admitted(lustre, {"sg-1"}, 988, 988)
+    assert not admitted(lustre, {"sg-2"}, 988, 988)
+    assert not admitted(lustre, {"sg-1"}, 1018, 1023)
+    assert admitted([{"IpProtocol": "-1", "IpRanges": [{"CidrIp": "10.0.0.0/16"}]}], {"sg-2"}, 1018, 1023)
