@@ -84,6 +84,22 @@ def test_a_wrong_profile_is_told_with_those_that_exist(monkeypatch: pytest.Monke
         connect("us-east-1")
 
 
+def test_a_sign_in_that_has_expired_is_found_before_anything_is_sent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("boto3")
+    point(monkeypatch)
+    sso = "sso_session = s\nsso_account_id = 1\nsso_role_name = r\n[sso-session s]\nsso_region = us-east-1\nsso_start_url = u\n"
+    (tmp_path / "config").write_text(f"[profile work]\n{sso}")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("HOME", str(tmp_path))  # where boto3 looks for the token of a sign-in
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_PROFILE", "work")
+    with pytest.raises(ConfigError, match=r"AWS credentials: .*aws sso login"):
+        connect("us-east-1")
+
+
 def test_the_region_is_the_one_asked_for_else_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("boto3")
     point(monkeypatch, region="eu-west-1")

@@ -7,7 +7,7 @@ import json
 import math
 import tarfile
 from collections.abc import Callable, Iterator
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +170,9 @@ def test_coming_back_late_shows_the_end_of_a_long_log_and_keeps_all_of_it(screen
     lines = [("algo-1", f"line {number}") for number in range(500)]
     screen.start(play(Act("Training", 60, lines=lines), Act("Training", 60, lines=lines[:100]), "Completed"))
     screen.cloud.tick(60)
-    screen.follow()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(screen.cloud, "page", 7)  # a long log comes in many answers
+        screen.follow()
     (kept,) = (screen.folder / "logs").iterdir()
     assert kept.read_text().splitlines() == [line for _, line in [*lines, *lines[:100]]]
     assert f"461 earlier lines are in {kept}" in screen.line("earlier")
@@ -197,7 +199,7 @@ def test_a_spot_interruption_is_told_and_so_is_what_spot_saved(screen: Screen) -
 def test_a_failure_is_told_with_its_cure(screen: Screen) -> None:
     reason = "AlgorithmError: rank 3 on algo-2 (ml.g5.12xlarge): CUDA out of memory, exit code: 1"
     trace = [("algo-1", f"frame {number}") for number in range(90)]
-    screen.start(play("Starting", Act("Training", 60, lines=trace), Act("Failed", message=reason)))
+    screen.start(play("Starting", Act("Training", 20, lines=trace), Act("Failed", message=reason)))
     assert screen.follow() == 1
     assert screen.line("reason ") == f"reason   {reason}"
     assert "train.batch_size" in screen.line("cure ")
@@ -332,6 +334,17 @@ def test_groups_are_priced_each_by_its_type_and_an_unknown_price_is_not_guessed(
     assert progress.price_per_s(job) is None
     assert progress.price_per_s(job, 1.2) == pytest.approx(3 * 1.2 / 3600)
     assert progress.money(job, None, 0.0) == ""
+
+
+def test_the_machines_are_paid_from_the_download_to_the_end_of_the_upload_and_no_wait_is() -> None:
     begun = datetime(2026, 11, 21, tzinfo=timezone.utc)
-    job["SecondaryStatusTransitions"] = [{"Status": "Training", "StartTime": begun}]
-    assert progress.money(job, 0.01, begun.timestamp() + 1000) == "$10.00 so far"
+    lives = [("Starting", 9000), ("Downloading", 10), ("Training", 20), ("Interrupted", 9000), ("Starting", 9000)]
+    lives += [("Downloading", 40), ("Training", 80), ("Stopping", 160), ("Uploading", 0)]
+    changes, at = [], begun
+    for status, seconds in lives:
+        changes.append({"Status": status, "StartTime": at, "EndTime": at + timedelta(seconds=seconds)})
+        at += timedelta(seconds=seconds)
+    del changes[-1]["EndTime"]  # it uploads still
+    job: dict[str, Any] = {"SecondaryStatusTransitions": changes}
+    assert progress.billed_s(job, at.timestamp() + 320) == 10 + 20 + 40 + 80 + 160 + 320
+    assert progress.money(job, 0.01, at.timestamp() + 320) == "$6.30 so far"
