@@ -13,6 +13,7 @@ from launch.aws.instances import (
     GPUS,
     INSTANCES,
     P3_RETIRED,
+    P3_SIZES_FROM,
     SIZES_FROM,
     SMDDP_TYPES_FROM,
     SPEEDS,
@@ -24,7 +25,7 @@ from launch.aws.regions import ACCOUNTS_FROM, OFFERED_FROM
 
 PAGE = Path(__file__).with_name("sagemaker-images.md")
 
-INTRO = f"""# SageMaker types and images
+INTRO = """# SageMaker types and images
 
 What runs on what, and what it costs. This page is made from `launch/aws/` by `python docs/make_images_page.py`; a test keeps it
 current. The launcher picks the image from these tables, and says why:
@@ -53,7 +54,7 @@ print(show(choice.findings))
   the host's driver, a training job cannot. AWS tests these images in training jobs on ml.g4dn.12xlarge.
 - The start script of the images since 2.11 compiles a stand-in for `gethostname` from `changehostname.c` by its bare name, which
   lies in `/` while the container begins in `/workspace`, and asks `jq`, which their Dockerfile does not install. Read there, not
-  tried; the training starts all the same, and segtrain takes the hosts' names from `resourceconfig.json`.
+  tried: by its text it goes on to the training all the same. segtrain takes the hosts' names from `resourceconfig.json`.
 """
 
 

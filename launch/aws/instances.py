@@ -2,8 +2,7 @@
 
 Sizes are those of EC2's own DescribeInstanceTypes for the type without its "ml." (read from the catalogue that moto 5.2.5
 ships, 2026-11; p3, which is gone there, from that of moto 5.0.28); the names are those that botocore 1.44.5 allows for a
-training job. Types with a Neuron chip or an ARM
-processor are left out: segtrain does not run there.
+training job. Types with a Neuron chip or an ARM processor are left out: segtrain does not run there.
 """
 
 from __future__ import annotations
