@@ -216,7 +216,7 @@ def test_a_refusal_is_told_in_awss_words_with_its_cure(cloud: CloudEndpoint) -> 
         cloud.refuse("CreateTrainingJob", code, message)
         with pytest.raises(SegtrainError) as caught:
             submit(clients, training_job())
-        assert str(caught.value).startswith(f"CreateTrainingJob of job-1: {code}: {message}: ")
+        assert str(caught.value).startswith(f"CreateTrainingJob of job-1: {code}: {message.rstrip('.')}: ")
         assert cure in str(caught.value)
     assert not cloud.jobs
 

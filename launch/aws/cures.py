@@ -133,7 +133,7 @@ def explain(error: Exception, doing: str) -> SegtrainError:
 
     code = code_of(error)
     if code:
-        message = str(getattr(error, "response", {})["Error"].get("Message", "")).strip()
+        message = str(getattr(error, "response", {})["Error"].get("Message", "")).strip().rstrip(".")
         cure = cure_of(code, message)
         return SegtrainError(f"{doing}: {code}: {message}{f': {cure}' if cure else ''}")
     if isinstance(error, known.ParamValidationError):
