@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -42,18 +43,24 @@ def fill(
         s3 = channel["DataSource"].get("S3DataSource")
         if s3:
             place.mkdir(parents=True, exist_ok=True)
-            store.get_folder(s3["S3Uri"], place, _share(s3, stage, host, request))
+            _download(store, s3, stage, host, place)
         elif sample is not None:
             folder = (source(sample, name) if several else sample).resolve()
             _mount(folder, place, bind, channel["DataSource"]["FileSystemDataSource"]["FileSystemAccessMode"])
 
 
-def _share(s3: Mapping[str, Any], stage: Stage, host: Host, request: Mapping[str, Any]) -> tuple[int, int]:
-    if s3.get("S3DataDistributionType") != "ShardedByS3Key":
-        return (0, 1)
+def _download(store: Store, s3: Mapping[str, Any], stage: Stage, host: Host, place: Path) -> None:
+    """The whole prefix, or this host's share of its keys."""
     groups = s3.get("InstanceGroupNames") or [group for group, _ in stage.groups]
-    sharing = [member.name for member in stage.hosts if member.group in groups]
-    return (sharing.index(host.name), len(sharing))
+    sharing = [member for member in stage.hosts if member.group in groups]
+    mine = sharing.index(host)
+    if s3.get("S3DataDistributionType") == "ShardedByS3Key":
+        store.get_folder(s3["S3Uri"], place, (mine, len(sharing)))
+    elif mine == 0:
+        store.get_folder(s3["S3Uri"], place)
+    else:  # the same bytes: no need to serve them again
+        first = place.parents[3] / sharing[0].name / place.relative_to(place.parents[2])
+        shutil.copytree(first, place, dirs_exist_ok=True)
 
 
 def _mount(folder: Path, place: Path, bind: bool, access: str) -> None:

@@ -51,11 +51,11 @@ def environment(
     """What the processes of a container see: nothing of this shell but where things are. ``mark`` tells its processes from others',
     ``plant`` is for planted/sitecustomize.py ("": none)."""
     name = request["TrainingJobName"]
+    ours = os.pathsep.join(str(ROOM / part) for part in (*_standin(stage), *(["planted"] if plant else [])))
     found = {key: os.environ[key] for key in KEPT if key in os.environ}
     found |= {
         "PATH": os.pathsep.join([str(toolkit_folder()), network.search_path()]),
         "PYTHONUNBUFFERED": "TRUE",  # as AWS's images have it
-        "PYTHONPATH": os.pathsep.join(str(ROOM / part) for part in (*_standin(stage), *(["planted"] if plant else []))),
         "SAGEMAKER_TRAINING_MODULE": TOOLKIT,
         "TRAINING_JOB_NAME": name,
         "TRAINING_JOB_ARN": f"arn:aws:sagemaker:{store['AWS_REGION']}:000000000000:training-job/{name}",
@@ -72,7 +72,9 @@ def environment(
         found["SAGEMAKER_BASE_DIR"] = str(base)
     if plant:
         found["SEGTRAIN_PLANT"] = plant
-    return found | dict(request.get("Environment", {}))
+    found |= (asked := dict(request.get("Environment", {})))
+    found["PYTHONPATH"] = os.pathsep.join(part for part in (ours, asked.get("PYTHONPATH")) if part)
+    return found
 
 
 def _standin(stage: Stage) -> list[str]:

@@ -163,14 +163,22 @@ def _fill_disks(act: _Act) -> None:
 
 def _report(act: _Act, ending: attempt.Ending, plant: Plant) -> Report:
     hosts = tuple(
-        HostEnd(host.name, host.group, host.type, code, end - ending.began, trees.files_below(act.base(host) / "model"))
+        HostEnd(
+            host.name,
+            host.group,
+            host.type,
+            code,
+            end - ending.began,
+            trees.files_below(act.base(host) / "model"),
+            trees.failure(act.base(host)),
+        )
         for host, code, end in zip(act.stage.hosts, ending.codes, ending.ends)
     )
     status, reason = "Completed", ""
     if ending.why in ("stopped", "timeout"):
         status = "Stopped"
     elif any(host.code for host in hosts):
-        status, reason = "Failed", _reason(act, ending, hosts)
+        status, reason = "Failed", _reason(ending, hosts)
     if any(host.model for host in hosts) or status == "Completed":
         act.status("Uploading", "Uploading generated training model")
     act.status(
@@ -192,12 +200,13 @@ def _report(act: _Act, ending: attempt.Ending, plant: Plant) -> Report:
     )
 
 
-def _reason(act: _Act, ending: attempt.Ending, hosts: tuple[HostEnd, ...]) -> str:
-    """Of the host that failed first; one that was killed because of it says nothing about the cause."""
-    failed = sorted((end, host.name, host.code) for end, host in zip(ending.ends, hosts) if host.code)
-    _, name, code = next((item for item in failed if item[1] not in ending.killed), failed[0])
-    text = next((trees.failure(act.base(host)) for host in act.stage.hosts if host.name == name), "")
-    return f"AlgorithmError: {text}, exit code: {code}" if text else f"AlgorithmError: , exit code: {code}"
+def _reason(ending: attempt.Ending, hosts: tuple[HostEnd, ...]) -> str:
+    """Of the host that failed first, since SageMaker ends the job then; one that was killed because of it says nothing."""
+    failed = sorted(
+        (host.name in ending.killed, end, host.code, host.failure) for end, host in zip(ending.ends, hosts) if host.code
+    )
+    _, _, code, text = failed[0]
+    return f"AlgorithmError: {text}, exit code: {code}"
 
 
 def _notice(act: _Act, ending: attempt.Ending, plant: Plant, hosts: tuple[HostEnd, ...]) -> None:

@@ -20,7 +20,7 @@ class Transition:
 
 @dataclass(frozen=True)
 class HostEnd:
-    """How a host ended: exit code of its container, seconds it ran, the files of its /opt/ml/model with their sizes."""
+    """How a host ended: exit code of its container, seconds it ran, files of its /opt/ml/model with their sizes, its failure file."""
 
     name: str
     group: str
@@ -28,6 +28,7 @@ class HostEnd:
     code: int
     seconds: float
     model: Mapping[str, int] = field(default_factory=dict)
+    failure: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def show(report: Report) -> str:
     """A page for people."""
     lines = [f"rehearsed: the cloud would have shown {report.status}", ""]
     if report.failure_reason:
-        lines += [f"  FailureReason  {report.failure_reason}", ""]
+        lines += [f"  FailureReason  {_one_line(report.failure_reason)}", ""]
     width = max(len(item.status) for item in report.transitions)
     lines += [f"  {item.second:7.1f} s  {item.status:<{width}}  {item.message}".rstrip() for item in report.transitions]
     first = (
@@ -92,7 +93,12 @@ def show(report: Report) -> str:
         lines.append(
             f"  {host.name}  {host.group} {host.type}  code {host.code} after {host.seconds:.1f} s; model: {model}"
         )
+    lines += [f"  {host.name} says: {_one_line(host.failure)}" for host in report.hosts if host.failure]
     for name, (values, last) in report.metrics.items():
-        lines.append(f"  metric {name}: {f'{values} values, last {last:g}' if values else 'none'}")
+        lines.append(f"  metric {name}: {f'{values} times, last {last:g}' if values else 'never'}")
     lines += ["", *(f"  note: {remark}" for remark in report.remarks), f"  logs of the hosts: {report.folder}/logs"]
     return "\n".join(lines)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,311 @@
+"""Does a rehearsal play the very request, and show what the cloud would: hosts, data, checkpoints, faults?"""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch.aws.request import create_training_job
+from launch.job import Job, load_job
+from launch.job_parts import channels as read_channels
+from launch.rehearse import channels, drawn, fit, hosts, network
+from launch.rehearse.plan import ONE_GROUP, Plant, Stage, read_plant, set_stage
+from launch.rehearse.report import Report
+from launch.rehearse.run import rehearse
+from launch.rehearse.s3 import Store
+from launch.rehearse.sync import Sync
+from segtrain.config import load_config
+from segtrain.errors import ConfigError
+
+NAME = "segtrain-2026-11-21-03-56-05-089"
+CODE = f"s3://out/{NAME}/source/sourcedir.tar.gz"
+NAMESPACES = network.namespaces()[0] is not None
+
+
+def request_of(job: Job) -> dict[str, Any]:
+    return create_training_job(job, image="image", name=NAME, code=CODE)
+
+
+def stage_of(job: Job, hosts: int | None = None, procs: int | None = None, isolated: bool = True, **more: Any) -> Stage:
+    return set_stage(request_of(job), hosts=hosts, procs=procs, isolated=isolated, settings=more)
+
+
+HETERO = load_job(None, {"group": ["gpu=ml.g5.12xlarge*2:train", "cpu=ml.c5.4xlarge*3"]})
+
+
+def test_hosts_are_those_of_the_request_and_a_difference_is_said() -> None:
+    stage = stage_of(Job(instances=5), hosts=3)
+    assert [host.name for host in stage.hosts] == ["algo-1", "algo-2", "algo-3"]
+    assert "in the place of 5" in stage.said[0]
+    assert not stage_of(Job(instances=2)).said
+    assert [host.name for host in stage_of(Job(instances=2), isolated=False).hosts] == ["127.0.0.1", "127.0.0.2"]
+
+
+def test_a_group_lists_its_hosts_unsorted_and_rank_0_is_on_the_first_of_them() -> None:
+    stage = stage_of(Job(instances=3))
+    config = hosts.described(stage.hosts[0], stage, request_of(Job(instances=3)))["resourceconfig.json"]
+    assert config["hosts"] == ["algo-1", "algo-2", "algo-3"]
+    (group,) = config["instance_groups"]
+    assert group["instance_group_name"] == config["current_group_name"] == ONE_GROUP
+    assert sorted(group["hosts"]) == config["hosts"] != group["hosts"]
+    assert stage.leader.name == group["hosts"][0]
+
+
+def test_of_groups_one_trains_and_its_hosts_are_not_the_first() -> None:
+    stage = stage_of(HETERO)
+    assert [(host.name, host.group, host.trains) for host in stage.hosts] == [
+        ("algo-1", "cpu", False),
+        ("algo-2", "gpu", True),
+        ("algo-3", "gpu", True),
+    ]
+    assert stage.leader.group == "gpu"
+    files = hosts.described(stage.hosts[0], stage, request_of(HETERO))
+    assert files["resourceconfig.json"]["current_instance_type"] == "ml.c5.4xlarge"
+
+
+def test_hyperparameters_stay_but_for_what_cannot_be_here() -> None:
+    assert dict(stage_of(Job()).hyperparameters) == request_of(Job())["HyperParameters"]
+    stage = stage_of(Job(strategy="smddp"), procs=2, **{"train.duration": "3st"})
+    assert stage.hyperparameters["sagemaker_torch_distributed_enabled"] == "true"
+    assert not [key for key in stage.hyperparameters if "dataparallel" in key]
+    assert stage.hyperparameters["parallel.strategy"] == '"smddp"'
+    assert stage.hyperparameters["sagemaker_mpi_num_of_processes_per_host"] == "2"
+    assert stage.hyperparameters["train.duration"] == '"3st"'
+    assert len(stage.said) == 3
+
+
+def test_plants_are_read() -> None:
+    assert read_plant("spot:20") == Plant("spot", 20)
+    assert read_plant("disk") == Plant("disk")
+    for text in ("spot", "spot:x", "disk:3", "fire:1"):
+        with pytest.raises(ConfigError, match=f"--plant {text}: write fail:RANK"):
+            read_plant(text)
+
+
+def test_settings_that_need_gpus_or_other_ranks_are_fitted() -> None:
+    config = fit.load(Job(settings={"train.batch_size": 64, "train.accumulate": 2, "parallel.backend": "nccl"}))
+    assert fit.fitting(config, ranks=6) == {"parallel.backend": "gloo", "train.batch_size": 60}
+    assert fit.fitting(config, ranks=4) == {"parallel.backend": "gloo"}
+    assert fit.fitting(config, ranks=64)["train.batch_size"] == 128
+
+
+@pytest.mark.parametrize("layout", ["scenes", "camvid", "cityscapes", "ade20k", "voc", "folders", "list"])
+def test_drawn_data_are_what_the_layout_reads(layout: str, tmp_path: Path) -> None:
+    """Read by segtrain itself: every mask holds classes of the data set and no unknown id."""
+    from segtrain.data.datasets import open_dataset
+
+    settings = ["data.scene_size=[40,48]", f"data.layout={layout}"]
+    if layout in ("folders", "list"):
+        settings += ["data.classes=[road, car, sky]", "data.label_map={7: 0, 9: 1, 30: 2, 0: -1}"]
+    if layout != "scenes":
+        settings += [f"data.root={tmp_path}"]
+    changes = drawn.draw(tmp_path, load_config(None, settings))
+    if layout == "scenes":
+        settings[1:] = [f"data.root={tmp_path}", *(f"{key}={json.dumps(value)}" for key, value in changes.items())]
+    config = load_config(None, settings)
+    for split, least in (("train", drawn.MOST), ("val", 2)):
+        dataset = open_dataset(config.data, split)
+        assert len(dataset) >= least
+        seen = {int(value) for index in range(len(dataset)) for value in set(dataset.read(index)[1].ravel().tolist())}
+        assert len(seen - {255}) >= 3
+        assert max(seen - {255}) < dataset.labels.num_classes
+
+
+@pytest.fixture(scope="module")
+def store() -> Any:
+    with Store("127.0.0.1", "eu-west-1") as server:
+        yield server
+
+
+def sample(folder: Path, count: int = 5) -> Path:
+    for index in range(count):
+        (folder / f"part/{index}.txt").parent.mkdir(parents=True, exist_ok=True)
+        (folder / f"part/{index}.txt").write_text(str(index))
+    return folder
+
+
+def names(folder: Path) -> list[str]:
+    return [path.name for path in sorted(folder.rglob("*")) if path.is_file()]
+
+
+@pytest.mark.parametrize("distribution", ["FullyReplicated", "ShardedByS3Key"])
+def test_channels_are_downloaded_by_each_host_that_gets_them(store: Store, distribution: str, tmp_path: Path) -> None:
+    data = {"train": {"uri": f"s3://data/{distribution}/", "distribution": distribution, "groups": ["gpu"]}}
+    job = replace(HETERO, data=read_channels(data, "data"))
+    request, stage = request_of(job), stage_of(job)
+    assert channels.upload(store, request, sample(tmp_path / "sample")) == 5
+    got = {}
+    for host in stage.hosts:
+        base = tmp_path / "hosts" / host.name
+        hosts.lay_out(base, host, stage, request)
+        channels.fill(store, request, stage, host, base, None, bind=False)
+        got[host.name] = names(base / "input/data")
+    whole = [f"{index}.txt" for index in range(5)]
+    shares = (whole[0::2], whole[1::2]) if distribution == "ShardedByS3Key" else (whole, whole)
+    assert got == {"algo-1": [], "algo-2": shares[0], "algo-3": shares[1]}
+
+
+def test_checkpoints_go_up_and_come_back_to_every_host(store: Store, tmp_path: Path) -> None:
+    first, second, third = (tmp_path / name for name in "abc")
+    for folder in (first, second, third):
+        folder.mkdir()
+    with Sync(store, "s3://ckpt/run-1/", {"a": first, "b": second}) as sync:
+        (first / "step-1.pt").write_text("one")
+        (first / "both").write_text("a")
+        (second / "both").write_text("b")
+    assert sync.contested == ["both"]
+    with Sync(store, "s3://ckpt/run-1/", {"c": third}) as sync:
+        assert (third / "step-1.pt").read_text() == "one"
+        sync.up()
+    assert sync.contested == []
+    # Without its slash a prefix brings the neighbour's files as well, which is why the request has one.
+    store.put(first / "step-1.pt", "s3://ckpt/run-10/step-1.pt")
+    assert len(store.keys("s3://ckpt/run-1/")) == 2
+    assert len(store.keys("s3://ckpt/run-1")) == 3
+
+
+# What follows starts AWS's toolkit. The program in the place of the training is a few lines, so that it takes seconds.
+PROGRAM = """
+import json, os, pathlib, signal, socket, sys, time
+base = pathlib.Path(os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml"))
+config = json.loads((base / "input/config/resourceconfig.json").read_text())
+ranks = pathlib.Path(os.environ["SEGTRAIN_RANKS"])
+(ranks / f"{os.getpid()}.pid").write_text(f"{os.getpid()}\\n")
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+state = base / "checkpoints/state.json"
+steps = json.loads(state.read_text()) if state.is_file() else []
+while len(steps) < 6 and not (told and MINDS):
+    steps.append([len(steps) + 1, config["current_host"], os.getpid()])
+    print(f"epoch 1.00/6  step {len(steps)}/6  loss {1 / len(steps):.4f}")
+    time.sleep(0.3)
+    if FULL:
+        (base / "checkpoints/large").write_bytes(bytes(1 << 16))
+if config["current_host"] == config["instance_groups"][0]["hosts"][0]:
+    state.write_text(json.dumps(steps))
+    data = sorted(path.name for path in (base / "input/data/train").rglob("*") if path.is_file())
+    about = {"data": data, "host": socket.gethostname(), "type": os.environ["SM_CURRENT_INSTANCE_TYPE"], "one": os.getppid()}
+    (base / "model/about.json").write_text(json.dumps(about))
+sys.exit(CODE)
+"""
+
+
+def bundle(folder: Path, **values: Any) -> Path:
+    text = "".join(f"{key} = {value!r}\n" for key, value in {"MINDS": True, "CODE": 0, "FULL": False, **values}.items())
+    path = folder / "bundle.tar.gz"
+    with tarfile.open(path, "w:gz") as tar:
+        body = (text + PROGRAM).encode()
+        entry = tarfile.TarInfo("train.py")
+        entry.size = len(body)
+        tar.addfile(entry, io.BytesIO(body))
+    return path
+
+
+def play(
+    tmp_path: Path, *, plant: str = "", namespaces: bool = True, hosts: int = 2, grace_s: float = 60, **program: Any
+) -> Report:
+    (tmp_path / "light").mkdir(exist_ok=True)
+    (tmp_path / "light/torch.py").write_text(
+        "__version__ = '0'"
+    )  # the toolkit imports it to ask for its version, for seconds
+    job = load_job(
+        None,
+        {
+            "environment": [f"PYTHONPATH={tmp_path}/light"], "strategy": "single", "instances": 2, "data": ["s3://data/streets/"], "checkpoints": "s3://ckpt/run/",
+            "output": "s3://out/seg", "spot": plant.startswith("spot"), "max_wait": "48h", "type": "ml.g5.xlarge",
+        },
+    )  # fmt: skip
+    return rehearse(
+        job, request_of(job), bundle(tmp_path, **program), hosts=hosts, sample=sample(tmp_path / "sample"), plant=plant,
+        folder=tmp_path / "stage", say=print, namespaces=namespaces, grace_s=grace_s,
+    )  # fmt: skip
+
+
+def statuses(report: Report) -> list[str]:
+    return [item.status for item in report.transitions]
+
+
+def about(report: Report) -> dict[str, Any]:
+    (path,) = Path(report.folder).glob("hosts/*/model/about.json")
+    return dict(json.loads(path.read_text()))
+
+
+def test_a_spot_interruption_goes_on_from_what_s3_has(tmp_path: Path) -> None:
+    report = play(tmp_path, plant="spot:2")
+    begun = ["Starting", "Downloading", "Training"]
+    assert statuses(report) == [*begun, "Interrupted", *begun, "Uploading", "Completed"]
+    assert report.exit_code == 0
+    assert [host.code for host in report.hosts] == [0, 0]
+    (state,) = Path(report.folder).glob("hosts/*[2]/checkpoints/state.json")
+    steps = json.loads(state.read_text())
+    assert [step for step, _, _ in steps] == [1, 2, 3, 4, 5, 6]
+    assert len({process for _, _, process in steps}) <= 2
+    logs = [path.read_text() for path in sorted(Path(report.folder).glob("logs/*.log"))]
+    assert all("==== start 2 ====" in text for text in logs)
+    assert "step 1/6" not in logs[1].split("==== start 2 ====")[1]  # it did not begin anew
+    assert about(report)["data"] == [f"{index}.txt" for index in range(5)]
+    assert about(report)["type"] == "ml.g5.xlarge"
+    assert report.metrics["train:loss"][1] == pytest.approx(1 / 6, abs=1e-4)
+    assert report.first_step_s is not None
+    assert any("metric val:miou_percent: no line" in remark for remark in report.remarks)
+    if NAMESPACES:
+        assert about(report)["host"] == "algo-2"
+
+
+def test_without_namespaces_a_failed_host_fails_the_job(tmp_path: Path) -> None:
+    report = play(tmp_path, namespaces=False, CODE=3)
+    assert any("no namespaces" in remark for remark in report.remarks)
+    assert [host.name for host in report.hosts] == ["127.0.0.1", "127.0.0.2"]
+    assert report.status == "Failed"
+    assert report.exit_code == 1
+    assert report.failure_reason.startswith("AlgorithmError: ExecuteUserScriptError:\nExitCode 3")
+    assert report.failure_reason.endswith(", exit code: 1")  # the toolkit keeps it to itself
+
+
+def test_who_does_not_mind_a_stop_is_killed(tmp_path: Path) -> None:
+    report = play(tmp_path, plant="stop:1", hosts=1, grace_s=0.1, MINDS=False)
+    assert statuses(report)[-2:] == ["Stopping", "Stopped"]
+    assert [host.code for host in report.hosts] == [137]
+    assert report.exit_code == 0
+    assert any("had to be killed" in remark for remark in report.remarks)
+
+
+@pytest.mark.skipif(not NAMESPACES, reason="a small disk needs a mount of its own")
+def test_a_full_disk_fails_the_job_though_nothing_can_be_written_down(tmp_path: Path) -> None:
+    report = play(tmp_path, plant="disk", hosts=1, FULL=True)
+    assert report.status == "Failed"
+    assert "No space left on device" in (tmp_path / "stage/logs/algo-1.log").read_text()
+    with pytest.raises(ConfigError, match="--plant disk"):
+        play(tmp_path, plant="disk", namespaces=False)
+
+
+@pytest.mark.slow
+def test_the_training_itself_on_two_hosts(tmp_path: Path) -> None:
+    """AWS's toolkit starts torchrun, torchrun the ranks; rank 0 leaves a model on its host."""
+    from launch.aws.bundle import build
+    from launch.job import ROOT
+
+    settings = [
+        "data.scene_size=[40,48]", "data.crop=[32,32]", "train.batch_size=7", "train.duration=3st", "train.progressive=[]",
+        "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1]}", "log.every=1", "optim.name=sgd",
+    ]  # fmt: skip
+    flags = {
+        "instances": 2,
+        "fsx": "fs-0123456789abcdef0:/fsx/streets",
+        "strategy": "smddp",
+        "checkpoints": "s3://ckpt/run/",
+    }
+    job = load_job(None, {**flags, "type": "ml.p4d.24xlarge", "output": "s3://out"}, settings)
+    build(ROOT, job, tmp_path / "code.tar.gz")
+    report = rehearse(job, request_of(job), tmp_path / "code.tar.gz", folder=tmp_path / "stage", say=print)
+    assert report.status == "Completed", report
+    assert "train.batch_size=6 in the place of 7" in report.remarks
+    assert "weights.safetensors" in report.model
+    assert report.metrics["train:loss"][0] == 3
+    assert "strategy smddp" in next((tmp_path / "stage/logs").glob("*2.log")).read_text()
