@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import tarfile
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ from cloud.life import Act, Play, play
 from cloud.moto import environment, moto_server
 from cloud.samples import SPOT, training_job
 
-from launch.aws import progress
 from launch.aws.cloud import Clients, connect, submit
 from launch.aws.fetch import unpack
 from launch.aws.follow import follow, stop
@@ -78,39 +75,6 @@ class Screen:
 @pytest.fixture
 def screen(cloud: CloudEndpoint, clients: Clients, tmp_path: Path, request: pytest.FixtureRequest) -> Screen:
     return Screen(cloud, clients, tmp_path / "run", request.node.name.replace("_", "-")[:50].rstrip("-"))
-
-
-def test_steps_and_scores_are_read_from_the_lines_of_the_training() -> None:
-    seen = progress.Progress().read(STEP).read(SCORE)
-    assert (seen.step, seen.total, seen.loss, seen.images_per_s) == (120, 1000, "0.4321", 61.2)
-    assert (seen.miou, seen.scored, seen.left) == (54.1, 120, "2h 05m")
-    assert seen.words() == ["step 120/1000", "loss 0.4321", "61.2 img/s", "mIoU 54.10% (step 120)", "ETA 2h 05m"]
-    under_mpi = "[1,mpirank:0,algo-1]<stdout>:" + step_line(7, 9, 0.1, 1, math.nan, 1e-3, 1234.5, 1, math.nan)
-    after = seen.read(under_mpi)
-    assert (after.step, after.total, after.loss, after.images_per_s, after.left) == (7, 9, "nan", 1234.5, "?")
-    for other in (
-        "",
-        "best mIoU 25.99%   21 s of training",
-        "  steps       20 = 0.67 epochs; eval every 210",
-        "a step 3/4",
-    ):
-        assert seen.read(other) is seen
-
-
-def test_a_real_training_is_understood(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    run = zygote.start(
-        "train", f"out={tmp_path / 'run'}", "data.scenes=4", "data.scene_size=[40,48]", "data.crop=[32,32]", "data.workers=0",
-        "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1]}", "train.batch_size=2", "train.duration=2st",
-        "log.every=1", "log.tensorboard=false", "log.pictures=0", "parallel.procs=1",
-    )  # fmt: skip
-    assert run.wait() == 0, run.output
-    seen = progress.Progress()
-    for line in run.output.splitlines():
-        seen = seen.read(line)
-    (best,) = [line for line in run.output.splitlines() if line.startswith("best mIoU ")]
-    assert (seen.step, seen.total, seen.scored) == (2, 2, 2)
-    assert f"{seen.miou:.2f}%" == best.split()[2]
-    assert seen.images_per_s > 0
 
 
 def test_a_whole_life_is_told_in_order(screen: Screen) -> None:
@@ -326,25 +290,3 @@ def test_an_archive_cannot_write_outside_its_folder(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"\.\./evil"):
         unpack(tmp_path / "c.tar.gz", tmp_path / "c")
     assert not (tmp_path / "evil").exists()
-
-
-def test_groups_are_priced_each_by_its_type_and_an_unknown_price_is_not_guessed() -> None:
-    groups = [{"InstanceType": "ml.g5.xlarge", "InstanceCount": 2}, {"InstanceType": "ml.unknown", "InstanceCount": 1}]
-    job: dict[str, Any] = {"ResourceConfig": {"InstanceGroups": groups}}
-    assert progress.price_per_s(job) is None
-    assert progress.price_per_s(job, 1.2) == pytest.approx(3 * 1.2 / 3600)
-    assert progress.money(job, None, 0.0) == ""
-
-
-def test_the_machines_are_paid_from_the_download_to_the_end_of_the_upload_and_no_wait_is() -> None:
-    begun = datetime(2026, 11, 21, tzinfo=timezone.utc)
-    lives = [("Starting", 9000), ("Downloading", 10), ("Training", 20), ("Interrupted", 9000), ("Starting", 9000)]
-    lives += [("Downloading", 40), ("Training", 80), ("Stopping", 160), ("Uploading", 0)]
-    changes, at = [], begun
-    for status, seconds in lives:
-        changes.append({"Status": status, "StartTime": at, "EndTime": at + timedelta(seconds=seconds)})
-        at += timedelta(seconds=seconds)
-    del changes[-1]["EndTime"]  # it uploads still
-    job: dict[str, Any] = {"SecondaryStatusTransitions": changes}
-    assert progress.billed_s(job, at.timestamp() + 320) == 10 + 20 + 40 + 80 + 160 + 320
-    assert progress.money(job, 0.01, at.timestamp() + 320) == "$6.30 so far"
