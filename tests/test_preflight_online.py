@@ -161,6 +161,14 @@ def other_vpc(account: Account) -> None:
     account.with_vpc(group="foreign")
 
 
+def far_zone(account: Account) -> None:
+    made = account.clients.ec2.create_subnet(
+        VpcId=account.ids["vpc"], CidrBlock="10.0.3.0/24", AvailabilityZone="us-east-1e"
+    )
+    account.ids["far"] = made["Subnet"]["SubnetId"]
+    account.with_vpc("far")
+
+
 def few_addresses(account: Account) -> None:
     account.with_vpc("small")
     account.job = replace(account.job, instances=3)
@@ -202,6 +210,7 @@ IN_A_VPC: dict[str, tuple[Callable[[Account], None], str, str]] = {
     "no such subnet": (job(subnets=("subnet-0abc1234",)), "error subnet-missing", "subnet-0abc1234"),
     "no such group": (job(security_groups=("sg-0abc1234",)), "error security-group-missing", "sg-0abc1234"),
     "a group of another VPC": (other_vpc, "error vpc-several", "vpc-"),
+    "a zone without the type": (far_zone, "error type-zone", "us-east-1e"),
     "few addresses": (few_addresses, "error addresses", "has 11 free addresses; 3 machines take 15"),
     "hosts that cannot talk": (lambda account: account.with_vpc(group="closed"), "error security-group-self", "sg-"),
     "no way to the package index": (no_nat, "warning vpc-internet", "subnet-"),
@@ -248,6 +257,12 @@ def test_checkpoints_that_are_there_are_told(account: Account) -> None:
 
 def test_the_accounts_own_bucket_need_not_be_there_yet(account: Account) -> None:
     assert loud(account.look(output="s3://sagemaker-us-east-1-123456789012/segtrain")) == []
+
+
+def test_a_quota_that_is_not_listed_is_told(account: Account) -> None:
+    found = account.look(type="ml.g6.12xlarge")
+    assert loud(found) == []
+    assert "quota-unknown" in {finding.code for finding in found}
 
 
 def test_spot_has_a_quota_of_its_own(account: Account) -> None:
