@@ -88,7 +88,7 @@ class Container:
         self, host: Host, base: Path, folder: Path, argv: list[str], env: Mapping[str, str], isolated: bool
     ) -> None:
         self.host, self._isolated, self._mark = host, isolated, env[MARK]
-        self.began, self.ended = time.monotonic(), 0.0
+        self.ended, self._killed = 0.0, False
         whole = network.inside(host, folder, base, argv) if isolated else argv
         self._process = subprocess.Popen(
             whole, cwd=base, env=dict(env), stdin=subprocess.PIPE if isolated else subprocess.DEVNULL,
@@ -112,12 +112,15 @@ class Container:
         assert self._process.stdout is not None
         with self._process.stdout as lines:
             for line in lines:
-                heard(line.decode("utf-8", "replace").rstrip("\n"))
+                if not line.startswith(b"unshare: sigprocmask"):  # some versions, when what they started is killed
+                    heard(line.decode("utf-8", "replace").rstrip("\n"))
 
     @property
     def code(self) -> int | None:
         """None while it runs; 128 + the signal for a process that a signal ended, as docker says it."""
         code = self._process.poll()
+        if code is not None and self._killed:
+            code = -signal.SIGKILL
         if code is not None and not self.ended:
             self.ended = time.monotonic()
         return None if code is None else code if code >= 0 else 128 - code
@@ -128,6 +131,7 @@ class Container:
 
     def kill(self) -> None:
         """Every process of the container, at once."""
+        self._killed = self._killed or self._process.poll() is None
         self._signal(signal.SIGKILL)
         if not self._isolated:
             kill_marked(self._mark)

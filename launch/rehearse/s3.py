@@ -58,10 +58,9 @@ class Store:
             place = {} if self.region == "us-east-1" else {"LocationConstraint": self.region}
             self.client.create_bucket(Bucket=bucket, **({"CreateBucketConfiguration": place} if place else {}))
             self._buckets.add(bucket)
-        with open(
-            path, "rb"
-        ) as body:  # in one request: a client's threads for parts of a file cost more here than they save
-            self.client.put_object(Bucket=bucket, Key=key, Body=body)
+        # Read first: a file that grows while it is sent would not fit its checksum. One request: a client's threads for parts
+        # of a file cost more here than they save.
+        self.client.put_object(Bucket=bucket, Key=key, Body=path.read_bytes())
 
     def put_folder(self, folder: Path, uri: str) -> int:
         files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
