@@ -277,9 +277,12 @@ def test_who_does_not_mind_a_stop_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not NAMESPACES, reason="a small disk needs a mount of its own")
-def test_a_full_disk_fails_the_job_though_nothing_can_be_written_down(tmp_path: Path) -> None:
+def test_a_full_disk_is_not_taken_for_success(tmp_path: Path) -> None:
+    """AWS's toolkit ends with 0 when it cannot write the cause: then the job is Completed, and the report says what that is worth."""
     report = play(tmp_path, plant="disk", hosts=1, FULL=True)
-    assert report.status == "Failed"
+    noticed = any("algo-1 ended with code 0 although it left a failure file" in remark for remark in report.remarks)
+    assert noticed if report.status == "Completed" else report.status == "Failed"
+    assert "about.json" not in report.model
     assert "No space left on device" in (tmp_path / "stage/logs/algo-1.log").read_text()
     with pytest.raises(ConfigError, match="--plant disk"):
         play(tmp_path, plant="disk", namespaces=False)

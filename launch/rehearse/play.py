@@ -227,6 +227,11 @@ def _notice(act: _Act, ending: attempt.Ending, plant: Plant, hosts: tuple[HostEn
     for name, found in act.logs.values.items():
         if not found:
             act.remarks.append(f"metric {name}: no line of the log matches its regex")
+    for host, told in zip(act.stage.hosts, hosts):
+        if told.code == 0 and (act.base(host) / "output/failure").exists():
+            act.remarks.append(
+                f"{host.name} ended with code 0 although it left a failure file ({told.failure or 'empty'}): SageMaker goes by the code"
+            )
     for requirement in sorted(act.logs.missing):
         act.remarks.append(
             f"{requirement} is not installed here, and a rehearsal installs nothing: pip install {requirement!r}"
