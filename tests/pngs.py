@@ -6,10 +6,8 @@ SEGTRAIN_NATIVE_LIBRARY names another build to test, say one with sanitizers or 
 from __future__ import annotations
 
 import ctypes
-import os
 import struct
 import zlib
-from pathlib import Path
 
 import cv2
 import numpy as np
@@ -17,7 +15,7 @@ import pytest
 
 from segtrain.data import native
 
-LIBRARY = Path(os.environ.get("SEGTRAIN_NATIVE_LIBRARY") or native.LIBRARY)
+LIBRARY = native.LIBRARY
 GREY, RGB, PALETTE, GREY_ALPHA, RGB_ALPHA = 0, 2, 3, 4, 6
 SAMPLES = {GREY: 1, RGB: 3, PALETTE: 1, GREY_ALPHA: 2, RGB_ALPHA: 4}
 KINDS = [(GREY, bits) for bits in (1, 2, 4, 8, 16)] + [(PALETTE, bits) for bits in (1, 2, 4, 8)]

@@ -97,7 +97,7 @@ def test_without_credentials_the_error_says_what_to_set() -> None:
         (("--instances", "0"), ("instances", "0")),
         (("--type", "ml.p4d.24xlage"), ("ml.p4d.24xlage", "ml.p4d.24xlarge")),
         (("--strategy", "dpp"), ("strategy", "dpp", "ddp")),
-        (("--max-run", "6 hours"), ("max_run", "6h")),
+        (("--max-run", "6 hours"), ("--max-run", "6 hours", "6h")),
         (("train.batchsize=3",), ("train.batchsize", "train.batch_size")),
         (("--job", "nowhere.yaml"), ("nowhere.yaml",)),
         (("--config", "configs/scene.yaml"), ("configs/scene.yaml", "configs/scenes.yaml")),

@@ -21,6 +21,8 @@ tell() {
 trap 'tell TERM' TERM
 trap 'tell INT' INT
 
+# AWS's start script compiles /changehostname.c by its bare name, and images since 2.11 begin in another folder.
+cd /
 start=$(command -v start_with_right_hostname.sh)
 if [ -n "$start" ]; then bash -m "$start" train & else train & fi
 child=$!

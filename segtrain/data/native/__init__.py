@@ -17,7 +17,8 @@ import numpy as np
 
 from segtrain.errors import DataError
 
-LIBRARY = Path(__file__).parent / "libsegtrain_data.so"
+# The variable is for code that is not where it was built, as a bundle in a container that has the library of its image.
+LIBRARY = Path(os.environ.get("SEGTRAIN_NATIVE_LIBRARY") or Path(__file__).parent / "libsegtrain_data.so")
 PIXELS, JPEG, PNG = 0, 1, 2
 Content = Union[bytes, bytearray, memoryview, np.ndarray]
 _MESSAGE = 256
