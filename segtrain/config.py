@@ -393,6 +393,7 @@ class Log(Section):
     mlflow: str = Field("", description="tracking URI; empty: off")
     pictures: int = Field(8, ge=0, description="validation images on the contact sheet")
     digest: bool = Field(False, description="journal a checksum of each step's samples and pixels (costs a little CPU)")
+    spans: bool = Field(True, description="what each rank and its workers did, second by second, into RUN/spans")
     profile_ms: int = Field(
         500,
         ge=0,

@@ -21,6 +21,7 @@ from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.startup import compiler_kept_out
 from segtrain.parallel.strategy import start
 from segtrain.train.feed import DeviceFeed
+from segtrain.train.record import clock_of, recording
 from segtrain.train.session import Session, open_session
 from segtrain.train.state import not_finite, stop_signals
 from segtrain.train.step import Micro, gradients
@@ -108,12 +109,12 @@ def run(session: Session, signals: list[int]) -> int:
         crew=session.crew,
         pace=Pace(plan.staff.start, plan.staff.most, plan.staff.least),
     )
-    clock = Clock()
+    clock = clock_of(device)
     votes = torch.zeros(2, dtype=torch.float64)
     logged = state.step
     model.train()
     screen.started(state.step)
-    with session.crew, loader:
+    with session.crew, loader, recording(session, clock, loader) as spans:
         with clock("wait"):
             batches = DeviceFeed(loader, device)
             loader.first()
@@ -161,7 +162,8 @@ def run(session: Session, signals: list[int]) -> int:
 
             last = state.step == plan.steps
             if last or step == 0 or state.step % config.log.every == 0:
-                _log(session, clock, share, votes, lr, state.step - logged)
+                with clock("log"):
+                    _log(session, clock, share, votes, lr, state.step - logged)
                 logged = state.step
 
             miou = -1.0
@@ -176,6 +178,8 @@ def run(session: Session, signals: list[int]) -> int:
                     session.save("end" if last else "best" if better else "periodic")
             if better and session.writer:
                 session.writer.mark_best(state.step, miou)
+            if spans is not None:
+                spans.step()
     return _finish(session)
 
 

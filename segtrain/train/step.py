@@ -61,11 +61,11 @@ def gradients(
     micros, upsample = _thinned(micros, unwrapped(model).upsample, precision.loss_stride, seed)  # type: ignore[arg-type]
     totals: list[Tensor] | None = None
     if not criterion.needs_logits:
-        totals, votes = _reduced(strategy, [_label_totals(criterion, micros)], votes)
+        totals, votes = _reduced(strategy, [_label_totals(criterion, micros)], votes, clock)
     elif len(micros) > 1:
         with clock("forward"):
             totals, votes = _totals_by_extra_forward(
-                model, micros, criterion, upsample, strategy, precision, seed, votes
+                model, micros, criterion, upsample, strategy, precision, seed, votes, clock
             )
 
     share = torch.zeros((), dtype=torch.float64, device=strategy.device)
@@ -76,9 +76,8 @@ def gradients(
                 with precision.autocast():
                     heads = model(micro.images, low=True)
                 if totals is None:  # one micro-batch, totals from its own logits
-                    totals, votes = _reduced(
-                        strategy, [low_res_totals(criterion, h.detach(), micro.masks, upsample) for h in heads], votes
-                    )
+                    per_head = [low_res_totals(criterion, h.detach(), micro.masks, upsample) for h in heads]
+                    totals, votes = _reduced(strategy, per_head, votes, clock)
                 loss = sum(
                     (1.0 if k == 0 else aux_weight)
                     * _share(criterion, head, micro.masks, totals[min(k, len(totals) - 1)], upsample, precision)
@@ -86,7 +85,10 @@ def gradients(
                     if k == 0 or aux_weight
                 )
             with clock("backward"):
-                (loss * (strategy.gradient_scale * loss_scale)).backward()  # type: ignore[union-attr]
+                scaled: Tensor = loss * (strategy.gradient_scale * loss_scale)  # type: ignore[assignment]
+                if strategy.world_size > 1:
+                    _tell_own_gradients_ready(scaled, clock)
+                scaled.backward()
         share += loss.detach()  # type: ignore[union-attr]
     return share, votes
 
@@ -143,9 +145,22 @@ def _share(
     return low_res_loss(criterion, head, masks, totals, upsample)
 
 
-def _reduced(strategy: Strategy, per_head: list[Tensor], votes: Tensor) -> tuple[list[Tensor], Tensor]:
-    *totals, votes = strategy.reduce(torch.cat([*per_head, votes])).split([*map(len, per_head), len(votes)])
+def _reduced(strategy: Strategy, per_head: list[Tensor], votes: Tensor, clock: Clock) -> tuple[list[Tensor], Tensor]:
+    together = torch.cat([*per_head, votes])
+    with clock("sync"):
+        strategy.reduce(together)
+    *totals, votes = together.split([*map(len, per_head), len(votes)])
     return totals, votes
+
+
+def _tell_own_gradients_ready(loss: Tensor, clock: Clock) -> None:
+    """What ``backward`` takes after this rank's last gradient is the phase gradient_sync.
+
+    Callbacks at the end of a backward pass run in the order in which they were asked for: this one, asked for by its very first
+    node, runs before the one in which DDP and FSDP wait for the network.
+    """
+    engine = torch.autograd.Variable._execution_engine
+    loss.register_hook(lambda _: engine.queue_callback(lambda: clock.turn("gradient_sync")))
 
 
 def _totals_by_extra_forward(
@@ -157,6 +172,7 @@ def _totals_by_extra_forward(
     precision: Precision,
     seed: int,
     votes: Tensor,
+    clock: Clock,
 ) -> tuple[list[Tensor], Tensor]:
     """Totals of Dice, OHEM, ... over all micro-batches: one forward pass more, without gradient, same dropout."""
     sums: list[Tensor] = []
@@ -167,7 +183,7 @@ def _totals_by_extra_forward(
                 heads = unwrapped(model)(micro.images, low=True)
             each = [low_res_totals(criterion, head, micro.masks, upsample) for head in heads]
             sums = [a + b for a, b in zip(sums, each)] if sums else each
-    return _reduced(strategy, sums, votes)
+    return _reduced(strategy, sums, votes, clock)
 
 
 @contextlib.contextmanager

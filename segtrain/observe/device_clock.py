@@ -1,0 +1,88 @@
+"""Where did the time of a step go on a GPU, which works long after the host has launched it? Events on its stream say so.
+
+Each boundary between two phases leaves an event on the stream. The time between two events is what the device spent: a wait for
+data that was hidden behind its work is none. Nobody waits for an event: they are read when the last one of a lap has passed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from segtrain.observe.clock import Clock
+
+
+class Event(Protocol):
+    """``torch.cuda.Event(enable_timing=True)``, or what stands in for it."""
+
+    def record(self) -> Any: ...
+    def query(self) -> bool: ...
+    def elapsed_time(self, end_event: Any) -> float: ...  # milliseconds
+    def synchronize(self) -> None: ...
+
+
+class DeviceClock(Clock):
+    """A Clock whose phases are those of the device; ``recent`` and ``pending`` stay those of the host.
+
+    ``take`` gives what the device has passed since: after a host sync that is everything before it.
+    """
+
+    def __init__(self, event: Callable[[], Event], now: Callable[[], float] = time.perf_counter) -> None:
+        super().__init__(now)
+        self._event, self._free = event, [event()]
+        self._before = self._recorded()
+        self._ahead: deque[tuple[str, Event]] = deque()  # recorded and not read; the phase that ended there
+        self._ends: deque[tuple[int, Event]] = deque()  # of laps: how many were recorded until then, and the last one
+        self._count = self._read = 0
+
+    def _recorded(self) -> Event:
+        event = self._free.pop() if self._free else self._event()
+        event.record()
+        return event
+
+    def _charge(self) -> None:
+        now, phase = self._now(), self._open[-1]
+        self.recent.append((phase, self._last, now))
+        self._last = now
+        self._ahead.append((phase, self._recorded()))
+        self._count += 1
+
+    def _end_lap(self) -> None:
+        self._ends.append((self._count, self._ahead[-1][1]))
+
+    def _read_one(self) -> None:
+        phase, event = self._ahead.popleft()
+        self._add(phase, self._before.elapsed_time(event) / 1000)
+        self._free.append(self._before)
+        self._before = event
+        self._read += 1
+
+    def _close_laps(self) -> None:
+        while self._ends and self._ends[0][0] == self._read:
+            self._ends.popleft()
+            super()._end_lap()
+
+    def take(self) -> dict[str, float]:
+        self._read_laps()
+        while self._ahead and self._ahead[0][1].query():
+            self._read_one()
+            self._close_laps()
+        sums, self._sums = self._sums, {}
+        return sums
+
+    def _read_laps(self) -> None:
+        """One question a lap: what was recorded before an event that has passed has passed as well."""
+        while self._ends and self._ends[0][1].query():
+            while self._read < self._ends[0][0]:
+                self._read_one()
+            self._close_laps()
+
+    def laps(self) -> list[dict[str, float]]:
+        self._read_laps()
+        return super().laps()
+
+    def finish(self) -> None:
+        if self._ahead:
+            self._ahead[-1][1].synchronize()

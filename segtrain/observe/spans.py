@@ -1,0 +1,226 @@
+"""What did each rank, and the workers beside it, do in each second of a run? One JSON line a window of steps.
+
+RUN/spans/rank-00000.jsonl, one file a rank. A process begins with a line of its own, also after a resume:
+
+``begin`` (1: this form), ``ts`` (Unix time), ``rank``, ``host``, ``local_rank``, ``world_size``, ``local_world_size``, ``device``, ``cores``
+(that this process may use), ``batch_size`` (of a step, all ranks), ``accumulate``, ``bytes_gradient`` (that this rank shares in each step)
+
+Then a line a window, which ends with the first step after a second, or with the run. All numbers are of this rank and this window:
+
+``ts``          Unix time of its beginning
+``seconds``     how long it was; ``phases`` {name: seconds} add up to it
+``first``, ``last``    its steps, 1-based, both included; ``images`` of these steps
+``phases``      ``wait`` for the batch; ``device``: copies and floats; ``forward``, without ``sync``; ``sync``: in the collective of the loss totals and
+                votes, where a rank waits for slower ones; ``backward``, without ``gradient_sync``: what sharing gradients took after this
+                rank's last one was ready; ``update``; ``log``; ``eval``; ``checkpoint``; ``other``. Absent: zero.
+                With CUDA it is the device's time (device_clock.py): a wait behind which it still works counts as that work
+``slowest_ms``  of one step, without ``log``, ``eval`` and ``checkpoint``
+``cpu_s``       of this process, its threads included, worker processes left out; ``threads`` of torch
+``workers``     ``count``, ``kind``; ``samples`` made; ``seconds`` {``read``, ``decode``, ``augment``, ``assemble``} summed over them (wall); ``cpu_s`` for
+                them; ``bytes`` read from storage; ``queue``: steps that lay ready when one was asked for, mean (absent: none was asked for)
+
+A reader takes the fields it knows. A line that is torn by the end of the process is skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from segtrain.errors import DataError
+from segtrain.observe.clock import Clock
+from segtrain.observe.journal import plain, say_on_stderr
+
+FOLDER = "spans"  # of a run folder
+WINDOW_S = 1.0
+FORM = 1
+NO_STEP = ("log", "eval", "checkpoint")  # phases that are no part of a step
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Facts of a process that begins to train."""
+
+    rank: int
+    host: str
+    local_rank: int
+    world_size: int
+    local_world_size: int
+    device: str
+    cores: int
+    batch_size: int
+    accumulate: int
+    bytes_gradient: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the workers of a rank have done since its beginning, and how many there are now. ``asked``: for steps; ``ready``: summed."""
+
+    count: int = 0
+    kind: str = "thread"
+    samples: int = 0
+    read: float = 0.0
+    decode: float = 0.0
+    augment: float = 0.0
+    assemble: float = 0.0
+    cpu_s: float = 0.0
+    bytes: int = 0
+    asked: int = 0
+    ready: int = 0
+
+    def since(self, before: Work) -> dict[str, Any]:
+        def more(name: str) -> Any:
+            return getattr(self, name) - getattr(before, name)
+
+        seconds = {name: round(more(name), 6) for name in ("read", "decode", "augment", "assemble")}
+        done = {"count": self.count, "kind": self.kind, "samples": more("samples"), "seconds": seconds}
+        done |= {"cpu_s": round(more("cpu_s"), 6), "bytes": more("bytes")}
+        return done | ({"queue": round(more("ready") / more("asked"), 3)} if more("asked") else {})
+
+
+def file_of(run: Path, rank: int) -> Path:
+    return run / FOLDER / f"rank-{rank:05d}.jsonl"
+
+
+class Spans:
+    """Writes the windows of one rank. ``first``: steps done before. A full disk or a folder without rights stops no training.
+
+    ``work`` tells what the workers have done so far. The clock is one that nobody else marks.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        begin: Begin,
+        clock: Clock,
+        work: Callable[[], Work],
+        *,
+        first: int = 0,
+        images: int,
+        threads: int,
+        say: Callable[[str], None] = say_on_stderr,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._path, self._clock, self._work, self._say, self._now = path, clock, work, say, now
+        self._begin, self._images, self._threads = begin, images, threads
+        self._step, self._steps, self._slowest = first, 0, 0.0
+        self._phases: dict[str, float] = {}
+        self._lost = False
+        self._file = self._open()
+        self._ts, self._cpu, self._before = now(), time.process_time(), work()
+        self._write({"begin": FORM, "ts": round(self._ts, 4), **asdict(begin)})
+
+    def step(self) -> None:
+        """A step is over."""
+        self._clock.mark()
+        for lap in self._clock.laps():
+            self._add(lap)
+        if sum(self._phases.values()) >= WINDOW_S:
+            self._end_window()
+
+    def _add(self, lap: dict[str, float]) -> None:
+        self._steps += 1
+        for phase, seconds in lap.items():
+            self._phases[phase] = self._phases.get(phase, 0.0) + seconds
+        self._slowest = max(self._slowest, sum(s for phase, s in lap.items() if phase not in NO_STEP))
+
+    def _end_window(self) -> None:
+        ts, cpu, work = self._now(), time.process_time(), self._work()
+        phases = {phase: round(seconds, 6) for phase, seconds in self._phases.items()}
+        self._write(
+            {
+                "ts": round(self._ts, 4),
+                "seconds": round(sum(phases.values()), 6),
+                "rank": self._begin.rank,
+                "host": self._begin.host,
+                "first": self._step + 1,
+                "last": self._step + self._steps,
+                "images": self._steps * self._images,
+                "phases": phases,
+                "slowest_ms": round(1000 * self._slowest, 3),
+                "cpu_s": round(cpu - self._cpu, 6),
+                "threads": self._threads,
+                "workers": work.since(self._before),
+            }
+        )
+        self._step, self._steps, self._slowest, self._phases = self._step + self._steps, 0, 0.0, {}
+        self._ts, self._cpu, self._before = ts, cpu, work
+
+    def close(self) -> None:
+        """The steps that are left make a last window."""
+        self._clock.finish()
+        for lap in self._clock.laps():
+            self._add(lap)
+        if self._steps:
+            self._end_window()
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _open(self) -> int:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            if os.fstat(file).st_size:
+                os.write(file, b"\n")  # what a killed process has left torn ends here; readers skip empty lines
+            return file
+        except OSError as error:
+            self._lose(error)
+            return -1
+
+    def _write(self, line: dict[str, Any]) -> None:
+        if self._file >= 0:
+            try:
+                os.write(self._file, json.dumps(plain(line)).encode() + b"\n")
+            except OSError as error:
+                self._lose(error)
+
+    def _lose(self, error: OSError) -> None:
+        if not self._lost:
+            self._lost = True
+            self._say(f"warning: {self._path} has a gap: {error.strerror or error}; training goes on")
+
+
+@dataclass(frozen=True)
+class Records:
+    """Lines of one rank in order: of each process ``begins``, and ``windows`` without those whose steps a resumed process did again."""
+
+    rank: int
+    begins: tuple[dict[str, Any], ...]
+    windows: tuple[dict[str, Any], ...]
+
+
+def read_spans(run: Path) -> list[Records]:
+    """All ranks of a run, by rank. Raises DataError where there is none."""
+    files = sorted((run / FOLDER).glob("rank-*.jsonl"))
+    if not files:
+        raise DataError(f"{run} has no {FOLDER}/rank-*.jsonl: name a run folder, of a run with log.spans=true")
+    try:
+        return [_records(file.read_bytes().splitlines()) for file in files]
+    except OSError as error:
+        raise DataError(f"{error.filename}: cannot be read ({error.strerror}): check its rights") from None
+
+
+def _records(lines: Iterable[bytes]) -> Records:
+    rank, begins, windows = 0, [], list[dict[str, Any]]()
+    for line in lines:
+        try:
+            item = json.loads(line)
+        except ValueError:
+            continue
+        if not isinstance(item, dict) or "rank" not in item:
+            continue
+        rank = item["rank"]
+        if "begin" in item:
+            begins.append(item)
+        elif isinstance(item.get("first"), int) and isinstance(item.get("phases"), dict):
+            while windows and windows[-1]["last"] >= item["first"]:
+                windows.pop()
+            windows.append(item)
+    return Records(rank, tuple(begins), tuple(windows))

@@ -1,0 +1,75 @@
+"""How does a rank get a clock that knows its device, and a writer of its spans?"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+
+import torch
+
+from segtrain.data.loader import TrainLoader
+from segtrain.observe.clock import Clock
+from segtrain.observe.device_clock import DeviceClock
+from segtrain.observe.spans import Begin, Spans, Work, file_of
+from segtrain.parallel.cluster import cores
+from segtrain.parallel.strategy import Strategy
+from segtrain.train.session import Session
+
+SENT = {"none": 1.0, "fp16": 0.5, "bf16": 0.5}  # of the bytes of a float32 gradient; powersgd: next to nothing
+
+
+def clock_of(device: torch.device) -> Clock:
+    if device.type != "cuda":
+        return Clock()
+    return DeviceClock(lambda: torch.cuda.Event(enable_timing=True))
+
+
+@contextlib.contextmanager
+def recording(session: Session, clock: Clock, loader: TrainLoader) -> Iterator[Spans | None]:
+    """The writer of this rank's spans while the context lasts; None with log.spans=false."""
+    config, strategy = session.config, session.strategy
+    if not config.log.spans:
+        yield None
+        return
+    cluster = strategy.cluster
+    begin = Begin(
+        rank=strategy.rank,
+        host=socket.gethostname(),
+        local_rank=cluster.local_rank,
+        world_size=strategy.world_size,
+        local_world_size=cluster.local_world_size,
+        device=str(strategy.device),
+        cores=cores(),
+        batch_size=config.train.batch_size,
+        accumulate=config.train.accumulate,
+        bytes_gradient=_bytes_gradient(session.parameters, strategy),
+    )
+    spans = Spans(
+        file_of(config.run_dir, strategy.rank),
+        begin,
+        clock,
+        lambda: _work(session),
+        first=session.state.step,
+        images=sum(part.stop - part.start for part in loader.parts),
+        threads=torch.get_num_threads(),
+    )
+    try:
+        yield spans
+    except BaseException:
+        with contextlib.suppress(RuntimeError):  # a device that has failed answers every question so: not our news
+            spans.close()
+        raise
+    spans.close()
+
+
+def _work(session: Session) -> Work:
+    crew = session.crew
+    return Work(count=crew.count, kind=crew.kind, samples=crew.made)
+
+
+def _bytes_gradient(parameters: list[torch.nn.Parameter], strategy: Strategy) -> int:
+    if strategy.world_size == 1:
+        return 0
+    whole = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+    return int(whole * SENT.get(strategy.settings.compress, 0.0))

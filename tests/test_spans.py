@@ -1,0 +1,220 @@
+"""Do the spans of a run say what its ranks and workers did, also on a device that works later, and add up?"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from segtrain.errors import DataError
+from segtrain.observe.clock import Clock
+from segtrain.observe.device_clock import DeviceClock
+from segtrain.observe.spans import Begin, Spans, Work, file_of, read_spans
+
+BEGIN = Begin(0, "here", 0, 1, 1, "cpu", 2, 8, 1, 0)
+
+
+class Time:
+    """A clock that goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+class Stream:
+    """A device that works through what it is given, later than the host; ``work`` and events in order."""
+
+    def __init__(self) -> None:
+        self.queue: deque[Any] = deque()
+        self.at, self.waits, self.made = 0.0, 0, 0
+
+    def work(self, seconds: float) -> None:
+        self.queue.append(seconds)
+
+    def event(self) -> DeviceEvent:
+        self.made += 1
+        return DeviceEvent(self)
+
+    def go(self, items: int | None = None) -> None:
+        for _ in range(len(self.queue) if items is None else items):
+            item = self.queue.popleft()
+            if isinstance(item, float):
+                self.at += item
+            else:
+                item.passed = self.at
+
+
+class DeviceEvent:
+    def __init__(self, stream: Stream) -> None:
+        self.stream, self.passed = stream, None
+
+    def record(self) -> None:
+        assert self.passed is not None or self not in self.stream.queue
+        self.passed = None
+        self.stream.queue.append(self)
+
+    def query(self) -> bool:
+        return self.passed is not None
+
+    def elapsed_time(self, end: DeviceEvent) -> float:
+        assert self.passed is not None
+        assert end.passed is not None
+        return 1000 * (end.passed - self.passed)
+
+    def synchronize(self) -> None:
+        self.stream.waits += 1
+        self.stream.go()
+
+
+def write(path: Path, clock: Clock, now: Time, work: Any = Work, first: int = 0, **kw: Any) -> Spans:
+    return Spans(path, BEGIN, clock, work, first=first, images=4, threads=1, now=now, **kw)
+
+
+def take(clock: Clock, now: Time, **phases: float) -> None:
+    for phase, seconds in phases.items():
+        with clock(phase):
+            now.at += seconds
+
+
+def test_a_window_ends_with_the_first_step_after_a_second_and_adds_up(tmp_path: Path) -> None:
+    now, done = Time(), itertools.count()
+    clock = Clock(now)
+
+    def work() -> Work:
+        k = next(done)
+        return Work(3, "thread", 10 * k, 0.5 * k, 0.25 * k, 0.125 * k, 0.0625 * k, 0.75 * k, 1000 * k, 4 * k, 6 * k)
+
+    spans = write(file_of(tmp_path, 0), clock, now, work)
+    for _ in range(3):
+        take(clock, now, wait=0.25, forward=0.125)
+        now.at += 0.125
+        spans.step()
+    take(clock, now, wait=0.5, eval=8.0, log=0.5)
+    spans.step()
+    spans.close()
+    (records,) = read_spans(tmp_path)
+    assert records.begins[0]["begin"] == 1
+    assert records.begins[0]["batch_size"] == 8
+    first, last = records.windows
+    assert (first["first"], first["last"], first["images"], first["seconds"]) == (1, 2, 8, 1.0)
+    assert first["phases"] == {"wait": 0.5, "forward": 0.25, "other": 0.25}
+    assert (last["first"], last["last"], last["ts"], last["seconds"]) == (3, 4, 1.0, 9.5)
+    assert last["slowest_ms"] == 500.0  # neither eval nor log
+    assert last["workers"] == {
+        "count": 3, "kind": "thread", "samples": 10, "cpu_s": 0.75, "bytes": 1000, "queue": 1.5,
+        "seconds": {"read": 0.5, "decode": 0.25, "augment": 0.125, "assemble": 0.0625},
+    }  # fmt: skip
+
+
+def test_the_journal_and_the_windows_do_not_take_from_each_other() -> None:
+    now = Time()
+    clock = Clock(now)
+    take(clock, now, wait=1.0)
+    assert clock.take() == {"wait": 1.0, "other": 0.0}
+    take(clock, now, wait=2.0)
+    clock.mark()
+    assert clock.laps() == [{"wait": 3.0, "other": 0.0}]
+    assert clock.laps() == []
+    assert clock.take() == {"wait": 2.0, "other": 0.0}
+
+
+def test_the_last_spans_and_the_pending_one_are_at_hand() -> None:
+    now = Time()
+    clock = Clock(now)
+    for _ in range(150):
+        take(clock, now, wait=1.0)
+    with clock("backward"):
+        now.at += 1
+        clock.turn("gradient_sync")
+        now.at += 2
+        assert clock.pending == ("gradient_sync", 151.0)
+    assert len(clock.recent) == 200
+    assert list(clock.recent)[-2:] == [("backward", 150.0, 151.0), ("gradient_sync", 151.0, 153.0)]
+    assert clock.take()["gradient_sync"] == 2
+
+
+def test_a_device_clock_tells_the_devices_time_and_never_waits_for_it() -> None:
+    now, stream = Time(), Stream()
+    clock = DeviceClock(stream.event, now)
+    for _ in range(2):
+        with clock("wait"):
+            now.at += 5  # the host waits while the device still works: that is no wait
+        with clock("forward"):
+            stream.work(3.0)
+            with clock("sync"):
+                stream.work(0.5)
+        clock.mark()
+    assert clock.laps() == []
+    assert clock.recent[-1][0] == "other"
+    stream.go()
+    assert clock.laps() == [{"other": 0.0, "wait": 0.0, "forward": 3.0, "sync": 0.5}] * 2
+    assert clock.take() == {"other": 0.0, "wait": 0.0, "forward": 6.0, "sync": 1.0}
+    assert stream.waits == 0
+    with clock("update"):
+        stream.work(2.0)
+    clock.mark()
+    clock.finish()  # at the end of a run alone
+    assert clock.laps() == [{"other": 0.0, "update": 2.0}]
+    assert stream.waits == 1
+
+
+def test_a_device_clock_reads_no_lap_before_its_last_event() -> None:
+    now, stream = Time(), Stream()
+    clock = DeviceClock(stream.event, now)
+    for k in range(200):
+        with clock("forward"):
+            stream.work(1.0)
+        clock.mark()
+        if k:  # the device is a lap behind: three events and the work between them, and the clock's very first event
+            stream.go(5 if k == 1 else 4)
+            assert clock.laps() == [{"other": 0.0, "forward": 1.0}]
+    assert stream.made < 20  # events are used again
+    assert sum(clock.take().values()) <= 199
+
+
+def test_a_resumed_run_takes_the_place_of_what_it_did_again(tmp_path: Path) -> None:
+    now = Time()
+    path = file_of(tmp_path, 0)
+    for first, count in ((0, 3), (2, 2)):
+        clock = Clock(now)
+        spans = write(path, clock, now, first=first)
+        for _ in range(count):
+            take(clock, now, forward=2.0)
+            spans.step()
+        spans.close()
+        with path.open("ab") as file:
+            file.write(b'{"ts": 3, "rank"')  # killed
+    (records,) = read_spans(tmp_path)
+    assert [(w["first"], w["last"]) for w in records.windows] == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    assert [w["ts"] for w in records.windows] == [0.0, 2.0, 6.0, 8.0]
+    assert len(records.begins) == 2
+
+
+def test_a_folder_that_cannot_be_written_is_said_once_and_stops_nothing(tmp_path: Path) -> None:
+    (tmp_path / "spans").write_text("no folder")
+    now, said = Time(), list[str]()
+    clock = Clock(now)
+    spans = write(file_of(tmp_path, 0), clock, now, say=said.append)
+    take(clock, now, forward=2.0)
+    spans.step()
+    spans.close()
+    assert len(said) == 1
+    assert "training goes on" in said[0]
+
+
+def test_a_run_without_spans_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"log\.spans=true"):
+        read_spans(tmp_path)
+
+
+def test_lines_are_json_a_line(tmp_path: Path) -> None:
+    now = Time()
+    write(file_of(tmp_path, 3), Clock(now), now).close()
+    assert json.loads(file_of(tmp_path, 3).read_text())["host"] == "here"
