@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from launch.rehearse.plan import GATEWAY, Host, Stage
 
 BRIDGE = "rehearsal"
 _ENVIRONMENT = {**os.environ, "PATH": os.environ.get("PATH", "") + os.pathsep + "/usr/sbin:/sbin"}
+# A plain user may not write /proc/sys/kernel/hostname, not even of a namespace of their own; the call is allowed.
+_SET_NAME = f"{shlex.quote(sys.executable)} -ISc 'import socket, sys; socket.sethostname(sys.argv[1])'"
 _INNER = ("unshare", "--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc")
 # What a rehearsal needs of the kernel, tried at once: a bridge, a wire into a second namespace, a mount there.
 _PROBE = f"""set -e
 ip link add probe type bridge
 ip link add near type veth peer name far
 mount -t tmpfs none /mnt
-exec {" ".join(_INNER)} bash -c 'ip link set lo up && mount -t tmpfs none /mnt && echo probe > /proc/sys/kernel/hostname'
+exec {" ".join(_INNER)} bash -c {shlex.quote(f"ip link set lo up && mount -t tmpfs none /mnt && {_SET_NAME} probe")}
 """
 
 
@@ -67,7 +71,7 @@ def wire(host: Host, pid: int) -> None:
 # Runs as the first process of a host and becomes its container. $1 name, $2 address, $3 hosts file, $4 base folder; the rest is
 # the container's entry point. /opt/ml is mounted even where the machine has none: over an /opt that shows what was there (and where
 # there is no /opt either, SAGEMAKER_BASE_DIR names the base folder).
-PRELUDE = r"""
+PRELUDE = rf"""
 read -r go || exit 1
 set -e
 name=$1 address=$2 hosts=$3 base=$4
@@ -76,7 +80,7 @@ ip link set lo up
 ip link set eth0 addrgenmode none
 ip addr add "$address/24" dev eth0
 ip link set eth0 up
-echo "$name" > /proc/sys/kernel/hostname
+{_SET_NAME} "$name"
 mount --bind "$hosts" /etc/hosts
 mount -t tmpfs shm /dev/shm
 if [ ! -d /opt/ml ] && [ -d /opt ]; then
@@ -86,7 +90,7 @@ if [ ! -d /opt/ml ] && [ -d /opt ]; then
   mount -t tmpfs opt /opt
   for item in "$old"/*; do
     [ -e "$item" ] || continue
-    here=/opt/${item##*/}
+    here=/opt/${{item##*/}}
     if [ -d "$item" ]; then mkdir "$here"; else touch "$here"; fi
     mount --rbind "$item" "$here"
   done
