@@ -1,0 +1,284 @@
+"""Does a SageMaker container do its part: read what is there, obey a stop, and leave the model or the cause?"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from segtrain.errors import ConfigError, DataError
+from segtrain.parallel.sagemaker_hosts import read_hosts
+from segtrain.platforms import container, outcome
+
+ROOT = Path(__file__).parents[1]
+ENTRYPOINT = ROOT / "docker/sagemaker/entrypoint.sh"
+MAIN = "import sys; from segtrain.platforms.sagemaker import main; sys.exit(main())"
+SETTINGS = {
+    "config": "configs/scenes.yaml", "data.scenes": 13, "data.scene_size": [40, 48], "data.crop": [32, 32],
+    "data.workers": 1, "model.options": {"stem": 8, "widths": [8, 8, 16, 16], "decoder": 8, "bins": [1]},
+    "train.batch_size": 4, "train.duration": "3st", "eval.every": "3st", "checkpoint.every": "1st", "log.every": 1,
+    "log.tensorboard": False, "log.pictures": 0, "log.profile_ms": 0, "parallel.strategy": "single",
+}  # fmt: skip
+GROUPS = [
+    {"instance_group_name": "cpu", "instance_type": "ml.c5.xlarge", "hosts": ["algo-1"]},
+    {"instance_group_name": "gpu", "instance_type": "ml.g5.xlarge", "hosts": ["algo-3", "algo-2"]},
+]
+
+
+def make_base(base: Path, settings: dict[str, Any], current: str = "algo-1", hosts: int = 1, **more: Any) -> Path:
+    """A host's /opt/ml as SageMaker fills it."""
+    folder = base / "input/config"
+    folder.mkdir(parents=True)
+    resources = {
+        "current_host": current, "current_instance_type": "ml.g5.xlarge", "network_interface_name": "lo",
+        "hosts": [f"algo-{n + 1}" for n in range(hosts)], **more,
+    }  # fmt: skip
+    (folder / "resourceconfig.json").write_text(json.dumps(resources))
+    encoded = {key: json.dumps(value) for key, value in settings.items()}
+    (folder / "hyperparameters.json").write_text(json.dumps(encoded))
+    return base
+
+
+@pytest.mark.parametrize("hp", [None, ["gpu"]])
+def test_hosts_of_a_heterogeneous_job(tmp_path: Path, hp: Any) -> None:
+    settings = {"sagemaker_distribution_instance_groups": hp} if hp else {}
+    base = make_base(tmp_path, settings, "algo-2", 3, instance_groups=GROUPS, current_group_name="gpu")
+    hosts = read_hosts(base / "input/config/resourceconfig.json")
+    assert hosts.training == ("algo-3", "algo-2")  # the toolkit's order: rank 0 is on its first
+    assert hosts.trains
+    assert hosts.interface == "lo"
+
+
+def test_a_group_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    settings = {"sagemaker_distribution_instance_groups": ["tpu"]}
+    base = make_base(tmp_path, settings, "algo-2", 3, instance_groups=GROUPS, current_group_name="gpu")
+    with pytest.raises(ConfigError, match="'tpu', but the job has cpu, gpu"):
+        read_hosts(base / "input/config/resourceconfig.json")
+
+
+def test_hyperparameters_of_both_sdks(tmp_path: Path) -> None:
+    make_base(
+        tmp_path, {"config": "configs/x.yaml", "data.layout": "voc", "sagemaker_program": "train.py", "name": "1"}
+    )
+    path = tmp_path / "input/config/hyperparameters.json"
+    bare = {"optim.lr": "1e-3", "log.tensorboard": "False", "_tuning_objective_metric": "x", "name": "it's"}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **bare}))
+    config, found = container.settings(tmp_path)
+    assert config == "configs/x.yaml"
+    assert found == {"data.layout": '"voc"', "optim.lr": "0.001", "log.tensorboard": "False", "name": "it's"}
+
+
+def test_a_number_that_was_quoted_stays_a_text(tmp_path: Path) -> None:
+    config, _ = container.resolve({"SAGEMAKER_BASE_DIR": str(make_base(tmp_path, {"name": "1"}))})
+    assert config.name == "1"
+
+
+def resolved(base: Path, environ: dict[str, str] | None = None) -> Any:
+    return container.resolve({"SAGEMAKER_BASE_DIR": str(base), **(environ or {})}, (ROOT,))
+
+
+def test_the_channel_is_the_data(tmp_path: Path) -> None:
+    base = make_base(tmp_path, {"data.layout": "camvid"})
+    with pytest.raises(ConfigError, match=r"data\.root is empty"):
+        resolved(base)
+    (base / "input/data/faces").mkdir(parents=True)
+    assert resolved(base)[0].data.root == str(base / "input/data/faces")  # the only one
+    (base / "input/data/other").mkdir()
+    with pytest.raises(ConfigError, match="faces, other, and none is called 'train'"):
+        resolved(base)
+    (base / "input/data/train").mkdir()
+    assert resolved(base)[0].data.root == str(base / "input/data/train")
+    assert resolved(base, {"SM_CHANNEL_TRAIN": "/fsx"})[0].data.root == "/fsx"
+
+
+@pytest.mark.parametrize(("root", "expected"), [("CamVid", "{channel}/CamVid"), ("/data", "/data")])
+def test_a_root_of_ones_own(tmp_path: Path, root: str, expected: str) -> None:
+    base = make_base(tmp_path, {"data.layout": "camvid", "data.root": root})
+    channel = base / "input/data/train"
+    channel.mkdir(parents=True)
+    assert resolved(base)[0].data.root == expected.format(channel=channel)
+
+
+def test_generated_scenes_say_that_the_channel_is_not_used(tmp_path: Path) -> None:
+    base = make_base(tmp_path, {})
+    (base / "input/data/train").mkdir(parents=True)
+    config, remarks = resolved(base)
+    assert config.data.root == ""
+    assert "is not used" in remarks[0]
+
+
+def test_the_run_folder_is_what_sagemaker_saves(tmp_path: Path) -> None:
+    base = make_base(tmp_path, {})
+    assert container.run_folder(base) == base / "output/data/run"
+    (base / "input/config/checkpointconfig.json").write_text(
+        '{"S3Uri": "s3://b/", "LocalPath": "/opt/ml/checkpoints/x"}'
+    )
+    assert container.run_folder(base) == base / "checkpoints/x"
+
+
+def test_the_first_cause_stays_and_a_consequence_makes_room(tmp_path: Path) -> None:
+    place = tmp_path / "output/failure"
+    outcome.write_failure(f"rank 2 on algo-2: rank 2 {outcome.LOST} (closed)", [place])
+    outcome.write_failure("rank 1 on algo-2: " + "x" * 3000 + " raise volume_gb", [place])
+    outcome.write_failure("rank 0 on algo-1: later", [place])
+    text = place.read_text()
+    assert text.startswith("rank 1 on algo-2: xxx")
+    assert text.endswith("raise volume_gb")
+    assert len(text) <= 1024
+
+
+def test_a_cause_names_the_place_of_a_crash_and_the_words_of_an_error() -> None:
+    assert outcome.cause(DataError("a.png\n has 3 sizes")) == "a.png has 3 sizes"
+    with pytest.raises(AttributeError) as caught:
+        outcome.write_failure(None, [])  # type: ignore[arg-type]
+    assert outcome.cause(caught.value).startswith("AttributeError: 'NoneType'")
+    assert "(outcome.py, line" in outcome.cause(caught.value)
+
+
+def test_a_job_leaves_its_model_and_what_explains_it(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    base = make_base(tmp_path, SETTINGS)
+    (base / "checkpoints").mkdir()
+    without_onnx = "import sys; sys.modules['onnx'] = None\n" + MAIN  # an export takes long, and a stock image has none
+    process = zygote.start(code=without_onnx, cwd=ROOT, SAGEMAKER_BASE_DIR=str(base))
+    assert process.wait() == 0, process.output
+    assert "host algo-1 (ml.g5.xlarge): ranks 0 to 0 of 1" in process.output
+    assert "no model.onnx" in process.output
+    assert {"weights.safetensors", "model.json"} <= {path.name for path in (base / "model").iterdir()}
+    assert 0 <= json.loads((base / "model/run/scores.json").read_text())["scores"]["miou"] <= 1
+    assert (base / "output/data/journal.jsonl").is_file()
+    assert not (base / "output/data/checkpoints").exists()
+    assert not (base / "output/failure").exists()
+    from segtrain.infer.load import load_run
+
+    load_run(base / "model")  # what is in model.tar.gz loads by itself
+
+
+@pytest.mark.parametrize("when", ["before it starts", "while it trains"])
+def test_a_stop_saves_and_ends_with_0(zygote, tmp_path: Path, when: str) -> None:  # type: ignore[no-untyped-def]
+    ranks = tmp_path / "ranks"
+    ranks.mkdir()
+    base = make_base(tmp_path / "ml", {**SETTINGS, "train.duration": "100000st"})
+    if when == "before it starts":
+        (ranks / "stop").touch()
+    process = zygote.start(code=MAIN, cwd=ROOT, SAGEMAKER_BASE_DIR=str(base), SEGTRAIN_RANKS=str(ranks))
+    if when == "while it trains":
+        journal, failure = base / "output/data/run/journal.jsonl", base / "output/failure"
+        while not failure.exists() and not (journal.exists() and '"step": 2' in journal.read_text()):
+            time.sleep(0.1)
+        (mark,) = ranks.glob("*.pid")
+        os.kill(int(mark.read_text()), signal.SIGTERM)
+    assert process.wait() == 0, process.output
+    assert "stopped" in process.output
+    assert (len(list((base / "output/data/run/checkpoints").glob("*.pt"))) > 0) == (when == "while it trains")
+    assert list(ranks.glob("*.pid")) == []
+    assert not (base / "output/failure").exists()
+
+
+def test_a_failure_names_rank_host_and_cause(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    base = make_base(tmp_path, {**SETTINGS, "train.lr": 1}, "algo-2", 2)
+    process = zygote.start(code=MAIN, cwd=ROOT, SAGEMAKER_BASE_DIR=str(base))
+    assert process.wait() == 2
+    failure = (base / "output/failure").read_text()
+    assert failure.startswith("rank 0 on algo-2 (ml.g5.xlarge): ")
+    assert "unknown key 'train.lr'" in failure
+    assert f"error: {failure}" in process.output
+
+
+def test_a_helping_host_ends_at_once(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    settings = {**SETTINGS, "sagemaker_distribution_instance_groups": ["gpu"]}
+    base = make_base(tmp_path, settings, "algo-1", 3, instance_groups=GROUPS, current_group_name="cpu")
+    process = zygote.start(code=MAIN, cwd=ROOT, SAGEMAKER_BASE_DIR=str(base))
+    assert process.wait() == 0
+    assert "algo-3, algo-2 train, nothing to do here" in process.output
+
+
+@pytest.fixture
+def contained(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
+    """entrypoint.sh as process 1 of a PID namespace, with a ``train`` of ours; as a file, and as the request sends it."""
+    if subprocess.run(["unshare", "-pf", "--mount-proc", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this kernel or user may make no PID namespace (unshare -pf)")
+
+    def start(train: str, way: str = "file") -> subprocess.Popen[str]:
+        (tmp_path / "bin").mkdir()
+        program = tmp_path / "bin/train"
+        program.write_text(f"#!/bin/bash\n{train}\n")
+        program.chmod(0o755)
+        lines = [
+            line for line in ENTRYPOINT.read_text().splitlines() if line.strip() and not line.lstrip().startswith("#")
+        ]
+        arguments = ["bash", "-c", 'eval "$(printf "%s\\n" "$@")"', "entrypoint", *lines]
+        return subprocess.Popen(
+            ["unshare", "-pf", "--mount-proc", *([str(ENTRYPOINT)] if way == "file" else arguments)],
+            env={**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "SAGEMAKER_BASE_DIR": str(tmp_path)},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+
+    return start
+
+
+def first_process(started: subprocess.Popen[str]) -> int:
+    """The PID, as seen from here, of the namespace's process 1."""
+    return int(Path(f"/proc/{started.pid}/task/{started.pid}/children").read_text().split()[0])
+
+
+RANK = f"""exec {sys.executable} -c '
+import os, signal, sys, time, pathlib
+signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.3), print("saved"), sys.exit(7)))
+pathlib.Path(os.environ["SEGTRAIN_RANKS"], "0.pid").write_text(str(os.getpid()))
+print("ready", flush=True)
+while True: time.sleep(0.05)'"""
+
+
+@pytest.mark.parametrize("way", ["file", "arguments"])
+def test_sigterm_reaches_the_ranks_and_their_code_comes_back(contained: Any, way: str) -> None:
+    started = contained(RANK, way)
+    assert started.stdout.readline() == "ready\n"
+    for _ in range(2):  # a second one must not cut the wait short
+        os.kill(first_process(started), signal.SIGTERM)
+        time.sleep(0.1)
+    output, _ = started.communicate(timeout=30)
+    assert "saved" in output
+    assert started.returncode == 7
+
+
+def test_a_stop_before_there_is_a_rank_leaves_a_flag(contained: Any) -> None:
+    started = contained('echo ready; while [ ! -e "$SEGTRAIN_RANKS/stop" ]; do sleep 0.05; done; echo flag')
+    assert started.stdout.readline() == "ready\n"
+    os.kill(first_process(started), signal.SIGTERM)
+    output, _ = started.communicate(timeout=30)
+    assert "flag" in output
+    assert started.returncode == 0
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_the_cause_outlives_a_toolkit_that_overwrites_or_ends_with_0(contained: Any, tmp_path: Path, code: int) -> None:
+    started = contained(
+        'mkdir -p $SAGEMAKER_BASE_DIR/output; echo -n "rank 1: cause" > $SEGTRAIN_RANKS/failure; '
+        f"echo ExecuteUserScriptError > $SAGEMAKER_BASE_DIR/output/failure; exit {code}"
+    )
+    started.communicate(timeout=30)
+    assert started.returncode == 1
+    assert (tmp_path / "output/failure").read_text() == "rank 1: cause"
+
+
+def test_a_container_without_a_word_gets_one(contained: Any, tmp_path: Path) -> None:
+    started = contained("kill -KILL $$")
+    started.communicate(timeout=30)
+    assert started.returncode == 137
+    assert "train ended with code 137" in (tmp_path / "output/failure").read_text()
+
+
+def test_the_lines_fit_the_request() -> None:
+    lines = ENTRYPOINT.read_text().splitlines()
+    code = [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    assert len(code) <= 60
+    assert all(len(line) < 256 and not line.endswith("\\") and "<<" not in line for line in code)
+    assert not any(name in line for line in code for name in ("$@", "$*", "$1 ", "$0"))
