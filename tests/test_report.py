@@ -98,12 +98,15 @@ class Checked(HTMLParser):
         super().__init__()
         self.stack: list[str] = []
         self.addresses: list[str] = []
+        self.ids: list[str] = []
         self.words = ""
         self.feed(text)
         assert self.stack == []
+        assert len(set(self.ids)) == len(self.ids)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.addresses += [value or "" for key, value in attrs if key in ("src", "href")]
+        self.ids += [value or "" for key, value in attrs if key == "id"]
         if tag not in VOID_TAGS:
             self.stack.append(tag)
 
@@ -117,7 +120,7 @@ class Checked(HTMLParser):
 
 def text_of(folder: Path) -> tuple[Checked, dict[str, Any]]:
     text = page.report(folder, say=pytest.fail).read_text(encoding="utf-8")
-    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    data = re.search(r'<script type="application/json" id="chart-data">(.*?)</script>', text, re.DOTALL)
     assert data
     return Checked(text), json.loads(data[1])
 
@@ -162,7 +165,7 @@ def test_markup_in_a_run_stays_text(tmp_path: Path) -> None:
     checked, data = text_of(folder)
     assert data["clock"]["end"] == pytest.approx(57)
     assert checked.words.count(evil) >= 2
-    diff(folder, folder, tmp_path / "diff.html")
+    diff(folder, make(tmp_path / "plain"), tmp_path / "diff.html")
     assert Checked((tmp_path / "diff.html").read_text()).words.count(evil) >= 2
 
 
@@ -284,6 +287,32 @@ def test_heat_maps_hold_the_profile(tmp_path: Path) -> None:
     assert set(cores.cells[1, 2:55]) == {0}
     assert set(cores.cells[1, 64:110]) == {100}
     assert base64.b64decode(cores.encoded()) == cores.cells.tobytes()
+
+
+def test_the_gpus_of_several_hosts_are_in_one_map(tmp_path: Path) -> None:
+    folder = make(tmp_path / "run")
+    for node in ("algo-1", "algo-2", "algo-10"):
+        writer = Writer(folder / "profile", node)
+        for tick in range(50):
+            values = [
+                Value("gpu", "gpu0", f"GPU{kind}Utilization", value) for kind, value in (("", 40.0), ("Memory", 9.0))
+            ]
+            writer.write(BEGIN + tick, [*values, Value("cpu", "cpu0", "CPUUtilization", 7.0)])
+        writer.close()
+    run = load(folder)
+    use, memory, *cores = heat.read_maps(run, axis(run.events))
+    assert use.rows == memory.rows == ("1: gpu0", "2: gpu0", "10: gpu0")
+    assert (use.means(), memory.means()) == ([40.0] * 3, [9.0] * 3)
+    assert [found.title for found in cores] == ["Cores of algo-1", "Cores of algo-2", "Cores of algo-10"]
+
+
+def test_a_starved_stretch_of_a_fed_run_is_told(tmp_path: Path) -> None:
+    text = start()
+    for place in range(1, 101):
+        spans = {"wait": 0.5 if 40 < place <= 50 else 0.0, "forward": 1.0}
+        text += line("step", BEGIN + 2 * place, step=place, loss=1.0, spans=spans)
+    words = text_of(make(tmp_path / "run", text))[0].words
+    assert "waited for data 5 % of the time, but 31 % in the tenth of the run that ends with step 51" in words
 
 
 def test_a_large_profile_becomes_a_map_of_bounded_size(tmp_path: Path) -> None:

@@ -109,7 +109,8 @@ def _points(what: str, a: float | None, b: float | None, more: bool = True, digi
     change, better = "", 0
     if a is not None and b is not None:
         change = f"{100 * (b - a):+.{digits}f} points"
-        better = 0 if abs(b - a) < 5e-4 else 1 if (b > a) == more else -1
+        # A share of time moves by a point from one day to the next, a score does not.
+        better = 0 if abs(b - a) < (5e-4 if more else 1e-2) else 1 if (b > a) == more else -1
     return Row(what, percent(a, digits), percent(b, digits), change, better)
 
 
@@ -175,20 +176,28 @@ def sentences(found: Comparison) -> list[str]:
         row = next((row for row in found.stages if row.what == found.moved), None)
         if row is not None and step.better:
             said.append(f"Most of the difference is in: {row.what} ({row.a} in A, {row.b} in B).")
-    counts = [
-        (len(found.config), "settings"),
-        (len(found.environment), "facts of the environment"),
-        (len(found.data), "facts of the data"),
-    ]
-    differing = [f"{count} {what}" for count, what in counts if count]
+    counts = (
+        (len(found.config), "setting", ""),
+        (len(found.environment), "fact", " of the environment"),
+        (len(found.data), "fact", " of the data"),
+    )
+    differing = [f"{count} {what}{'s' * (count > 1)}{of}" for count, what, of in counts if count]
     said.append(f"They differ in {', '.join(differing)}." if differing else "Config, environment and data are equal.")
     return said
+
+
+def names(a: Run, b: Run) -> tuple[str, str]:
+    """Of both runs; of their folders where the names are the same."""
+    if a.name != b.name:
+        return a.name, b.name
+    return a.folder.absolute().name, b.folder.absolute().name
 
 
 def console(found: Comparison) -> str:
     """A short table: figures, stages, what differs, the classes that changed most."""
     lines = [*sentences(found), ""]
-    lines += _aligned(("", f"A {found.a.name}", f"B {found.b.name}", "B to A"), found.figures)
+    name_a, name_b = names(found.a, found.b)
+    lines += _aligned(("", f"A {name_a}", f"B {name_b}", "B to A"), found.figures)
     for title, rows in (
         ("stage times", found.stages), ("config", found.config), ("environment", found.environment),
         ("data", found.data), ("IoU by class", found.classes[:5]),

@@ -10,7 +10,7 @@ from typing import Any
 from segtrain import __version__
 from segtrain.observe.journal import say_on_stderr
 from segtrain.report import charts
-from segtrain.report.compare import Comparison, Row, compare, console, sentences
+from segtrain.report.compare import Comparison, Row, compare, console, names, sentences
 from segtrain.report.html import esc, page
 from segtrain.report.page import write
 from segtrain.report.run import Run, load, number
@@ -51,18 +51,20 @@ def render(found: Comparison) -> str:
         charts.lines("rate", "Images a second", _both(a, b, "steps", lambda e: number(e.get("images_per_s")))), "rate"
     )
     said = "".join(f"<p>{esc(sentence)}</p>" for sentence in sentences(found))
+    name_a, name_b = names(a, b)
+    tables = _rows("", found.figures) + (_rows("mean in a step", found.stages) if found.stages else "")
     sections = [
-        ("", "", f"<h1>{esc(a.name)} and {esc(b.name)}</h1>{_who(a, b)}"),
-        ("summary", "Summary", f'<div class="prose">{said}</div>{_rows("", found.figures)}'),
-        ("stages", "Time of a step", (_rows("phase", found.stages, "mean in a step") if found.stages else "") + rate),
-        ("learning", "Learning", learning),
-        ("classes", "Classes", _rows("class", found.classes, "IoU, best evaluation of each") if found.classes else ""),
+        ("", "", f"<h1>{esc(name_a)} and {esc(name_b)}</h1>{_who(a, b)}"),
+        ("summary", "Summary", f'<div class="prose">{said}</div><div class="side">{tables}</div>'),
         ("config", "Config", _facts(found.config, "config")),
         ("environment", "Environment", _facts(found.environment, "environment")),
         ("data", "Data", _facts(found.data, "data and protocol")),
+        ("learning", "Learning", learning),
+        ("speed", "Speed", rate),
+        ("classes", "Classes", _rows("class", found.classes, "IoU, best evaluation of each") if found.classes else ""),
     ]
     made = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-    return page(f"{a.name} and {b.name}: difference", sections, drawn, f"segtrain {__version__}, made {made}")
+    return page(f"{name_a} and {name_b}: difference", sections, drawn, f"segtrain {__version__}, made {made}")
 
 
 def _clock(found: Comparison, drawn: dict[str, Any]) -> None:
@@ -74,8 +76,11 @@ def _clock(found: Comparison, drawn: dict[str, Any]) -> None:
 def _both(
     a: Run, b: Run, events: str, value: Callable[[Any], float | None]
 ) -> list[tuple[str, str, Sequence[Any], Any]]:
-    names = (f"A {a.name}", f"B {b.name}")
-    return [(name, mark, getattr(run, events), value) for name, mark, run in zip(names, ("a", "b"), (a, b))]
+    name_a, name_b = names(a, b)
+    return [
+        (f"A {name_a}", "a", getattr(a, events), value),
+        (f"B {name_b}", "b", getattr(b, events), value),
+    ]
 
 
 def _who(a: Run, b: Run) -> str:

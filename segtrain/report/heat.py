@@ -16,6 +16,7 @@ from segtrain.report.run import Run
 from segtrain.report.timeline import Axis
 
 NONE = 255  # a cell without a reading; the others are half percents, 0 to 200
+GPUS = "GPUs"
 _CELLS = 300_000  # of one map: 400 kB in the page
 _COLUMNS = 1500
 
@@ -39,7 +40,7 @@ class Map:
 
 
 def read_maps(run: Run, time: Axis, say: Callable[[str], None] = say_on_stderr) -> list[Map]:
-    """One map of the GPUs of all hosts, where there are any, and one a host of its cores; empty without a profile."""
+    """Maps of the GPUs of all hosts and of their memory, and one a host of its cores; empty without a profile."""
     if not (run.folder / "profile").is_dir() or not time.parts:
         return []
     try:
@@ -52,27 +53,28 @@ def read_maps(run: Run, time: Axis, say: Callable[[str], None] = say_on_stderr) 
 def _groups(tracks: Mapping[Series, Track]) -> list[tuple[str, list[tuple[str, list[Track]]]]]:
     """Title and rows of each map; a row is the mean of its tracks."""
     nodes = sorted({series.node for series in tracks}, key=_natural)
+    several = len(nodes) > 1
     gpus: list[tuple[str, list[Track]]] = []
-    groups = []
+    memory_of_gpus: list[tuple[str, list[Track]]] = []
+    cores = []
     for node in nodes:
-        place = f"{node} " if len(nodes) > 1 else ""
         own = {series: track for series, track in tracks.items() if series.node == node}
+        rows: list[tuple[str, list[Track]]] = []
         for series in sorted(own, key=lambda series: _natural(series.name)):
-            if series.dimension in ("GPUUtilization", "GPUMemoryUtilization"):
-                what = " memory" if "Memory" in series.dimension else ""
-                gpus.append((f"{place}{series.name}{what}", [own[series]]))
-        rows = [
-            (series.name, [own[series]])
-            for series in sorted(own, key=lambda series: _natural(series.name))
-            if series.dimension == "CPUUtilization"
-        ]
+            # Short, for labels stand beside the map: the GPUs of all hosts are in one.
+            name = f"{node.removeprefix('algo-')}: {series.name}" if several else series.name
+            if series.dimension == "GPUUtilization":
+                gpus.append((name, [own[series]]))
+            elif series.dimension == "GPUMemoryUtilization":
+                memory_of_gpus.append((name, [own[series]]))
+            elif series.dimension == "CPUUtilization":
+                rows.append((series.name, [own[series]]))
         waits = [track for series, track in own.items() if series.dimension == "I/OWaitPercentage"]
         memory = [track for series, track in own.items() if series.name == "MemoryUsedPercent" and not series.dimension]
         rows += [("disk wait", waits)] if waits else []
         rows += [("memory", memory)] if memory else []
-        if rows:
-            groups.append((f"Cores of {node}" if len(nodes) > 1 else "Cores", rows))
-    return ([("GPUs", gpus)] if gpus else []) + groups
+        cores.append((f"Cores of {node}" if several else "Cores", rows))
+    return [group for group in [(GPUS, gpus), ("Memory of GPUs", memory_of_gpus), *cores] if group[1]]
 
 
 def _natural(text: str) -> list[tuple[int, str]]:

@@ -31,7 +31,7 @@ _SHELL = """<!doctype html>
 {body}
 </main>
 <footer>{footer}</footer>
-<script type="application/json" id="data">{data}</script>
+<script type="application/json" id="chart-data">{data}</script>
 <script>{library}</script>
 <script>{script}</script>
 </body>

@@ -33,6 +33,8 @@ class Speed:
     shares: dict[str, float]
     images_per_s: float | None  # median
     cores: float | None
+    worst_wait: float  # share of waiting in the worst tenth of the run, which ends with step ``worst_step``
+    worst_step: int
 
     @property
     def wait(self) -> float:
@@ -47,6 +49,7 @@ def speed(found: Sequence[Lap]) -> Speed | None:
         return None
     shares = {phase: sum(lap.spans.get(phase, 0.0) for lap in kept) / seconds for phase in phases(kept)}
     rates = [rate for lap in kept if (rate := number(lap.event.get("images_per_s"))) is not None]
+    worst = _worst_wait(kept)
     return Speed(
         steps=sum(lap.steps for lap in kept),
         seconds=seconds,
@@ -54,7 +57,19 @@ def speed(found: Sequence[Lap]) -> Speed | None:
         shares=shares,
         images_per_s=statistics.median(rates) if rates else None,
         cores=_cores(found),
+        worst_wait=worst[0],
+        worst_step=worst[1],
     )
+
+
+def _worst_wait(kept: Sequence[Lap]) -> tuple[float, int]:
+    size = -(-len(kept) // 10)
+    tenths = [kept[place : place + size] for place in range(0, len(kept), size)]
+    shares = []
+    for tenth in tenths:
+        seconds = sum(lap.seconds for lap in tenth)
+        shares.append((sum(lap.spans.get("wait", 0.0) for lap in tenth) / (seconds or 1.0), tenth[-1].step))
+    return max(shares)
 
 
 def _cores(found: Sequence[Lap]) -> float | None:
@@ -92,7 +107,7 @@ def quantiles(values: Sequence[float], *wanted: float) -> list[float]:
 
 
 def histogram(values: Sequence[float], bins: int = 40) -> tuple[list[float], list[int]]:
-    """Left edges and counts of equal bins, from the least value to the 99th percentile; the last has what lies above."""
+    """Left edges and counts of equal bins, from the least value to the 99th percentile; the last has the rest."""
     low, high = min(values), quantiles(values, 0.99)[0]
     bins = max(1, min(bins, len(values) // 2))
     width = (high - low) / bins or max(abs(low) * 0.01, 1e-9)

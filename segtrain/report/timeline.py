@@ -104,7 +104,11 @@ def pauses(events: Sequence[Event], found: Sequence[Lap]) -> list[Pause]:
     for place, event in enumerate(events):
         seconds = number(event.get("seconds"))
         if event["event"] in (EVAL, CHECKPOINT) and seconds:
-            kept.append(Pause(event["event"], event["ts"] - seconds, _until(event, events[place + 1 :], found)))
+            begin = event["ts"] - seconds
+            before = events[place - 1] if place else event
+            if event["event"] == EVAL and before["event"] == "step" and before.get("step") == event.get("step"):
+                begin = min(begin, before["ts"])  # weights are averaged first
+            kept.append(Pause(event["event"], begin, _until(event, events[place + 1 :], found)))
         elif event["event"] == "run_start":
             begins = [lap.begin for lap in found if lap.first and lap.begin >= event["ts"]]
             if begins:

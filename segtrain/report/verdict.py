@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from segtrain.observe.console import duration
-from segtrain.report.heat import Map
+from segtrain.report.heat import GPUS, Map
 from segtrain.report.html import esc, percent, short_seconds
 from segtrain.report.run import Run, number
 from segtrain.report.speed import Speed, words
@@ -91,6 +91,11 @@ def _waiting(pace: Speed) -> str:
             f"The loop waited for data {percent(pace.wait, 0)} of the time: the input held the run back "
             "(segtrain bench data says what bounds it)."
         )
+    if pace.worst_wait >= STARVED:
+        return (
+            f"The loop waited for data {percent(pace.wait, 0)} of the time, but {percent(pace.worst_wait, 0)} in the tenth "
+            f"of the run that ends with step {pace.worst_step}: something slowed the input down there."
+        )
     if pace.wait < _IN_TIME:
         return "The data came in time."
     return f"The loop waited for data {percent(pace.wait, 0)} of the time: little can be won there."
@@ -114,7 +119,7 @@ def _pauses(parts: list[Piece]) -> str:
 def _cores(pace: Speed, maps: list[Map]) -> str:
     if pace.cores is None:
         return ""
-    text = f"All ranks together kept {pace.cores:.1f} cores busy"
+    text = f"All ranks together kept {pace.cores:.2g} cores busy"
     rows = [
         (name, mean)
         for found in maps
@@ -130,13 +135,7 @@ def _cores(pace: Speed, maps: list[Map]) -> str:
         # The profile also covers start-up and evaluation: a small difference says nothing.
         if foreign > max(0.5, 0.25 * len(rows)):
             others = f" Other programs used about {foreign:.1f} cores meanwhile: they made this run slower."
-    gpus = [
-        mean
-        for found in maps
-        if found.title == "GPUs"
-        for name, mean in zip(found.rows, found.means())
-        if mean is not None and not name.endswith("memory")
-    ]
+    gpus = [mean for found in maps if found.title == GPUS for mean in found.means() if mean is not None]
     if gpus:
         text += f" and {len(gpus)} GPU{'s' * (len(gpus) > 1)} at {sum(gpus) / len(gpus):.0f} %"
     return text + "." + others
@@ -160,9 +159,9 @@ def tiles(run: Run, pace: Speed | None) -> list[tuple[str, str, str]]:
             ("waiting for data", percent(pace.wait), "of the time of steps"),
         ]
         if pace.cores is not None:
-            found.append(("CPU use", f"{pace.cores:.2f}", "cores busy, all ranks"))
+            found.append(("CPU use", f"{pace.cores:.3g}", "cores busy, all ranks"))
     if run.row["time"] is not None:
-        remark = "" if run.row["cpu_s"] is None else f"{run.row['cpu_s']:,.0f} CPU-s of training"
+        remark = "" if run.row["cpu_s"] is None else f"{run.row['cpu_s']:,.0f} CPU-s"
         found.append(("time", duration(run.row["time"]), remark))
     return found
 

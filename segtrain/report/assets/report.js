@@ -1,7 +1,7 @@
 // How do the charts of a page look and move? Data comes from the JSON beside it; charts over time and over steps zoom together.
 (() => {
   "use strict";
-  const data = JSON.parse(document.getElementById("data").textContent);
+  const data = JSON.parse(document.getElementById("chart-data").textContent);
   const clock = data.clock || {t: [], step: [], end: 0};
   const root = document.documentElement;
   const drawn = [];  // {plot, chart, holder}
@@ -83,7 +83,7 @@
       x.values = (plot, marks) => marks.map(mark => mark.toLocaleString("en") + (chart.axis === "value" ? " " + chart.unit : ""));
       x.space = 70;
     }
-    const y = {...common(), size: 64, values: (plot, marks) => marks.map(mark => mark == null ? "" : figures(mark) + (chart.unit && chart.type !== "bars" ? " " + chart.unit : ""))};
+    const y = {...common(), size: 68, values: (plot, marks) => marks.map(mark => mark == null ? "" : figures(mark) + (chart.unit && chart.type !== "bars" ? " " + chart.unit : ""))};
     if (chart.log) y.splits = (plot, k, low, high) => {
       const powers = Array.from({length: 40}, (_, k) => 10 ** (k - 20));
       return powers.flatMap(power => [1, 2, 5].map(n => +(n * power).toPrecision(3))).filter(mark => mark >= low && mark <= high);
@@ -103,34 +103,37 @@
     return ramp[low].map((c, k) => Math.round(c + (place - low) * (ramp[low + 1][k] - c)));
   }
 
-  function heatCells(chart) {
-    const bytes = Uint8Array.from(atob(chart.cells), c => c.charCodeAt(0));
-    const canvas = document.createElement("canvas");
-    canvas.width = chart.columns;
-    canvas.height = chart.rows.length;
-    const image = new ImageData(canvas.width, canvas.height);
-    bytes.forEach((value, k) => {
-      if (value <= 200) image.data.set([...viridis(value / 200), 255], 4 * k);
-    });
-    canvas.getContext("2d").putImageData(image, 0, 0);
-    return {bytes, canvas};
+  // Means of the columns under each pixel: zoomed out, a mean says more than one column picked out of many.
+  function heatPixels(chart, bytes, from, to, pixels) {
+    const rows = chart.rows.length, image = new ImageData(pixels, rows);
+    for (let x = 0; x < pixels; x++) {
+      const first = Math.floor((from + (to - from) * x / pixels) / chart.width), last = Math.floor((from + (to - from) * (x + 1) / pixels) / chart.width);
+      for (let row = 0; row < rows; row++) {
+        let sum = 0, count = 0;
+        for (let k = Math.max(0, first); k < Math.max(first + 1, last) && k < chart.columns; k++) {
+          const value = bytes[row * chart.columns + k];
+          if (value <= 200) { sum += value; count++; }
+        }
+        if (count) image.data.set([...viridis(sum / count / 200), 255], 4 * (row * pixels + x));
+      }
+    }
+    return image;
   }
 
-  function drawHeat(chart, cells) {
+  function drawHeat(chart, bytes) {
+    const canvas = document.createElement("canvas");
     return plot => {
-      const {ctx, bbox} = plot, {min, max} = plot.scales.x;
-      const left = plot.valToPos(0, "x", true), right = plot.valToPos(chart.columns * chart.width, "x", true);
+      const {ctx, bbox} = plot, {min, max} = plot.scales.x, rows = chart.rows.length, height = bbox.height / rows;
+      canvas.width = Math.round(bbox.width);
+      canvas.height = rows;
+      canvas.getContext("2d").putImageData(heatPixels(chart, bytes, min, max, canvas.width), 0, 0);
       ctx.save();
-      ctx.beginPath();
-      ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
-      ctx.clip();
       ctx.fillStyle = colour("none");
       ctx.fillRect(bbox.left, bbox.top, bbox.width, bbox.height);
-      ctx.imageSmoothingEnabled = chart.columns * chart.width / (max - min) * bbox.width < chart.columns;
-      ctx.drawImage(cells.canvas, left, bbox.top, right - left, bbox.height);
-      const row = bbox.height / chart.rows.length;
+      ctx.imageSmoothingEnabled = false;
+      ctx.drawImage(canvas, bbox.left, bbox.top, bbox.width, bbox.height);
       ctx.fillStyle = colour("paper");
-      if (row >= 10 * devicePixelRatio) for (let k = 1; k < chart.rows.length; k++) ctx.fillRect(bbox.left, Math.round(bbox.top + k * row) - 1, bbox.width, 1);
+      if (height >= 10 * devicePixelRatio) for (let k = 1; k < rows; k++) ctx.fillRect(bbox.left, Math.round(bbox.top + k * height) - 1, bbox.width, 1);
       ctx.restore();
     };
   }
@@ -222,8 +225,8 @@
     if (!holder) return;
     const time = chart.axis !== "value" && !chart.free;
     const hooks = {};
-    let cells = null;
-    if (chart.type === "heat") { cells = heatCells(chart); hooks.draw = [drawHeat(chart, cells)]; }
+    const cells = chart.type === "heat" ? Uint8Array.from(atob(chart.cells), c => c.charCodeAt(0)) : null;
+    if (cells) hooks.draw = [drawHeat(chart, cells)];
     if (chart.type === "stack") hooks.drawAxes = [drawStack(chart)];
     if (chart.marks) hooks.draw = [drawMarks(chart)];
     if (time) hooks.setSelect = [plot => {
@@ -233,7 +236,7 @@
       zoom(chart.axis === "time" ? ends : ends.map(timeAt));
     }];
     const options = {
-      width: holder.clientWidth, height: chart.height, padding: [8, 14, 0, 0], hooks,
+      width: holder.clientWidth, height: chart.height, padding: [8, 26, 0, 0], hooks,
       legend: {show: chart.type !== "heat" && chart.type !== "bars", markers: {width: 0, fill: (plot, k) => plot.series[k]._fill?.() ?? plot.series[k].stroke?.() ?? "transparent"}},
       scales: {x: {time: false, range: () => shown(chart)}, y: scaleY(chart)},
       axes: axes(chart), series: seriesOf(chart),
@@ -262,7 +265,7 @@
       if (left == null || left < 0) { at.textContent = usual; return; }
       const seconds = plot.posToVal(left, "x"), column = clamp(Math.floor(seconds / chart.width), 0, chart.columns - 1);
       const row = clamp(Math.floor(top / (plot.bbox.height / devicePixelRatio) * chart.rows.length), 0, chart.rows.length - 1);
-      const value = cells.bytes[row * chart.columns + column];
+      const value = cells[row * chart.columns + column];
       at.textContent = `${duration(seconds)}, step ${Math.max(0, Math.round(stepAt(seconds)))}: ${chart.rows[row]} ${value > 200 ? "no reading" : value / 2 + " %"}`;
     }];
   }
