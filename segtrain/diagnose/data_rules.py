@@ -1,0 +1,200 @@
+"""Why does the loop wait for its samples? The one cause that bounds making them, from what a sample costs and who makes it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from segtrain.diagnose.figures import Figures, Rank, Samples
+from segtrain.diagnose.model import Stages, idle, stages_of, workers_needed
+from segtrain.diagnose.verdict import Verdict
+
+STARVED = 0.10  # share of the time that may be waited for
+MOSTLY = 0.5
+IDLE = 0.75  # of a sample's time: no crowd on the cores explains that much
+SLACK = 0.6  # of the workers' time: below it they are not what the loop waits for
+ROOM = 0.75  # of a core
+MOST_WAITING = 64  # workers of a rank that only wait
+STREAM = 20e6  # bytes a second that any storage gives to one reader
+
+
+def data_verdicts(figures: Figures) -> list[Verdict]:
+    """At most two, the first one bounds. None where the loop does not wait, or nothing is known of its samples."""
+    rank = figures.hungriest
+    if figures.mean("wait") <= STARVED or rank.samples is None:
+        return []
+    now, samples, wait = stages_of(rank, figures.crowded), rank.samples, figures.mean("wait")
+    if not samples.workers:
+        return [_in_the_loop(now, rank, wait)]
+    busy = samples.made * samples.wall / (samples.workers * rank.step)
+    if busy < SLACK:
+        return [_on_the_way(rank, wait, busy)]
+    waiting = idle(rank, figures.crowded) / samples.wall
+    if samples.largest == "read" and samples.stages["read"] > MOSTLY * samples.wall:
+        return [_storage(now, rank, wait)]
+    if waiting > IDLE:
+        return [_stage_that_waits(now, rank, wait, waiting)]
+    if samples.cpu > 1.3 * samples.wall:
+        return [_own_threads(rank, wait), _stage(figures, now, rank, wait)]
+    if samples.workers + rank.computed / rank.step + ROOM <= rank.cores:
+        return [_too_few(now, rank, wait), _stage(figures, now, rank, wait)]
+    return [_stage(figures, now, rank, wait)]
+
+
+def _gain(rank: Rank, cured: Stages) -> float:
+    return max(1.0, rank.step / max(cured.step, 1e-9))
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:.3g} ms"
+
+
+def _costs(samples: Samples) -> str:
+    parts = [f"{stage} {_ms(s)}" for stage, s in samples.stages.items() if s > 0.005 * samples.wall]
+    return f"a sample takes {_ms(samples.wall)} ({', '.join(parts)}; {_ms(samples.cpu)} of CPU)"
+
+
+def _crew(samples: Samples) -> str:
+    kind = {"thread": "thread", "process": "process"}.get(samples.kind, samples.kind)
+    many = {"thread": "threads", "process": "processes"}.get(samples.kind, samples.kind)
+    return f"{samples.workers:.3g} {kind if round(samples.workers) == 1 else many}"
+
+
+def _in_the_loop(now: Stages, rank: Rank, wait: float) -> Verdict:
+    enough = workers_needed(replace(now, workers=1), max(1, int(rank.cores)))
+    return Verdict(
+        "main-thread",
+        wait,
+        f"samples are made in the loop (data.workers=0), {wait:.0%} of the time: {_costs(rank.samples)}",  # type: ignore[arg-type]
+        f"data.workers={enough}",
+        _gain(rank, replace(now, workers=enough)),
+        "high",
+    )
+
+
+def _on_the_way(rank: Rank, wait: float, busy: float) -> Verdict:
+    samples = rank.samples
+    assert samples is not None
+    shared = samples.kind == "process"
+    return Verdict(
+        "shm" if shared else "main-thread",
+        wait,
+        f"the loop waits {wait:.0%} of the time, but its {_crew(samples)} work only {busy:.0%} of theirs: samples are late on their "
+        + ("way through shared memory" if shared else "way to the loop"),
+        "data.worker_kind=thread" if shared else "data.prefetch=16",
+        1 / (1 - wait),
+        "low",
+    )
+
+
+def _storage(now: Stages, rank: Rank, wait: float) -> Verdict:
+    samples = rank.samples
+    assert samples is not None
+    read, rate = samples.stages["read"], samples.bytes / samples.stages["read"]
+    grows, sure = samples.by_size, "high"
+    if grows is None:  # all reads are of one size: what would the slowest of usual storages have taken for the bytes?
+        grows, sure = min(1.0, samples.bytes / STREAM / read), "low"
+    total = samples.bytes * samples.made / rank.step
+    if (
+        grows * max(1.0, samples.workers) ** 0.5 > MOSTLY
+    ):  # readers that queue for the bytes all wait, whatever their own size
+        kept = replace(now, wall=now.wall - read)
+        return Verdict(
+            "storage-bandwidth",
+            wait,
+            f"reading takes {_ms(read)} of the {_ms(samples.wall)} of a sample and grows with its size ({grows:.0%} of it): "
+            f"{total / 1e6:.3g} MB/s are all that comes ({samples.bytes / 1e3:.3g} kB a sample)",
+            "data.cache=ram where the images fit, or files nearer and smaller: segtrain data pack",
+            _gain(rank, kept),
+            sure,
+        )
+    enough = workers_needed(now, MOST_WAITING)
+    return Verdict(
+        "storage-latency",
+        wait,
+        f"reading takes {_ms(read)} of the {_ms(samples.wall)} of a sample, whatever its size ({samples.bytes / 1e3:.3g} kB at "
+        f"{rate / 1e6:.3g} MB/s): {_crew(samples)} wait for storage to answer",
+        f"data.workers={enough}",
+        _gain(rank, replace(now, workers=enough)),
+        sure,
+    )
+
+
+def _named(samples: Samples) -> str:
+    rest = {stage: s for stage, s in samples.stages.items() if stage != "read"}
+    largest = max(rest, key=lambda stage: rest[stage])
+    if largest == "assemble":
+        return "shm" if samples.kind == "process" else "main-thread"
+    return {"decode": "decode", "augment": "augmentation"}[largest]
+
+
+def _stage_that_waits(now: Stages, rank: Rank, wait: float, waiting: float) -> Verdict:
+    samples = rank.samples
+    assert samples is not None
+    enough = workers_needed(now, MOST_WAITING)
+    if samples.kind == "thread" and samples.workers >= 2 and samples.workers * samples.cpu / samples.wall > 0.7:
+        cure, then = "data.worker_kind=process", replace(now, wall=samples.cpu)  # about one core, whatever the threads
+        why = "threads wait for each other (Python's lock)"
+    else:
+        cure, then, why = f"data.workers={enough}", replace(now, workers=enough), "it waits for something"
+    return Verdict(
+        _named(samples),
+        wait,
+        f"{_costs(samples)}: {waiting:.0%} of that no core works, {why}",
+        cure,
+        _gain(rank, then),
+        "medium",
+    )
+
+
+def _too_few(now: Stages, rank: Rank, wait: float) -> Verdict:
+    samples = rank.samples
+    assert samples is not None
+    enough = max(int(samples.workers) + 1, workers_needed(now, max(1, int(rank.cores))))
+    return Verdict(
+        "too-few-workers",
+        wait,
+        f"{_crew(samples)} work all the time and use, with the loop, {samples.workers + rank.computed / rank.step:.2g} of {rank.cores:.3g} "
+        f"cores: {_costs(samples)}",
+        f"data.workers={enough}",
+        _gain(rank, replace(now, workers=enough)),
+        "high",
+    )
+
+
+def _own_threads(rank: Rank, wait: float) -> Verdict:
+    samples = rank.samples
+    assert samples is not None
+    return Verdict(
+        "too-many-threads",
+        wait,
+        f"each worker keeps {samples.cpu / samples.wall:.2g} cores busy: a library in the transforms starts threads of its own, and "
+        f"{_crew(samples)} of each rank share {rank.cores:.3g} cores",
+        "one thread in each worker: OMP_NUM_THREADS=1, and cv2.setNumThreads(1) in the transforms",
+        1.0,
+        "medium",
+    )
+
+
+def _stage(figures: Figures, now: Stages, rank: Rank, wait: float) -> Verdict:
+    samples = rank.samples
+    assert samples is not None
+    cause = _named(samples)
+    part = samples.stages["augment" if cause == "augmentation" else cause if cause == "decode" else "assemble"]
+    left = max(0.0, 1 - part / samples.wall)
+    setting = figures.evidence.setting
+    cures = {
+        "decode": "data.cache=ram where the images fit"
+        if setting("data.cache", "off") == "off" and setting("data.worker_kind") != "process"
+        else "segtrain data pack (smaller files, restart markers)",
+        "augmentation": "cheaper data.transforms" if setting("data.transforms") else "data.jitter_p=0.5 data.rotate=0",
+        "shm": "data.worker_kind=thread",
+        "main-thread": "data.workers=auto",
+    }
+    return Verdict(
+        cause,
+        wait * part / samples.wall,
+        f"{_costs(samples)}; {_crew(samples)} and the loop have {rank.cores:.3g} cores for themselves",
+        cures[cause],
+        _gain(rank, replace(now, wall=now.wall * left, cpu=now.cpu * left)),
+        "medium",
+    )

@@ -1,0 +1,120 @@
+"""What has a run left that tells why it is slow? Its spans, journal, system profile and settings, read from its folder.
+
+The folder may be a copy of a SageMaker job's output: then spans and journal lie in one part of it, the profile in another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from segtrain.errors import DataError
+from segtrain.observe import journal
+from segtrain.observe.profile_format import Series, Track, read_profile
+from segtrain.observe.spans import FOLDER, Records, read_spans
+
+
+@dataclass(frozen=True)
+class Host:
+    """Means over the time that is looked at, of one host. Shares are fractions."""
+
+    node: str
+    cores: int
+    busy: float  # cores, of all programs
+    iowait: float  # share of all cores
+    memory: float  # share in use, most
+    swap_bytes_s: float  # in and out
+    gpu: float | None = None  # share of the time with a kernel, mean over GPUs
+
+
+@dataclass(frozen=True)
+class Evidence:
+    ranks: tuple[Records, ...]
+    events: tuple[Mapping[str, Any], ...] = ()
+    hosts: tuple[Host, ...] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    def setting(self, key: str, default: Any = None) -> Any:
+        """``section.key`` of the run's config.yaml."""
+        value: Any = self.config
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return default if value is None else value
+
+
+def gather(run: Path, say: Callable[[str], None] = journal.say_on_stderr) -> Evidence:
+    """Raises DataError where there are no spans."""
+    folder = _home(Path(run))
+    ranks = tuple(read_spans(folder))
+    events: list[dict[str, Any]] = []
+    if (folder / journal.FILE).is_file():
+        events = journal.read_journal(folder, say)
+    times = [(w["ts"], w["ts"] + w["seconds"]) for records in ranks for w in records.windows]
+    hosts: tuple[Host, ...] = ()
+    if times:
+        hosts = hosts_of(_profile(Path(run), min(t[0] for t in times), max(t[1] for t in times), say))
+    return Evidence(ranks, tuple(events), hosts, _config(folder))
+
+
+def _home(run: Path) -> Path:
+    """Where the spans lie: the folder itself, or the one place below it that has some."""
+    if (run / FOLDER).is_dir() or not run.is_dir():
+        return run
+    found = sorted({path.parent.parent for path in run.rglob(f"{FOLDER}/rank-*.jsonl")})
+    if len(found) > 1:
+        raise DataError(f"{run} holds {len(found)} runs: name one, such as {found[0]}")
+    return found[0] if found else run
+
+
+def _config(folder: Path) -> Mapping[str, Any]:
+    try:
+        content = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _profile(run: Path, start: float, end: float, say: Callable[[str], None]) -> dict[Series, Track]:
+    try:
+        return read_profile(run, start, end, say=say)
+    except DataError:  # log.profile_ms=0
+        return {}
+
+
+def hosts_of(tracks: Mapping[Series, Track]) -> tuple[Host, ...]:
+    """One for each node of a profile, in the order of their names."""
+    found = []
+    for node in sorted({series.node for series in tracks}):
+        mine = {series: track for series, track in tracks.items() if series.node == node}
+        used = _each(mine, "cpu", "CPUUtilization")
+        gpus = _each(mine, "gpu", "GPUUtilization")
+        swapped = [
+            _mean(track)
+            for series, track in mine.items()
+            if series.name in ("SwapInBytesPerSecond", "SwapOutBytesPerSecond")
+        ]
+        memory = [max(track.values) for series, track in mine.items() if series.name == "MemoryUsedPercent"]
+        found.append(
+            Host(
+                node=node,
+                cores=len(used),
+                busy=sum(used) / 100,
+                iowait=sum(_each(mine, "cpu", "I/OWaitPercentage")) / 100 / max(1, len(used)),
+                memory=max(memory, default=0.0) / 100,
+                swap_bytes_s=sum(swapped),
+                gpu=sum(gpus) / len(gpus) / 100 if gpus else None,
+            )
+        )
+    return tuple(found)
+
+
+def _each(tracks: Mapping[Series, Track], kind: str, dimension: str) -> list[float]:
+    return [_mean(track) for series, track in tracks.items() if (series.type, series.dimension) == (kind, dimension)]
+
+
+def _mean(track: Track) -> float:
+    return sum(track.values) / len(track.values)

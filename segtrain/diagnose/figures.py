@@ -1,0 +1,197 @@
+"""What did a mean step of each rank take, and what did its samples cost? Figures of the windows that show the steady run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from segtrain.diagnose.evidence import Evidence, Host
+from segtrain.observe.spans import Records
+
+STAGES = ("read", "decode", "augment", "assemble")
+AT_THE_END = ("eval", "checkpoint")  # what every run does once it is done, however seldom otherwise
+TOGETHER = ("sync", "gradient_sync")  # where a rank waits for others
+BESIDE = ("log", "eval", "checkpoint")  # no part of a step
+CROWDED = 0.9  # of all cores
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What the workers of one rank did: seconds and bytes are those of a mean sample."""
+
+    workers: float
+    kind: str
+    made: float  # samples a step
+    stages: Mapping[str, float]  # wall
+    cpu: float
+    bytes: float
+    by_size: float | None = None  # share of the reading that grows with the bytes read; None: not known
+
+    @property
+    def wall(self) -> float:
+        return sum(self.stages.values())
+
+    @property
+    def largest(self) -> str:
+        return max(self.stages, key=lambda stage: self.stages[stage])
+
+
+@dataclass(frozen=True)
+class Rank:
+    """Seconds are those of a mean step; ``phases`` add up to ``step``."""
+
+    rank: int
+    host: str
+    device: str
+    cores: float  # its share of the host's
+    host_cores: int
+    ranks_here: int
+    world: int
+    threads: int
+    images: float
+    bytes_gradient: int
+    steps: int
+    phases: Mapping[str, float]
+    cpu: float  # of the process
+    slowest: float
+    fastest: float  # of the windows' means
+    samples: Samples | None = None
+
+    @property
+    def step(self) -> float:
+        return sum(self.phases.values())
+
+    @property
+    def own(self) -> float:
+        """What it does by itself in a step: no waiting for others, nothing that only one rank does now and then."""
+        return sum(s for phase, s in self.phases.items() if phase not in TOGETHER and phase not in BESIDE)
+
+    @property
+    def computed(self) -> float:
+        """CPU seconds without those of making samples."""
+        inside = self.samples is not None and self.samples.kind == "thread"
+        return max(0.0, self.cpu - (self.samples.cpu * self.samples.made if inside and self.samples else 0.0))
+
+    def share(self, *phases: str) -> float:
+        return sum(self.phases.get(phase, 0.0) for phase in phases) / self.step
+
+
+@dataclass(frozen=True)
+class Figures:
+    ranks: tuple[Rank, ...]
+    hosts: tuple[Host, ...]
+    evidence: Evidence = field(repr=False)
+    steady: bool = True  # false: all that there is includes the start
+
+    def mean(self, *phases: str) -> float:
+        return sum(rank.share(*phases) for rank in self.ranks) / len(self.ranks)
+
+    def least(self, *phases: str) -> float:
+        return min(rank.share(*phases) for rank in self.ranks)
+
+    def most(self, *phases: str) -> float:
+        return max(rank.share(*phases) for rank in self.ranks)
+
+    @property
+    def step(self) -> float:
+        return sum(rank.step for rank in self.ranks) / len(self.ranks)
+
+    @property
+    def on_gpu(self) -> bool:
+        return any(rank.device.startswith("cuda") for rank in self.ranks)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether no core of the hosts had time left, whoever took it: then a thread that does not run may wait for a core."""
+        return bool(self.hosts) and sum(h.busy for h in self.hosts) > CROWDED * sum(h.cores for h in self.hosts)
+
+    @property
+    def hungriest(self) -> Rank:
+        """The rank that waits most for its samples."""
+        return max(self.ranks, key=lambda rank: rank.share("wait"))
+
+
+def figures(evidence: Evidence) -> Figures | None:
+    """None where no rank has a window yet."""
+    steady = all(_steady(records) for records in evidence.ranks)
+    ranks = tuple(
+        rank for records in evidence.ranks if (rank := _rank(records, _steady(records) or records.windows)) is not None
+    )
+    return Figures(ranks, evidence.hosts, evidence, steady) if ranks else None
+
+
+def _steady(records: Records) -> tuple[dict[str, Any], ...]:
+    """Without the first window of each process: memory, threads and kernels are made ready in it."""
+    first = {begin.get("ts") for begin in records.begins}
+    return tuple(window for window in records.windows if window["ts"] not in first)
+
+
+def _rank(records: Records, windows: Iterable[Mapping[str, Any]]) -> Rank | None:
+    windows = [_without_the_end(w, records) for w in windows if w["last"] >= w["first"]]
+    steps = sum(w["last"] - w["first"] + 1 for w in windows)
+    seconds = sum(sum(w["phases"].values()) for w in windows)
+    if not steps or seconds <= 0:
+        return None
+    begin = records.begins[-1] if records.begins else {}
+    here, cores = max(1, begin.get("local_world_size", 1)), max(1, begin.get("cores", 1))
+    phases: dict[str, float] = {}
+    for window in windows:
+        for phase, spent in window["phases"].items():
+            phases[phase] = phases.get(phase, 0.0) + spent / steps
+    return Rank(
+        rank=records.rank,
+        host=str(begin.get("host", "")),
+        device=str(begin.get("device", "cpu")),
+        cores=cores / here,
+        host_cores=cores,
+        ranks_here=here,
+        world=max(1, begin.get("world_size", 1)),
+        threads=windows[-1].get("threads", 1),
+        images=sum(w.get("images", 0) for w in windows) / steps,
+        bytes_gradient=begin.get("bytes_gradient", 0),
+        steps=steps,
+        phases=phases,
+        cpu=sum(w.get("cpu_s", 0.0) for w in windows) / steps,
+        slowest=max(w.get("slowest_ms", 0.0) for w in windows) / 1000,
+        fastest=min(sum(w["phases"].values()) / (w["last"] - w["first"] + 1) for w in windows),
+        samples=_samples([w["workers"] for w in windows if isinstance(w.get("workers"), dict)], steps),
+    )
+
+
+def _without_the_end(window: Mapping[str, Any], records: Records) -> dict[str, Any]:
+    if window is not records.windows[-1]:
+        return dict(window)
+    return {**window, "phases": {phase: s for phase, s in window["phases"].items() if phase not in AT_THE_END}}
+
+
+def _samples(work: list[Mapping[str, Any]], steps: int) -> Samples | None:
+    made = sum(w.get("samples", 0) for w in work)
+    if not made:
+        return None
+    stages = {stage: sum(w.get("seconds", {}).get(stage, 0.0) for w in work) / made for stage in STAGES}
+    if not sum(stages.values()):
+        return None
+    return Samples(
+        workers=sum(w.get("count", 0) for w in work) / len(work),
+        kind=str(work[-1].get("kind", "thread")),
+        made=made / steps,
+        stages=stages,
+        cpu=sum(w.get("cpu_s", 0.0) for w in work) / made,
+        bytes=sum(w.get("bytes", 0) for w in work) / made,
+        by_size=_by_size([w["reads"] for w in work if isinstance(w.get("reads"), dict)]),
+    )
+
+
+def _by_size(reads: list[Mapping[str, float]]) -> float | None:
+    """Share of reading that grows with size: the slope of a line through (bytes, seconds) of every read, from sums over them.
+
+    Masks are much smaller than images, which gives the line its lever. None where all reads are about of one size.
+    """
+    n, b, t, bb, bt = (
+        sum(r.get(key, 0.0) for r in reads) for key in ("count", "bytes", "seconds", "bytes2", "bytes_s")
+    )
+    if n < 8 or not t or bb * n < 1.1 * b * b:
+        return None
+    slope = (n * bt - b * t) / (n * bb - b * b)
+    return min(1.0, max(0.0, slope * b / t))

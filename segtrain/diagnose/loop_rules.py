@@ -1,0 +1,224 @@
+"""What holds the loop up beside its data? Pauses, work in its own thread, copies, threads, memory, steps that are too small."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from segtrain.diagnose.figures import Figures, Rank
+from segtrain.diagnose.verdict import Verdict
+
+PAUSES = {"log": 0.05, "checkpoint": 0.05, "eval": 0.20}  # shares of the time that may go there
+TO = 0.02  # share that is left of a pause by its cure
+LOOP = 0.10  # share of a step that the loop's own thread may take
+COPIES = 0.10
+FIXED = 0.30  # share of a step that does not grow with its batch
+FEW = 4  # images of a rank's step: above it a batch is not small
+LAUNCHES = 0.6  # share of the time below which a GPU that waits for no data gets too little at once
+THREADS = 1.5  # threads for each core
+SWAP = 1e6  # bytes a second
+FULL = 0.97  # of the memory
+
+
+def pauses(figures: Figures) -> list[Verdict]:
+    return [v for v in (_logging(figures), _checkpoint(figures), _evaluation(figures)) if v is not None]
+
+
+def _factor(share: float) -> int:
+    """How many times rarer a pause must come to take only ``TO`` of the time: 2, 5, 10, 20, 50, ..."""
+    wanted = share / (1 - share) / TO * (1 - TO)
+    return next(step * 10**power for power in range(9) for step in (1, 2, 5) if step * 10**power >= wanted)
+
+
+def _rarer(share: float, factor: float) -> float:
+    return 1 / (1 - share + share / factor)
+
+
+def _logging(figures: Figures) -> Verdict | None:
+    share = figures.most("log")
+    if share <= PAUSES["log"]:
+        return None
+    every = int(figures.evidence.setting("log.every", 10))
+    factor = _factor(share)
+    each = share * figures.step * every
+    return Verdict(
+        "logging",
+        share,
+        f"{share:.0%} of the time: a log line takes {1000 * each:.3g} ms, every {every} steps of {1000 * figures.step:.3g} ms",
+        f"log.every={every * factor}",
+        _rarer(share, factor),
+        "high",
+    )
+
+
+def _checkpoint(figures: Figures) -> Verdict | None:
+    share = figures.most("checkpoint")
+    if share <= PAUSES["checkpoint"]:
+        return None
+    every = str(figures.evidence.setting("checkpoint.every", "1ep"))
+    count = len([e for e in figures.evidence.events if e.get("event") == "checkpoint"])
+    factor = _factor(share)
+    cure = f"checkpoint.every={_longer(every, factor)}"
+    if figures.evidence.setting("checkpoint.background", True) is False:
+        cure += " checkpoint.background=true"
+    return Verdict(
+        "checkpoint",
+        share,
+        f"{share:.0%} of the time: the loop stands still for {count} checkpoints (checkpoint.every={every})",
+        cure,
+        _rarer(share, factor),
+        "high",
+    )
+
+
+def _evaluation(figures: Figures) -> Verdict | None:
+    share = figures.mean("eval")
+    if share <= PAUSES["eval"]:
+        return None
+    every = str(figures.evidence.setting("eval.every", "1ep"))
+    seconds = [e["seconds"] for e in figures.evidence.events if e.get("event") == "eval" and "seconds" in e]
+    each = f", {sum(seconds) / len(seconds):.2g} s each" if seconds else ""
+    factor = _factor(share)
+    return Verdict(
+        "evaluation",
+        share,
+        f"{share:.0%} of the time goes to {len(seconds)} evaluations{each} (eval.every={every})",
+        f"eval.every={_longer(every, factor)}",
+        _rarer(share, factor),
+        "high",
+    )
+
+
+def _longer(duration: str, factor: int) -> str:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(\D+)", duration)
+    return f"{float(found[1]) * factor:g}{found[2]}" if found else duration
+
+
+def own_thread(figures: Figures) -> Verdict | None:
+    """Work, or a wait, between the phases on every rank: on one alone it makes that rank slow."""
+    share = figures.least("other")
+    if share <= LOOP:
+        return None
+    rank = min(figures.ranks, key=lambda rank: rank.share("other"))
+    spent, gain = rank.phases["other"], 1 / (1 - share)
+    rests = _unused(rank) > 0.5 * spent
+    if rests or figures.on_gpu:
+        return Verdict(
+            "sync-point",
+            share,
+            f"{1000 * spent:.3g} ms of each step ({share:.0%}) pass between the phases, and the loop's thread computes nothing then: it waits",
+            "take what waits (an .item(), a print of a tensor, a sleep, a lock) out of the step, or do it when it is logged",
+            gain,
+            "medium",
+        )
+    digest = figures.evidence.setting("log.digest", False)
+    return Verdict(
+        "main-thread",
+        share,
+        f"{1000 * spent:.3g} ms of each step ({share:.0%}) are computed in the loop's own thread, between the phases",
+        "log.digest=false" if digest else "move the work to the workers (data.transforms), or to steps that are logged",
+        gain,
+        "high" if digest else "medium",
+    )
+
+
+def _unused(rank: Rank) -> float:
+    """Seconds of a step in which the loop was in a phase of work, but no CPU worked: 0 where threads of its own blur that."""
+    working = rank.own - rank.phases.get("wait", 0.0)
+    return max(0.0, working - rank.computed)
+
+
+def copies(figures: Figures) -> Verdict | None:
+    share = figures.least("device")
+    if not figures.on_gpu or share <= COPIES:
+        return None
+    return Verdict(
+        "host-to-device",
+        share,
+        f"{share:.0%} of a step goes to copies and to making floats on the device",
+        "data.prefetch=8 (the next batch crosses while this step computes), data.colour=cpu",
+        1 / (1 - share),
+        "medium",
+    )
+
+
+def threads(figures: Figures) -> Verdict | None:
+    """More threads than cores compute: what they could do at best is their CPU time spread over the cores."""
+    rank = max(figures.ranks, key=lambda rank: rank.threads)
+    wanted = rank.threads * rank.ranks_here
+    if figures.on_gpu or wanted < THREADS * rank.host_cores:
+        return None
+    enough = max(1, rank.host_cores // rank.ranks_here)
+    work = rank.own - rank.phases.get("wait", 0.0)
+    share = 1 - enough / rank.threads
+    return Verdict(
+        "too-many-threads",
+        share * work / rank.step,
+        f"{rank.ranks_here} rank{'s' * (rank.ranks_here > 1)} with {rank.threads} compute threads each share {rank.host_cores} cores: at "
+        "the end of each operator all wait for the one that got no core",
+        f"parallel.threads={enough}",
+        max(1.0, rank.step / (rank.step - share * work)),
+        "medium",
+    )
+
+
+def memory(figures: Figures) -> Verdict | None:
+    worst = max(figures.hosts, key=lambda host: host.swap_bytes_s, default=None)
+    if worst is None or worst.swap_bytes_s < SWAP:
+        return None
+    return Verdict(
+        "memory",
+        1.0,  # of all: what swapping slows down shows as any other cause
+        f"{worst.node} moves {worst.swap_bytes_s / 1e6:.3g} MB/s to and from swap, its memory is {worst.memory:.0%} full, and its cores "
+        f"wait for disks {worst.iowait:.0%} of the time",
+        _less_memory(figures.evidence.config),
+        max(1.0, figures.step / max(rank.fastest for rank in figures.ranks)),
+        "medium",
+    )
+
+
+def _less_memory(config: Mapping[str, Any]) -> str:
+    data = config.get("data")
+    data = data if isinstance(data, Mapping) else {}
+    if data.get("cache") == "ram":
+        return "data.cache=off"
+    return f"data.prefetch=1, fewer data.workers, or a host with more memory (data.worker_kind={data.get('worker_kind', 'auto')})"
+
+
+def small_batch(figures: Figures) -> Verdict | None:
+    """Asked last: what is left when nothing else holds the run up."""
+    rank = figures.ranks[0]
+    if figures.on_gpu:
+        used = [host.gpu for host in figures.hosts if host.gpu is not None]
+        if not used or max(used) >= LAUNCHES:
+            return None
+        share, why = 1 - max(used), f"the GPU has work {max(used):.0%} of the time though its data is there"
+    else:
+        share = sum(rank.phases.get(phase, 0.0) for phase in ("update", "other", "gradient_sync")) / rank.step
+        why = (
+            f"{share:.0%} of a step of {1000 * rank.step:.3g} ms does not grow with its batch of {rank.images:g} a rank"
+        )
+        if share <= FIXED or rank.images > FEW:
+            return None
+    size = int(figures.evidence.setting("train.batch_size", 16))
+    return Verdict(
+        "small-batch",
+        share,
+        why,
+        f"train.batch_size={4 * size}",
+        1 / (1 - share + share / 4),
+        "medium",
+    )
+
+
+def failures(figures: Figures) -> Verdict | None:
+    """A run that ended because shared memory did."""
+    end: Mapping[str, Any] = next(
+        (e for e in reversed(figures.evidence.events) if e.get("event") in ("run_end", "run_start")), {}
+    )
+    error = str(end.get("error") or "")
+    if "/dev/shm" not in error:
+        return None
+    cure = "docker run --shm-size=2g, data.prefetch=1, or data.worker_kind=thread"
+    return Verdict("shm", 1.0, error, cure, 1.0, "high")

@@ -1,0 +1,61 @@
+"""How is a diagnosis told? A page for `segtrain diagnose`, one line for the console."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+
+from segtrain.diagnose.verdict import CAUSES, HEALTHY, Diagnosis, Verdict
+
+WIDTH = 110
+
+
+def page(run: Path, found: Diagnosis) -> str:
+    """Lines for a person: what bounds the run, then each cause with its evidence and its cure."""
+    lines = [f"{run}: {headline(found)}"]
+    if "step_ms" in found.facts:
+        lines.append("  " + _step(found))
+    for number, verdict in enumerate(found.verdicts, 1):
+        lines += ["", f"{number}. {verdict.cause}: {verdict.share:.0%} of the time ({verdict.confidence} confidence)"]
+        for what, text in (("why", verdict.evidence), ("do", verdict.cure), ("gain", _gain(verdict))):
+            lines += textwrap.wrap(text, WIDTH, initial_indent=f"   {what:<5}", subsequent_indent=" " * 8)
+    return "\n".join(lines)
+
+
+def headline(found: Diagnosis) -> str:
+    if found.bound in CAUSES:
+        return f"bound by {CAUSES[found.bound]}" + (f" ({found.bound})" if found.bound != HEALTHY else "")
+    return str(found.facts.get("why", "it waits for its samples, and its spans do not say why: segtrain bench data"))
+
+
+def line(found: Diagnosis) -> str:
+    """One line, for the end of a run and for one that starves."""
+    if not found.verdicts:
+        return headline(found)
+    first = found.verdicts[0]
+    gain = f", about {first.gain:.2g}x as fast" if first.gain > 1.05 else ""
+    return f"{headline(found)}: {first.evidence}\n          try {first.cure}{gain}"
+
+
+def as_json(found: Diagnosis) -> str:
+    return json.dumps(found.to_dict(), indent=1)
+
+
+def _gain(verdict: Verdict) -> str:
+    if verdict.gain <= 1.005:
+        return "not predicted"
+    return f"about {verdict.gain:.2f} x as fast, as the model of a step says"
+
+
+def _step(found: Diagnosis) -> str:
+    facts = found.facts
+    parts = sorted(facts["phases"].items(), key=lambda item: -item[1])
+    told = ", ".join(f"{phase} {share:.0%}" for phase, share in parts if share >= 0.01)
+    text = f"a step takes {facts['step_ms']:.4g} ms ({told}), {facts['images_per_s']:.4g} images/s"
+    others = facts.get("cores_of_others", 0.0)
+    if others > 0.3:
+        text += f"\n  other programs kept {others:.1f} cores busy meanwhile"
+    if not facts["steady"]:
+        text += "\n  the run is so short that its start is in these figures"
+    return text
