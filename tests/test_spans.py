@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import itertools
 import json
+import threading
+import time
 from collections import deque
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import cv2
+import numpy as np
 import pytest
 
+from segtrain.config import Data
+from segtrain.data import native, stages
+from segtrain.data.crew.workers import Crew
+from segtrain.data.datasets import open_dataset
+from segtrain.data.loader import TrainLoader
 from segtrain.errors import DataError
 from segtrain.observe.clock import Clock
 from segtrain.observe.device_clock import DeviceClock
@@ -218,3 +230,95 @@ def test_lines_are_json_a_line(tmp_path: Path) -> None:
     now = Time()
     write(file_of(tmp_path, 3), Clock(now), now).close()
     assert json.loads(file_of(tmp_path, 3).read_text())["host"] == "here"
+
+
+def tally(folder: Path, workers: int, kind: str, **kw: Any) -> Any:
+    data = Data(layout="folders", root=str(folder), classes=tuple("abc"), crop=(32, 32), check="off", **kw)
+    with Crew(workers, kind) as crew:
+        with TrainLoader(open_dataset(data, "train"), data, seed=1, batch_size=2, last_step=3, crew=crew) as loader:
+            assert len(list(loader)) == 3
+            assert loader.queue()[0] == 3
+            assert 0 <= loader.queue()[1] <= 12
+        return crew.tally
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("pictures")
+    draw = np.random.default_rng(0)
+    for part, shape in (("images", (64, 64, 3)), ("masks", (64, 64))):
+        (root / part / "train").mkdir(parents=True)
+        for k in range(2):
+            pixels = draw.integers(0, 3, shape, dtype=np.uint8)
+            cv2.imwrite(str(root / f"{part}/train/{k}.png"), pixels)
+    return root
+
+
+@pytest.mark.parametrize(("workers", "kind"), [(0, "thread"), (2, "thread"), (1, "process")])
+def test_workers_tell_what_their_samples_cost(pictures: Path, workers: int, kind: str) -> None:
+    done = tally(pictures, workers, kind)
+    sizes = [path.stat().st_size for path in pictures.rglob("*.png")]
+    assert done.samples == 6
+    assert done.cost.bytes == 3 * sum(sizes)  # three epochs
+    assert min(done.cost) > 0
+
+
+def test_what_a_stage_takes_is_charged_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = Time()
+    monkeypatch.setattr(stages, "time", SimpleNamespace(perf_counter=now, thread_time=now))
+    stages.begin()
+    now.at += 1
+    with stages.READ:
+        now.at += 2
+        with stages.DECODE:
+            now.at += 4
+        now.at += 8
+    with contextlib.suppress(OSError), stages.AUGMENT:
+        now.at += 16
+        raise OSError
+    now.at += 32
+    cost = stages.end()
+    assert cost[:4] == (10, 4, 16, 33)
+    assert cost.seconds == 63
+    stages.begin()
+    assert stages.end()[:4] == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("place", "stage"),
+    [
+        ("segtrain.data.datasets.Dataset.record", "read"),
+        ("pathlib.Path.read_bytes", "read"),
+        ("segtrain.data.native.crop", "decode"),
+        ("segtrain.data.decode.decode_mask", "decode"),
+        ("segtrain.data.sample.draw", "augment"),
+        ("segtrain.data.pixels.apply", "augment"),
+        ("segtrain.data.crew.memory.Block.part", "assemble"),
+    ],
+)
+def test_a_slow_part_shows_in_its_stage(
+    pictures: Path, monkeypatch: pytest.MonkeyPatch, place: str, stage: str
+) -> None:
+    if place.endswith(("decode_mask", "apply")):
+        monkeypatch.setenv("SEGTRAIN_NATIVE", "0")
+    elif "native" in place and not native.available():
+        pytest.skip("the native decoder is not built")
+    holder, _, name = place.rpartition(".")
+    owner = (
+        importlib.import_module(holder)
+        if holder.islower()
+        else getattr(importlib.import_module(holder.rpartition(".")[0]), holder.rpartition(".")[2])
+    )
+    real, calls = getattr(owner, name), []
+
+    def slow(*args: Any, **kw: Any) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            calls.append(args)
+            time.sleep(0.05)
+        return real(*args, **kw)
+
+    monkeypatch.setattr(owner, name, slow)
+    cost = tally(pictures, 1, "thread").cost._asdict()
+    assert len(calls) >= 6
+    assert cost[stage] >= 0.05 * len(calls)
+    assert cost["cpu_s"] < 0.05 * len(calls)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from segtrain.data.record import Record
+from segtrain.data.stages import DECODE
 from segtrain.errors import ConfigError
 
 
@@ -54,7 +55,8 @@ class RamCache:
     def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         kept = self._kept.get(index)
         if kept is None:  # two threads may both read it: the same pixels, and one of the two stays
-            kept = self._kept[index] = self.source.read(index)
+            with DECODE:
+                kept = self._kept[index] = self.source.read(index)
         return kept
 
     def record(self, index: int) -> Record:

@@ -19,6 +19,7 @@ from segtrain.data.entries import Entry
 from segtrain.data.labels import LabelSpace
 from segtrain.data.listing import entries_of
 from segtrain.data.record import Record
+from segtrain.data.stages import DECODE
 from segtrain.data.stamps import listing_text, stamps
 from segtrain.errors import DataError
 
@@ -57,7 +58,8 @@ class Dataset:
         """The files' bytes, or what was drawn; nothing is decoded. Raises DataError naming the file."""
         entry = self.entries[index]
         if self.draw:
-            image, ids = self.draw(index)
+            with DECODE:
+                image, ids = self.draw(index)
             return Record(image, ids, entry.image, entry.mask or "", "train")
         mask = decode.load(entry.mask)[0] if entry.mask else None
         return Record(decode.load(entry.image)[0], mask, entry.image, entry.mask or "", "raw")

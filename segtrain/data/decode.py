@@ -18,6 +18,7 @@ import cv2
 import numpy as np
 
 from segtrain.data import native
+from segtrain.data.stages import READ, took
 from segtrain.errors import DataError
 
 Source = Union[str, "os.PathLike[str]", bytes, memoryview]
@@ -49,7 +50,9 @@ def load(source: Source, name: str = "") -> tuple[bytes, str]:
     else:
         name = name or os.fspath(source)
         try:
-            content = Path(source).read_bytes()
+            with READ:
+                content = Path(source).read_bytes()
+            took(len(content))
         except OSError as error:
             raise DataError(
                 f"{name}: cannot be read ({error.strerror or error}): check the path and its rights"

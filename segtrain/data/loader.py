@@ -98,6 +98,11 @@ class _Loader:
         if self._running is not None:
             self._running.first()
 
+    def queue(self) -> tuple[int, int]:
+        """How often this pass was asked for an item, and how many items lay ready then, summed."""
+        run = self._running
+        return (run.asked, run.lay_ready) if run is not None else (0, 0)
+
     def close(self) -> None:
         """End the pass: what was read ahead is dropped."""
         if self._running is not None:

@@ -11,6 +11,7 @@ from segtrain.data.augment import FILL, Geometry, apply
 from segtrain.data.labels import LabelSpace
 from segtrain.data.record import Record
 from segtrain.data.rotation import turn, upright
+from segtrain.data.stages import AUGMENT, DECODE
 from segtrain.errors import DataError
 
 
@@ -72,25 +73,29 @@ def write_crop(
         part, size, matrix = found
         pixels = np.empty((*size, 3), np.uint8), np.empty(size, np.uint8)
         write_crop(record, labels, part, size, pixels, index)
-        turn(pixels, matrix, labels.ignore_index, out)
+        with AUGMENT:
+            turn(pixels, matrix, labels.ignore_index, out)
         return
     if record.mask is not None:
         lut, known = _tables(labels, record.ids == "train" and isinstance(record.mask, np.ndarray))
-        unknown = native.crop(
-            record.image, record.mask, geometry, crop, lut, known, FILL, labels.ignore_index, *out,
-            (record.image_name, record.mask_name), index,
-        )  # fmt: skip
+        with DECODE:
+            unknown = native.crop(
+                record.image, record.mask, geometry, crop, lut, known, FILL, labels.ignore_index, *out,
+                (record.image_name, record.mask_name), index,
+            )  # fmt: skip
         if unknown is not None and unknown >= 0:
             mask_of(record, labels)  # says which ids, and how many pixels of each
         if unknown is not None:
             return
-    image, mask = image_of(record), mask_of(record, labels)
+    with DECODE:
+        image, mask = image_of(record), mask_of(record, labels)
     if image.shape[:2] != mask.shape:
         raise DataError(
             f"{record.mask_name}: the mask has {mask.shape[0]} x {mask.shape[1]} pixels, its image {record.image_name} has "
             f"{image.shape[0]} x {image.shape[1]}: pair the right files, or resize one of them (masks by nearest)"
         )
-    apply(image, mask, geometry, crop, labels.ignore_index, out)
+    with AUGMENT:
+        apply(image, mask, geometry, crop, labels.ignore_index, out)
 
 
 def _tables(labels: LabelSpace, mapped: bool) -> tuple[np.ndarray, np.ndarray]:

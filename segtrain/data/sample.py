@@ -15,6 +15,7 @@ from segtrain.data.augment import class_centre, draw
 from segtrain.data.cache import Source
 from segtrain.data.order import CLASS, rng_for
 from segtrain.data.pixels import mask_of, size_of, write_crop, write_whole
+from segtrain.data.stages import AUGMENT, DECODE, READ
 from segtrain.data.tiles import Tiles
 from segtrain.data.transforms import transforms_of
 from segtrain.errors import DataError, SegtrainError
@@ -74,16 +75,20 @@ class Sampler:
 
     def _make(self, task: Task, image_out: np.ndarray, mask_out: np.ndarray, colours_out: np.ndarray | None) -> None:
         labels, key = self.source.labels, (self.seed, task.epoch, task.index)
-        record = self.source.record(task.index)
-        size = size_of(record)
+        with READ:
+            record = self.source.record(task.index)
+        with DECODE:
+            size = size_of(record)
         centre = None
         if self.data.balance > 0:
             u = rng_for(*key, CLASS).random(3)
             if u[0] < self.data.balance:
-                mask = mask_of(record, labels)
+                with DECODE:
+                    mask = mask_of(record, labels)
                 centre = class_centre(mask, u[1:], labels.num_classes)
                 record = replace(record, mask=mask, ids="train")
-        geometry = draw(rng_for(*key), size, task.crop, self.data, centre, task.scale)
+        with AUGMENT:
+            geometry = draw(rng_for(*key), size, task.crop, self.data, centre, task.scale)
         if colours_out is not None:
             colours, covered = colours_in(colours_out)
             colours[0], covered[0] = geometry.colours, geometry.covered(task.crop)
@@ -95,18 +100,24 @@ class Sampler:
         """The user's own part: on the crop that is there already, or on the whole image."""
         pair = image_out, mask_out
         if self.data.transforms_at == "instead":
-            image, mask = self.source.read(task.index)
+            with DECODE:
+                image, mask = self.source.read(task.index)
             if image.shape[:2] != mask.shape:
                 raise DataError(sizes(self.source, task.index, image, mask, "of one size"))
             pair = image.copy(), mask.copy()  # a cache keeps its own untouched
         key = self.seed, task.epoch, task.index
-        self.transforms(pair, (image_out, mask_out), key, str(self.source.entries[task.index].image))
+        with AUGMENT:
+            self.transforms(pair, (image_out, mask_out), key, str(self.source.entries[task.index].image))
 
 
 def whole(source: Source, index: int, image_out: np.ndarray, mask_out: np.ndarray) -> None:
     """Write a whole image and its mask, for evaluation. Raises DataError naming the file."""
     try:
-        if not write_whole(source.record(index), source.labels, (image_out, mask_out)):
+        with READ:
+            record = source.record(index)
+        with DECODE:
+            written = write_whole(record, source.labels, (image_out, mask_out))
+        if not written:
             image, mask = source.read(index)
             rule = f"{mask_out.shape[0]}x{mask_out.shape[1]}, as their group"
             raise DataError(sizes(source, index, image, mask, rule))

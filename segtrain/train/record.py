@@ -49,7 +49,7 @@ def recording(session: Session, clock: Clock, loader: TrainLoader) -> Iterator[S
         file_of(config.run_dir, strategy.rank),
         begin,
         clock,
-        lambda: _work(session),
+        lambda: _work(session, loader),
         first=session.state.step,
         images=sum(part.stop - part.start for part in loader.parts),
         threads=torch.get_num_threads(),
@@ -63,9 +63,9 @@ def recording(session: Session, clock: Clock, loader: TrainLoader) -> Iterator[S
     spans.close()
 
 
-def _work(session: Session) -> Work:
-    crew = session.crew
-    return Work(count=crew.count, kind=crew.kind, samples=crew.made)
+def _work(session: Session, loader: TrainLoader) -> Work:
+    crew, (asked, ready) = session.crew, loader.queue()
+    return Work(crew.count, crew.kind, crew.tally.samples, *crew.tally.cost, asked=asked, ready=ready)
 
 
 def _bytes_gradient(parameters: list[torch.nn.Parameter], strategy: Strategy) -> int:

@@ -55,9 +55,12 @@ class _Worker:
         """Carry out one message; what is answered, if anything."""
         kind, *rest = message
         if kind == "make":
-            begin = time.perf_counter()
+            from segtrain.data import stages
+
+            began = time.perf_counter()
+            stages.begin()
             answer = self._make(*rest)
-            return answer, time.perf_counter() - begin, time.process_time()
+            return answer, began, tuple(stages.end()), time.process_time()
         if kind == "maker":
             self.makers[rest[0]] = rest[1:]
         elif kind == "block":

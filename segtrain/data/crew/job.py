@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from segtrain.data.crew.memory import Block
+from segtrain.data.stages import Cost, begin, end
 
 Maker = Callable[..., None]  # (task, image_out, mask_out, perhaps colours_out)
 Area = tuple[int, tuple[int, ...]]  # offset in a block, shape
@@ -40,3 +42,14 @@ class Job:
 
     def make(self, piece: Piece) -> None:
         self.maker(piece.task, *(self.block.part(*area) for area in piece.areas))
+
+
+def attempt(piece: Piece) -> tuple[Exception | None, float, Cost]:
+    """Make a sample: its error, when it was begun (time.perf_counter), and what it cost."""
+    began = time.perf_counter()
+    begin()
+    try:
+        piece.job.make(piece)
+    except Exception as error:
+        return error, began, end()
+    return None, began, end()

@@ -15,6 +15,7 @@ from typing import Any
 from segtrain.data.crew import child
 from segtrain.data.crew.job import Maker, Piece
 from segtrain.data.crew.memory import Block
+from segtrain.data.stages import Cost
 from segtrain.errors import ConfigError, SegtrainError
 
 # One sample at a time in a process of its own: a library's own threads would only fight with those of the others.
@@ -68,10 +69,10 @@ class WorkerProcess:
             self._blocks[block.number] = block
         child.send(self.channel, ("make", name, piece.task, block.number, piece.areas))
 
-    def answer(self) -> tuple[SegtrainError | None, float]:
-        """Wait for the oldest sample asked for: its error, and the seconds it took."""
-        (error, seconds, self.cpu_s), _ = child.receive(self.channel)
-        return (error[0](error[1]) if error else None), seconds
+    def answer(self) -> tuple[SegtrainError | None, float, Cost]:
+        """Wait for the oldest sample asked for: its error, when it was begun (time.perf_counter), and what it cost."""
+        (error, began, cost, self.cpu_s), _ = child.receive(self.channel)
+        return (error[0](error[1]) if error else None), began, Cost(*cost)
 
     def fate(self) -> str:
         """How it ended, in words."""

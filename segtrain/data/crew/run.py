@@ -33,6 +33,7 @@ class Run:
         self.waiting: deque[Job | Exception] = deque()
         self.given: Job | None = None
         self.open = True
+        self.asked, self.lay_ready = 0, 0  # for jobs; how many were done then, summed
         crew.start()
         self._top_up()
 
@@ -52,6 +53,8 @@ class Run:
             job = self.waiting[0]
             if isinstance(job, Exception):
                 raise job
+            self.asked += 1
+            self.lay_ready += sum(isinstance(one, Job) and not one.left for one in self.waiting)
             waited = self.crew.wait(job)
             self.given = job
             self.waiting.popleft()

@@ -12,8 +12,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from segtrain.data.crew.job import Job, Piece
+from segtrain.data.crew.job import Job, Piece, attempt
 from segtrain.data.crew.process import Pickles, WorkerProcess
+from segtrain.data.stages import Cost, Tally
 from segtrain.errors import DataError
 
 DEATHS = 3  # of workers at one sample, or of new ones before their first
@@ -27,7 +28,7 @@ class Crew:
 
     def __init__(self, count: int, kind: str = "thread", say: Callable[[str], None] | None = None) -> None:
         self.count, self.kind = count, kind
-        self.made, self.seconds = 0, 0.0  # samples made, and what they took
+        self.tally = Tally()
         self._say = say or (lambda text: print(text, file=sys.stderr, flush=True))
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)  # pieces in the queue, or fewer workers wanted
@@ -55,6 +56,16 @@ class Crew:
                     thread.start()
             self._work.notify_all()  # those beyond the count go
 
+    @property
+    def made(self) -> int:
+        """Samples so far."""
+        return self.tally.samples
+
+    @property
+    def seconds(self) -> float:
+        """What they took, all together."""
+        return self.tally.cost.seconds
+
     def resize(self, count: int) -> None:
         self.count = count
         self.start()
@@ -71,13 +82,14 @@ class Crew:
 
     def wait(self, job: Job) -> float:
         """Seconds waited until the job was done. Raises what the first of its samples raised that failed."""
-        begin = time.perf_counter()
+        since = time.perf_counter()
         if not self.count:
             for piece in job.pieces:
-                job.make(piece)
+                error, began, cost = attempt(piece)
+                if error is not None:
+                    raise error
+                self.tally.add(0, began, cost)
             job.left = 0
-            self.made += len(job.pieces)
-            self.seconds += time.perf_counter() - begin
         with self._lock:
             while job.left and not self._broken and not self._closed:
                 self._done.wait()
@@ -85,7 +97,7 @@ class Crew:
                 raise job.errors[min(job.errors)]
             if self._broken:
                 raise self._broken
-        return time.perf_counter() - begin
+        return time.perf_counter() - since
 
     def drop(self, jobs: Sequence[Job]) -> None:
         """Forget jobs; returns when nobody writes into their blocks any more."""
@@ -136,12 +148,11 @@ class Crew:
     def _over(self, number: int) -> bool:
         return self._closed or number >= self.count
 
-    def _finish(self, piece: Piece, error: Exception | None, seconds: float) -> None:
+    def _finish(self, piece: Piece, number: int, error: Exception | None, began: float, cost: Cost) -> None:
         job = piece.job
         with self._lock:
             self._busy.discard(piece)
-            self.made += 1
-            self.seconds += seconds
+            self.tally.add(number, began, cost)
             job.left -= 1
             if error is not None:
                 job.errors[job.pieces.index(piece)] = error
@@ -158,9 +169,7 @@ class Crew:
                     return
                 piece = self._queue.popleft()
                 self._busy.add(piece)
-            begin = time.perf_counter()
-            error = _attempt(piece)
-            self._finish(piece, error, time.perf_counter() - begin)
+            self._finish(piece, number, *attempt(piece))
             del piece
 
     def _watched(self, number: int) -> None:
@@ -180,8 +189,8 @@ class Crew:
                         flight.append(piece)
                         process.order(piece, self._pickles.of(piece.job.maker))
                     elif flight:
-                        error, seconds = process.answer()
-                        self._finish(flight.popleft(), error, seconds)
+                        answer = process.answer()
+                        self._finish(flight.popleft(), number, *answer)
                         self._stillborn = 0
                     else:
                         return
@@ -250,11 +259,13 @@ class Crew:
         if at is not None and at.deaths >= DEATHS:
             self._finish(
                 at,
+                number,
                 DataError(
                     f"{at.files()}: {DEATHS} worker processes died at this sample, the last one {process.fate()}: repair or "
                     "remove the files (or give the host more memory, if it ran out of it)"
                 ),
                 0.0,
+                Cost(),
             )
             again.pop(0)
             self._say(text + "the third at this sample")
@@ -285,11 +296,3 @@ class Crew:
             self._broken = error
             self._work.notify_all()
             self._done.notify_all()
-
-
-def _attempt(piece: Piece) -> Exception | None:
-    try:
-        piece.job.make(piece)
-    except Exception as error:
-        return error
-    return None

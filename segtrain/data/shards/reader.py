@@ -25,6 +25,7 @@ from segtrain.data.labels import LabelSpace
 from segtrain.data.record import Record
 from segtrain.data.shards import index as shard_index
 from segtrain.data.shards.index import Row, ShardEntries, ShardIndex
+from segtrain.data.stages import took
 from segtrain.errors import DataError
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class ShardDataset(Dataset):
     def _stored(self, shard: int, at: int, size: int, kind: int, name: str) -> Stored:
         """A member's bytes, or the array in it; no copy."""
         content = storage.view(f"{self.root}/{self.table.shard(shard).name}", at, size)
+        took(size)
         return array(content, name) if self.table.kind(kind).endswith("npy") else content
 
     def _image(self, row: Row, name: str) -> Stored:

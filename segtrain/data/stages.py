@@ -1,0 +1,112 @@
+"""What does the making of a sample consist of? Seconds of its stages, counted by the thread that makes it.
+
+    with READ: ...       the bytes come from storage      with DECODE: ...    pixels are made of them
+    with AUGMENT: ...    geometry, colours, transforms    ASSEMBLE            all the rest: into its place in the batch
+
+A stage inside a stage is charged to the inner one alone, so the stages of a sample add up to its time. The native decoder reads,
+decodes, resizes and puts a crop in its place by one call: all that is DECODE. So is the wait for a disk below a mapped file.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import NamedTuple
+
+
+class Cost(NamedTuple):
+    """Of samples: wall seconds of their stages, CPU seconds of the threads that made them, bytes read from storage."""
+
+    read: float = 0.0
+    decode: float = 0.0
+    augment: float = 0.0
+    assemble: float = 0.0
+    cpu_s: float = 0.0
+    bytes: int = 0
+
+    def plus(self, other: Cost) -> Cost:
+        return Cost(*(mine + more for mine, more in zip(self, other)))  # type: ignore[arg-type]
+
+    @property
+    def seconds(self) -> float:
+        return self.read + self.decode + self.augment + self.assemble
+
+
+_READ, _DECODE, _AUGMENT, _ASSEMBLE = range(4)
+
+
+class _Here(threading.local):
+    """This thread's stage, when it began, those around it, and the sums since ``begin``."""
+
+    stage, since, cpu, bytes = _ASSEMBLE, 0.0, 0.0, 0
+
+    def __init__(self) -> None:
+        self.around: list[int] = []
+        self.sums = [0.0] * 4
+
+
+_here = _Here()
+
+
+class Stage:
+    """For ``with``; one object serves all threads."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __enter__(self) -> None:
+        here, now = _here, time.perf_counter()
+        here.sums[here.stage] += now - here.since
+        here.around.append(here.stage)
+        here.stage, here.since = self._number, now
+
+    def __exit__(self, *_: object) -> None:
+        here, now = _here, time.perf_counter()
+        here.sums[here.stage] += now - here.since
+        here.stage, here.since = here.around.pop(), now
+
+
+READ, DECODE, AUGMENT = Stage(_READ), Stage(_DECODE), Stage(_AUGMENT)
+
+
+def took(count: int) -> None:
+    """``count`` bytes were asked of storage."""
+    _here.bytes += count
+
+
+def begin() -> None:
+    """This thread begins a sample."""
+    here = _here
+    here.sums, here.bytes = [0.0] * 4, 0
+    here.cpu, here.since = time.thread_time(), time.perf_counter()
+
+
+def end() -> Cost:
+    """What the sample has cost since ``begin``."""
+    here = _here
+    here.sums[here.stage] += time.perf_counter() - here.since
+    read, decode, augment, assemble = here.sums
+    return Cost(read, decode, augment, assemble, time.thread_time() - here.cpu, here.bytes)
+
+
+class Made(NamedTuple):
+    """A sample that was made, for a trace: by worker ``number``, from ``began`` on (time.perf_counter, of any process of the host)."""
+
+    number: int
+    began: float
+    cost: Cost
+
+
+class Tally:
+    """What a crew's samples cost so far; while ``trace`` is a deque, each sample is put there as well."""
+
+    def __init__(self) -> None:
+        self.samples, self.cost = 0, Cost()
+        self.trace: deque[Made] | None = None
+
+    def add(self, number: int, began: float, cost: Cost) -> None:
+        self.samples += 1
+        self.cost = self.cost.plus(cost)
+        if self.trace is not None and began:
+            self.trace.append(Made(number, began, cost))
