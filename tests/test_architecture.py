@@ -23,7 +23,8 @@ MAY_IMPORT = {
     "config": {"errors"},
     "errors": set[str](),
     **dict.fromkeys(("data", "models", "losses", "metrics", "optim", "parallel", "observe"), BASE),
-    "train": ABOVE | {"infer.tiles", "infer.load"},
+    "diagnose": BASE | {"observe"},
+    "train": ABOVE | {"diagnose", "infer.tiles", "infer.load"},
     "bench": BASE | {"data"},
     "report": BASE | {"observe"},
     "infer": BASE | {"data", "models", "metrics", "train.checkpoint"},
@@ -38,6 +39,8 @@ HOME = {  # outside library -> the one room that touches it
     "tensorboard": "observe",
     "mlflow": "observe",
     "pandas": "observe",
+    "psutil": "observe",
+    "pynvml": "observe",
     "onnx": "infer",
     "onnxruntime": "infer",
     "torch.distributed": "parallel",
@@ -132,7 +135,7 @@ def test_functions_and_classes_named_on_the_page_are_where_it_says() -> None:
 def test_the_light_rooms_import_no_torch() -> None:
     code = (
         "import sys\n"
-        "import segtrain.cli, segtrain.config, segtrain.bench.data, segtrain.doctor, segtrain.data.order, segtrain.data.datasets, segtrain.parallel.cluster, segtrain.report.page, segtrain.report.diff\n"
+        "import segtrain.cli, segtrain.config, segtrain.bench.data, segtrain.doctor, segtrain.data.order, segtrain.data.datasets, segtrain.parallel.cluster, segtrain.report.page, segtrain.report.diff, segtrain.diagnose.words\n"
         "from segtrain.observe import journal, runs\n"
         "assert 'torch' not in sys.modules"
     )

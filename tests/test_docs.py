@@ -189,8 +189,22 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "verb", ["train", "eval", "predict", "export", "data check", "data pack", "bench data", "doctor", "runs", "report",
-     "diff", "prove"]
+    "verb",
+    [
+        "train",
+        "eval",
+        "predict",
+        "export",
+        "data check",
+        "data pack",
+        "bench data",
+        "doctor",
+        "profile",
+        "runs",
+        "report",
+        "diff",
+        "prove",
+    ],
 )
 def test_each_verb_has_a_page_which_the_readme_links(verb: str) -> None:
     name = f"docs/{verb.replace(' ', '-')}.md"
