@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import os
 import threading
 import warnings
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -137,6 +140,23 @@ def checkpoints(run_dir: Path) -> list[Path]:
     return sorted(Path(run_dir, "checkpoints").glob(f"step-*{SUFFIX}"))
 
 
+def step_of(path: Path) -> int:
+    return int(path.stem.rpartition("-")[2])
+
+
+def fingerprint(path: Path) -> str:
+    """Of a checkpoint's content, from the checksums in its archive's table: equal on two hosts whose files are equal.
+
+    Raises CheckpointError when the file is not there, or torn.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            table = [(item.filename.partition("/")[2], item.CRC, item.file_size) for item in archive.infolist()]
+    except (OSError, zipfile.BadZipFile) as error:
+        raise CheckpointError(f"{path} is no whole checkpoint ({error}): delete it, or take another") from None
+    return hashlib.sha256(repr(table).encode()).hexdigest()
+
+
 def best_name(run_dir: Path) -> str | None:
     try:
         return str(json.loads(Path(run_dir, "best.json").read_text())["checkpoint"])
@@ -144,15 +164,17 @@ def best_name(run_dir: Path) -> str | None:
         return None
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: Path, content: bytes | None = None) -> dict[str, Any]:
     """One checkpoint on the CPU, by the safe loader (tensors and plain values; no code in it is run).
+
+    ``content``: the file's, where it came from another host.
 
     Raises CheckpointError when the file is torn, foreign, or of another format.
     """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            state = torch.load(path, map_location="cpu", weights_only=True)
+            state = torch.load(path if content is None else io.BytesIO(content), map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise CheckpointError(f"there is no checkpoint {path}") from None
     except Exception as error:  # zip, pickle and zlib each have their own
@@ -193,13 +215,18 @@ def refuse_foreign(state: dict[str, Any], own: Mapping[str, Tensor], run_dir: st
 
 def newest(run_dir: Path) -> tuple[dict[str, Any] | None, list[str]]:
     """The newest checkpoint that loads, and a line about each one that does not."""
+    _, state, remarks = newest_file(run_dir)
+    return state, remarks
+
+
+def newest_file(run_dir: Path) -> tuple[Path | None, dict[str, Any] | None, list[str]]:
     remarks: list[str] = []
     for path in reversed(checkpoints(run_dir)):
         try:
-            return read(path), remarks
+            return path, read(path), remarks
         except CheckpointError as error:
             remarks.append(f"skipped: {error}")
-    return None, remarks
+    return None, None, remarks
 
 
 def load_weights(run_dir: Path, which: str = "best") -> dict[str, Tensor]:

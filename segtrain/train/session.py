@@ -31,6 +31,7 @@ from segtrain.parallel.strategy import Strategy, full_state, load_full_state, un
 from segtrain.train import checkpoint, faults
 from segtrain.train.evaluate import evaluate
 from segtrain.train.plan import Plan, make_plan
+from segtrain.train.resume import agreed
 from segtrain.train.rundir import prepare_run_dir, refuse_run_dir
 from segtrain.train.state import (
     State,
@@ -203,7 +204,7 @@ def open_session(config: Config, strategy: Strategy) -> Session:
     scaler = LossScaler(config.train.precision == "fp16")
 
     state = State()
-    saved, remarks = checkpoint.newest(run_dir) if config.checkpoint.resume else (None, [])
+    saved, remarks = agreed(run_dir, strategy) if config.checkpoint.resume else (None, [])
     if saved is not None:
         checkpoint.refuse_foreign(saved, plain.state_dict(), str(run_dir))
         load_full_state(model, optimizer, saved["model"], saved["optimizer"])
