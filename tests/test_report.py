@@ -22,6 +22,7 @@ from segtrain.observe.profile_format import Value, Writer
 from segtrain.report import charts, heat, page
 from segtrain.report.compare import compare, sentences
 from segtrain.report.diff import diff
+from segtrain.report.ranks import read_waits
 from segtrain.report.run import load
 from segtrain.report.speed import histogram, quantiles, speed
 from segtrain.report.timeline import axis, laps, merged, pauses, pieces
@@ -304,6 +305,46 @@ def test_the_gpus_of_several_hosts_are_in_one_map(tmp_path: Path) -> None:
     assert use.rows == memory.rows == ("1: gpu0", "2: gpu0", "10: gpu0")
     assert (use.means(), memory.means()) == ([40.0] * 3, [9.0] * 3)
     assert [found.title for found in cores] == ["Cores of algo-1", "Cores of algo-2", "Cores of algo-10"]
+
+
+def test_a_late_reading_leaves_no_hole(tmp_path: Path) -> None:
+    folder = make(tmp_path / "run")
+    writer = Writer(folder / "profile", "algo-1")
+    for tick in range(80):
+        if not 40 <= tick < 50:  # a gap of five seconds is one
+            writer.write(
+                BEGIN + tick / 2 + (0.5 if tick == 20 else 0.01), [Value("cpu", "cpu0", "CPUUtilization", 30.0)]
+            )
+    writer.close()
+    (found,) = heat.read_maps(load(folder), axis(load(folder).events))
+    assert set(found.cells[0, :40]) == {60}
+    assert set(found.cells[0, 41:49]) == {heat.NONE}
+
+
+def test_each_rank_shows_when_it_waited(tmp_path: Path) -> None:
+    folder = make(tmp_path / "run")
+    (folder / "spans").mkdir()
+    for rank in (0, 1):
+        lines = [{"begin": 1, "rank": rank, "ts": BEGIN}]
+        for second in range(50):
+            phases = {
+                "wait": 0.75 if rank == 1 and second >= 20 else 0.0,
+                "sync": 0.5 * (rank == 0),
+                "gradient_sync": 0.1,
+            }
+            window = {"rank": rank, "ts": BEGIN + second, "seconds": 1.0, "first": second + 1, "last": second + 1}
+            lines.append({**window, "phases": phases})
+        text = "\n".join(map(json.dumps, lines)) + '\n{"rank": 0, "pha'
+        (folder / f"spans/rank-{rank:05d}.jsonl").write_text(text)
+    run = load(folder)
+    data, others = read_waits(run, axis(run.events))
+    assert data.rows == others.rows == ("rank 0", "rank 1")
+    assert set(data.cells[0, :50]) == {0}
+    assert set(data.cells[1, :19]) == {0}
+    assert set(data.cells[1, 21:49]) == {150}
+    assert set(data.cells[1, 52:]) == {heat.NONE}
+    assert others.means() == pytest.approx([60.0, 10.0])
+    assert {"wait0", "wait1"} <= set(text_of(folder)[1])
 
 
 def test_a_starved_stretch_of_a_fed_run_is_told(tmp_path: Path) -> None:

@@ -15,7 +15,20 @@ from segtrain.report.timeline import Axis, Lap, Piece, steady
 Chart = dict[str, Any]
 Figure = tuple[str, Chart]  # HTML, data
 # What has a colour of its own in report.css, a set for each theme: Okabe and Ito's, told apart by the colour-blind too.
-COLOURS = {"wait", "device", "forward", "backward", "sync", "update", "log", "other", "start", "eval", "checkpoint"}
+COLOURS = {
+    "wait",
+    "device",
+    "forward",
+    "sync",
+    "backward",
+    "gradient_sync",
+    "update",
+    "log",
+    "other",
+    "start",
+    "eval",
+    "checkpoint",
+}
 KINDS = {"start": "start-up", "eval": "evaluation", "checkpoint": "checkpoint"}
 
 
@@ -176,19 +189,20 @@ def score(name: str) -> Any:
     return value
 
 
-def heat_map(place: int, found: heat.Map) -> Figure:
-    key = f"heat{place}"
+def heat_map(key: str, found: heat.Map, what: str = "use") -> Figure:
     means = found.means()
     numbers = table(
-        ("", "mean use"), [(row, percent(None if m is None else m / 100)) for row, m in zip(found.rows, means)]
+        ("", f"mean {what}"), [(row, percent(None if m is None else m / 100)) for row, m in zip(found.rows, means)]
     )
     there = [(m, row) for m, row in zip(means, found.rows) if m is not None and row not in ("memory", "disk wait")]
-    alt = f"{found.title}, use over time"
+    alt = f"{found.title}, {what} over time"
     if there:
         (low, least), (high, most) = min(there), max(there)
         mean = sum(m for m, _ in there) / len(there)
         alt += f": mean {mean:.0f} %, least {least} with {low:.0f} %, most {most} with {high:.0f} %"
-    html = figure(key, found.title, alt, numbers, "percent of each over time")
+    html = figure(
+        key, found.title, alt, numbers, f"percent {what} of each over time" if what == "use" else f"{what} over time"
+    )
     cell = 22 if len(found.rows) <= 10 else 14 if len(found.rows) <= 24 else 7 if len(found.rows) <= 64 else 4
     return html, {
         "type": "heat", "axis": "time", "unit": "%", "height": cell * len(found.rows) + 44, "rows": found.rows,

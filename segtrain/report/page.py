@@ -16,6 +16,7 @@ from segtrain.report import charts, classes, facts, verdict
 from segtrain.report.gallery import gallery
 from segtrain.report.heat import read_maps
 from segtrain.report.html import esc, page
+from segtrain.report.ranks import read_waits
 from segtrain.report.run import Run, load, number
 from segtrain.report.speed import phases, speed
 from segtrain.report.timeline import axis, laps, merged, pauses, pieces
@@ -70,7 +71,9 @@ def render(run: Run, say: Callable[[str], None] = say_on_stderr) -> str:
             charts.spread(whole, names), "spread"
         )
     for place, found in enumerate(maps):
-        when += add(charts.heat_map(place, found), f"heat{place}")
+        when += add(charts.heat_map(f"heat{place}", found), f"heat{place}")
+    for place, found in enumerate(read_waits(run, time)):
+        when += add(charts.heat_map(f"wait{place}", found, "share of each second"), f"wait{place}")
     if when and not maps:
         when += facts.quiet(NO_PROFILE)
     said = verdict.verdict(run, pace, parts, maps)

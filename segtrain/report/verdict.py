@@ -79,9 +79,7 @@ def where_time_went(pace: Speed, device: str) -> str:
         told += share
     text = f"A step took {short_seconds(pace.step_s)}: {', '.join(parts)}."
     if device.startswith("cuda"):
-        text += (
-            " On a GPU a phase is the time in which the loop gave the device its work, which the device may do later."
-        )
+        text += " These are times of the GPU: a wait for data that was hidden behind its work counts as that work."
     return text
 
 
@@ -93,8 +91,8 @@ def _waiting(pace: Speed) -> str:
         )
     if pace.worst_wait >= STARVED:
         return (
-            f"The loop waited for data {percent(pace.wait, 0)} of the time, but {percent(pace.worst_wait, 0)} in the tenth "
-            f"of the run that ends with step {pace.worst_step}: something slowed the input down there."
+            f"The loop waited for data {percent(pace.wait, 0)} of the time, but {percent(pace.worst_wait, 0)} in the "
+            f"tenth of the run that ends with step {pace.worst_step}: something slowed the input down there."
         )
     if pace.wait < _IN_TIME:
         return "The data came in time."
