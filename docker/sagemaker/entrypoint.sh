@@ -8,7 +8,9 @@
 base=${SAGEMAKER_BASE_DIR:-/opt/ml}
 export SEGTRAIN_RANKS=${SEGTRAIN_RANKS:-$base/segtrain-ranks}
 mkdir -p "$SEGTRAIN_RANKS"
-rm -f "$SEGTRAIN_RANKS"/*.pid "$SEGTRAIN_RANKS/stop" "$SEGTRAIN_RANKS/failure"
+rm -f "$SEGTRAIN_RANKS"/*.pid "$SEGTRAIN_RANKS/stop" "$SEGTRAIN_RANKS/failure" "$base/output/failure"
+# Room for the cause on a disk that has filled up: whoever writes it deletes this first.
+head -c 1048576 /dev/zero > "$SEGTRAIN_RANKS/reserve"
 
 # The flag comes first: a process that starts now leaves its PID, then looks for the flag. It gets one or the other.
 tell() {
@@ -35,14 +37,14 @@ while :; do
   [ "$code" -gt 128 ] && [ -n "$told" ] || break
 done
 
-# Some toolkits overwrite the text with their own, or end with 0 although a rank has failed.
-if [ -s "$SEGTRAIN_RANKS/failure" ]; then
-  mkdir -p "$base/output"
-  cp -f "$SEGTRAIN_RANKS/failure" "$base/output/failure"
-  [ "$code" -ne 0 ] || code=1
-fi
+# Old toolkits overwrite the text with their own. The newest one ends with 0 when it cannot write it on a full disk, and
+# after some errors of gloo: a job that has left a cause is not done.
+rm -f "$SEGTRAIN_RANKS/reserve"
+mkdir -p "$base/output"
+if [ -s "$SEGTRAIN_RANKS/failure" ]; then cp -f "$SEGTRAIN_RANKS/failure" "$base/output/failure"; fi
+if [ "$code" -eq 0 ] && [ -e "$base/output/failure" ]; then code=1; fi
 if [ "$code" -ne 0 ] && [ ! -s "$base/output/failure" ]; then
-  mkdir -p "$base/output"
-  echo "train ended with code $code on $(hostname): its last lines in the log say why (137: killed, often for memory)" > "$base/output/failure"
+  text="train ended with code $code on $(hostname): the last lines of its log say why (137: killed, often for memory)"
+  echo "$text" > "$base/output/failure"
 fi
 exit "$code"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -36,19 +37,37 @@ def shortened(text: str, most: int = LONGEST) -> str:
     return f"{text[:head]} ... {text[len(text) - (most - 5 - head) :]}"
 
 
-def write_failure(text: str, places: list[Path]) -> None:
-    """Into each file, unless another process of the host told its cause already. A full disk keeps nobody from ending."""
+def write_failure(text: str, places: list[Path], reserve: Path | None = None) -> None:
+    """Into each file, unless another process of the host told its cause already. Nothing keeps a process from ending.
+
+    ``reserve``: a file whose room is given up for the text where the disk is full.
+    """
     content = shortened(" ".join(text.split())).encode()
     for place in places:
-        try:
+        with contextlib.suppress(OSError):
             place.parent.mkdir(parents=True, exist_ok=True)
             if place.is_file() and LOST in place.read_text(errors="replace") and LOST not in text:
                 place.unlink(missing_ok=True)
-            descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-        except OSError:
-            continue
+            try:
+                _write_new(place, content)
+            except FileExistsError:
+                continue
+            except OSError:
+                if reserve is None:
+                    raise
+                reserve.unlink(missing_ok=True)
+                _write_new(place, content)
+
+
+def _write_new(place: Path, content: bytes) -> None:
+    """Whole or not at all."""
+    descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+    except OSError:
+        place.unlink(missing_ok=True)
+        raise
 
 
 def keep_journal(run_dir: Path, output: Path) -> None:

@@ -166,7 +166,8 @@ def _failed(error: Exception, base: Path, hosts: Hosts | None) -> int:
     host = f"{hosts.current} ({hosts.type})" if hosts else socket.gethostname()
     text = f"rank {rank} on {host}: {outcome.cause(error)}"
     ranks = ranks_folder(base)
-    outcome.write_failure(text, [base / "output/failure", *([ranks / "failure"] if ranks.is_dir() else [])])
+    places = [base / "output/failure", *([ranks / "failure"] if ranks.is_dir() else [])]
+    outcome.write_failure(text, places, ranks / "reserve")
     if not isinstance(error, SegtrainError):
         traceback.print_exception(type(error), error, error.__traceback__)
         print(f"error: {text}", file=sys.stderr)
