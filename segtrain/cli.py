@@ -91,10 +91,11 @@ def build_parser() -> argparse.ArgumentParser:
     diff.add_argument("b", metavar="B", type=Path, help="run folder")
     diff.add_argument("--out", type=Path, help="write a page as well, FILE.html")
 
-    profile = verbs.add_parser("profile", help="turn a running job's system profile on or off, or see what it does")
-    profile.add_argument("profile_verb", choices=("on", "off", "status"))
+    profile = verbs.add_parser("profile", help="turn a running job's system profile on or off, or trace some steps")
+    profile.add_argument("profile_verb", choices=("on", "off", "status", "trace"))
     profile.add_argument("run", type=Path, help="run folder")
     profile.add_argument("--ms", type=int, help="milliseconds between samples, 100 to 60000 (default: as before)")
+    profile.add_argument("--steps", type=int, default=5, help="of a trace (default: 5)")
 
     prove = verbs.add_parser("prove", help="run the five promises on this machine with your config")
     prove.add_argument("config", nargs="?", help="YAML file; without it the defaults")
@@ -292,7 +293,12 @@ def _profile(known: argparse.Namespace, overrides: list[str], arguments: list[st
 
     if known.ms is not None:
         make_config({"log": {"profile_ms": known.ms}}, source="--ms")  # the same range, the same words
-    text, obeyed = profile(known.profile_verb, known.run, known.ms or None)
+    if known.profile_verb == "trace":
+        from segtrain.observe.trace import trace
+
+        text, obeyed = trace(known.run, known.steps)
+    else:
+        text, obeyed = profile(known.profile_verb, known.run, known.ms or None)
     print(text)
     return 0 if obeyed else EXIT_ERROR
 

@@ -114,7 +114,7 @@ def run(session: Session, signals: list[int]) -> int:
     logged = state.step
     model.train()
     screen.started(state.step)
-    with session.crew, loader, recording(session, clock, loader) as spans:
+    with session.crew, loader, recording(session, clock, loader) as told:
         with clock("wait"):
             batches = DeviceFeed(loader, device)
             loader.first()
@@ -178,8 +178,7 @@ def run(session: Session, signals: list[int]) -> int:
                     session.save("end" if last else "best" if better else "periodic")
             if better and session.writer:
                 session.writer.mark_best(state.step, miou)
-            if spans is not None:
-                spans.step()
+            told(state.step)
     return _finish(session)
 
 

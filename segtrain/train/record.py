@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -15,6 +15,7 @@ from segtrain.observe.spans import Begin, Spans, Work, file_of
 from segtrain.parallel.cluster import cores
 from segtrain.parallel.strategy import Strategy
 from segtrain.train.session import Session
+from segtrain.train.tracing import Tracer
 
 SENT = {"none": 1.0, "fp16": 0.5, "bf16": 0.5}  # of the bytes of a float32 gradient; powersgd: next to nothing
 
@@ -26,11 +27,14 @@ def clock_of(device: torch.device) -> Clock:
 
 
 @contextlib.contextmanager
-def recording(session: Session, clock: Clock, loader: TrainLoader) -> Iterator[Spans | None]:
-    """The writer of this rank's spans while the context lasts; None with log.spans=false."""
+def recording(session: Session, clock: Clock, loader: TrainLoader) -> Iterator[Callable[[int], None]]:
+    """What is to be told of each step, with the number of steps done; it writes this rank's spans, and traces when asked to.
+
+    With log.spans=false it does nothing.
+    """
     config, strategy = session.config, session.strategy
     if not config.log.spans:
-        yield None
+        yield lambda done: None
         return
     cluster = strategy.cluster
     begin = Begin(
@@ -54,12 +58,19 @@ def recording(session: Session, clock: Clock, loader: TrainLoader) -> Iterator[S
         images=sum(part.stop - part.start for part in loader.parts),
         threads=torch.get_num_threads(),
     )
+    tracer = Tracer(config.run_dir, strategy.rank, clock, session.crew.tally)
+
+    def step(done: int) -> None:
+        spans.step()
+        tracer.step(done)
+
     try:
-        yield spans
+        yield step
     except BaseException:
         with contextlib.suppress(RuntimeError):  # a device that has failed answers every question so: not our news
             spans.close()
         raise
+    tracer.close()
     spans.close()
 
 

@@ -1,0 +1,110 @@
+"""How does a rank write a trace of a few steps when it is asked to? See observe/trace.py for the request and the files."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerAction, ProfilerActivity, profile, record_function
+
+from segtrain.data.stages import Tally
+from segtrain.errors import SegtrainError
+from segtrain.observe import trace
+from segtrain.observe.clock import RECENT, Clock
+from segtrain.observe.journal import say_on_stderr
+
+LOOK_S = 0.5  # between two looks at the request
+SPANS = 200  # of a step, at most
+
+
+class Tracer:
+    """Call ``step`` after each step. A request that lies there already is of an earlier process."""
+
+    def __init__(
+        self, run: Path, rank: int, clock: Clock, tally: Tally, say: Callable[[str], None] = say_on_stderr
+    ) -> None:
+        self._run, self._rank, self._clock, self._tally, self._say = run, rank, clock, tally, say
+        old = trace.read_order(run)
+        self._answered = old.asked if old else 0.0
+        self._order: trace.Order | None = None  # not begun
+        self._next_look = 0.0
+        self._open: _Open | None = None
+
+    def step(self, done: int) -> None:
+        """``done``: steps so far."""
+        if self._open is not None:
+            self._open.profiler.step()
+            if done >= self._open.last:
+                self._write(self._open)
+                self._open = None
+            return
+        now = time.perf_counter()
+        if now >= self._next_look:
+            self._next_look = now + LOOK_S
+            order = trace.read_order(self._run)
+            if order is not None and order.asked != self._answered:
+                self._order = order
+        if self._order is not None and done + 1 >= self._order.first:
+            self._answered, steps, self._order = self._order.asked, self._order.steps, None
+            self._open = self._begin(done + 1, steps)
+
+    def _begin(self, first: int, steps: int) -> _Open | None:
+        try:
+            found = _Open(first, first + steps - 1)
+        except RuntimeError as error:  # another profiler is at work
+            self._say(f"warning: no trace of step {first}: {error}; training goes on")
+            return None
+        self._clock.recent = deque(self._clock.recent, maxlen=SPANS * steps)
+        self._tally.trace = deque()
+        return found
+
+    def close(self) -> None:
+        """The run ends within a trace: what there is of it."""
+        if self._open is not None:
+            self._write(self._open)
+            self._open = None
+
+    def _write(self, open_: _Open) -> None:
+        path = trace.file_of(self._run, self._rank, open_.first)
+        samples, self._tally.trace = self._tally.trace or (), None
+        spans = [span for span in list(self._clock.recent) if span[2] > open_.begin]
+        self._clock.recent = deque(self._clock.recent, maxlen=RECENT)
+        try:
+            open_.profiler.stop()
+            path.parent.mkdir(exist_ok=True)
+            alone = path.with_suffix(".pt.trace.json")
+            open_.profiler.export_chrome_trace(str(alone))
+            whole = json.loads(alone.read_text(encoding="utf-8"))
+            offset = trace.mark_of(whole) - open_.begin * 1e6
+            made = [
+                (
+                    one.number,
+                    one.began,
+                    {name: getattr(one.cost, name) for name in ("read", "decode", "augment", "assemble")},
+                )
+                for one in list(samples)
+            ]
+            whole["traceEvents"] += trace.events(self._rank, socket.gethostname(), spans, made, offset)
+            trace.write_trace(path, whole)
+        except (OSError, ValueError, RuntimeError, SegtrainError) as error:
+            self._say(f"warning: no trace {path}: {error}; training goes on")
+
+
+class _Open:
+    """A trace that is being made, of the steps ``first`` to ``last``; ``begin``: seconds of time.perf_counter."""
+
+    def __init__(self, first: int, last: int) -> None:
+        self.first, self.last = first, last
+        activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available()
+        # With a schedule, if of one thing alone, the profiler marks the steps, which TensorBoard's plugin wants.
+        self.profiler = profile(activities=activities, schedule=lambda _: ProfilerAction.RECORD)
+        self.profiler.step_num = first
+        self.profiler.start()
+        self.begin = time.perf_counter()
+        with record_function(trace.MARK):
+            pass
