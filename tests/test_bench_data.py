@@ -14,6 +14,7 @@ import cv2
 import numpy as np
 import pytest
 
+from segtrain import cores
 from segtrain.bench import cold, host, verdict
 from segtrain.bench.child import child
 from segtrain.bench.data import bench_data, other_path, worker_counts
@@ -287,11 +288,11 @@ def test_a_file_is_read_cold_or_the_reason_is_given(tmp_path: Path) -> None:
 
 
 def test_the_cgroup_says_how_many_cores_and_how_much_memory(tmp_path: Path) -> None:
-    assert host.cpu_quota(tmp_path) is None
+    assert cores.cpu_quota(tmp_path) is None
     (tmp_path / "cpu.max").write_text("150000 100000\n")
-    assert host.cpu_quota(tmp_path) == 1.5
+    assert cores.cpu_quota(tmp_path) == 1.5
     (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert host.cpu_quota(tmp_path) is None
+    assert cores.cpu_quota(tmp_path) is None
     (tmp_path / "memory.max").write_text("1048576\n")
     assert host.memory_limit(tmp_path) == (1 << 20, "cgroup")
     (tmp_path / "memory.max").write_text("max\n")

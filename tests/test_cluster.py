@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from segtrain.cores import cores
 from segtrain.errors import ConfigError
-from segtrain.parallel.cluster import Cluster, cores, discover, expand_hosts
+from segtrain.parallel.cluster import Cluster, discover, expand_hosts
 
 NOWHERE = Path("/nonexistent/resourceconfig.json")
 

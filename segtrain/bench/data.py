@@ -12,9 +12,10 @@ from typing import Any
 
 from segtrain.bench import verdict
 from segtrain.bench.child import child
-from segtrain.bench.host import memory_limit, usable_cores
+from segtrain.bench.host import memory_limit
 from segtrain.bench.table import table
 from segtrain.config import Config, load_config
+from segtrain.cores import usable_cores
 from segtrain.data.datasets import open_dataset
 from segtrain.errors import ConfigError
 

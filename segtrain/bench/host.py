@@ -9,29 +9,6 @@ from pathlib import Path
 _TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
-def cpu_quota(cgroup: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """Cores that the container grants (cgroup v2 or v1), perhaps a fraction; None: no limit."""
-    try:
-        if (cgroup / "cpu.max").is_file():
-            quota, period = (cgroup / "cpu.max").read_text().split()
-        else:
-            quota = (cgroup / "cpu/cpu.cfs_quota_us").read_text().strip()
-            period = (cgroup / "cpu/cpu.cfs_period_us").read_text().strip()
-        return None if quota in ("max", "-1") else int(quota) / int(period)
-    except (OSError, ValueError):
-        return None
-
-
-def affinity() -> int:
-    """Cores that this process may be scheduled on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def usable_cores() -> float:
-    """Cores that this process can keep busy: its affinity, cut by the container's quota."""
-    return min(float(affinity()), cpu_quota() or float("inf"))
-
-
 def memory_limit(cgroup: Path = Path("/sys/fs/cgroup")) -> tuple[int, str]:
     """Bytes that this process may use at all, and who says so: 'host' or 'cgroup'. (0, 'unknown') where nobody does."""
     host = 0

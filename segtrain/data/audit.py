@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from segtrain.cores import cores
 from segtrain.data import native
 from segtrain.data.datasets import Dataset
 from segtrain.data.pixels import size_of
@@ -84,7 +85,7 @@ def audit(dataset: Dataset, workers: int | None = None, decode_images: bool = Tr
         if kept is not None and (kept.decoded or not decode_images):
             return kept
         notes = [note] if note else []
-    report, passing = _scan(dataset, workers or _cores(), decode_images, fingerprint)
+    report, passing = _scan(dataset, workers or cores(), decode_images, fingerprint)
     if cache and not passing:
         notes += save(place, report)
     return replace(report, notes=tuple(notes))
@@ -237,11 +238,6 @@ def _warnings(names: tuple[str, ...], pixels: np.ndarray, odd: dict[str, list[st
         if files:
             texts.append(f"{len(files)} {what}: {', '.join(files[:3])}" + (", ..." if len(files) > 3 else ""))
     return texts
-
-
-def _cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _stamps(dataset: Dataset) -> np.ndarray:

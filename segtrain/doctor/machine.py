@@ -7,7 +7,8 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from segtrain.bench.host import affinity, cpu_quota, memory_limit
+from segtrain.bench.host import memory_limit
+from segtrain.cores import affinity, cpu_quota
 from segtrain.data.statistics import cache_folder
 from segtrain.doctor.line import NOTE, OK, PROBLEM, Line
 

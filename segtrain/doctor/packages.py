@@ -21,6 +21,7 @@ NEEDED = {  # package -> least version, as in pyproject.toml
     "segmentation-models-pytorch": "0.5",
     "numpy": "1.23",
     "pillow": "9.4",
+    "psutil": "5.9",
     "pydantic": "2.5",
     "pyyaml": "6",
     "safetensors": "0.4",
@@ -32,6 +33,8 @@ OPTIONAL = {  # package -> extra, what for
     "onnxruntime": ("export", "the check of ONNX files"),
     "pandas": ("pandas", "data frames of runs"),
     "mlflow": ("mlflow", "tracking"),
+    "nvidia-ml-py": ("gpu", "the GPUs in the system profile"),
+    "boto3": ("sagemaker", "SageMaker jobs"),
 }
 OPENCV = ("opencv-python-headless", "opencv-python", "opencv-contrib-python", "opencv-contrib-python-headless")
 FATAL = ("torch", "numpy", "pillow", "pydantic", "pyyaml", "safetensors")  # without these no run begins

@@ -170,22 +170,6 @@ def _from_sagemaker(environ: Mapping[str, str], resource_config: Path) -> Cluste
     return Cluster(rank, len(hosts), 0, 1, hosts[0], _integer(environ, "MASTER_PORT", "29500"), source="sagemaker")
 
 
-def cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """CPU cores this process may use: its affinity, cut by the cgroup's quota (v2 or v1)."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    try:
-        if (cgroup / "cpu.max").is_file():
-            quota, period = (cgroup / "cpu.max").read_text().split()
-        else:
-            quota = (cgroup / "cpu/cpu.cfs_quota_us").read_text().strip()
-            period = (cgroup / "cpu/cpu.cfs_period_us").read_text().strip()
-        if quota not in ("max", "-1"):
-            count = min(count, max(1, int(quota) // int(period)))
-    except (OSError, ValueError):
-        pass  # no cgroup to read: the affinity is all there is to know
-    return count
-
-
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

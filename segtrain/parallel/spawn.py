@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from segtrain.config import Config
+from segtrain.cores import cores
 from segtrain.errors import EXIT_RESUMABLE
-from segtrain.parallel.cluster import Cluster, cores, free_port
+from segtrain.parallel.cluster import Cluster, free_port
 
 GRACE_S = 20.0
 

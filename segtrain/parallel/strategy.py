@@ -16,9 +16,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from segtrain.config import Parallel
+from segtrain.cores import cores
 from segtrain.errors import ConfigError, SegtrainError
 from segtrain.parallel import syncbn
-from segtrain.parallel.cluster import Cluster, cores
+from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.failure import one_voice
 
 SMDDP_IMAGES = (
@@ -43,6 +44,8 @@ class Strategy:
     # Gloo's thread may drop a tensor after all_reduce has returned. In torch 2.0 it then waits for the interpreter, which
     # waits for the thread in destroy_process_group. Tensors that live on here are not its to free.
     _recent: deque[Tensor] = field(default_factory=lambda: deque(maxlen=8), repr=False, compare=False)
+    begun: int = field(default=0, compare=False)  # calls of ``reduce``, the same on all ranks at the same place
+    ended: int = field(default=0, compare=False)
 
     @property
     def rank(self) -> int:
@@ -61,7 +64,9 @@ class Strategy:
         """Sum over ranks, in place; returns ``value``. SUM alone: SMDDP refuses every other operation."""
         if self.world_size > 1:
             self._recent.append(value)
+            self.begun += 1
             dist.all_reduce(value)
+            self.ended += 1
         return value
 
     def wrap(self, model: nn.Module) -> nn.Module:

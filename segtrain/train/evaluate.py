@@ -95,7 +95,8 @@ def evaluate(
         counts = tally.sum_over_ranks(failure, all_reduce if world_size > 1 else None)
         for index in wanted:
             if index not in shown:  # another rank had it
-                image, mask = (torch.tensor(array)[None] for array in dataset.read(index))  # a copy: it may be read-only
+                # Copies: what is read may be read-only.
+                image, mask = (torch.tensor(array)[None] for array in dataset.read(index))
                 shown[index] = _picture(dataset, index, image, *predict(image, mask))
     facts = protocol(dataset, settings, sizes, scales, precision)
     return Evaluation(Scores.from_confusion(counts), counts, facts, tuple(shown[index] for index in wanted), seconds)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from segtrain.config import Config, Size, duration_in_steps
+from segtrain.cores import cores
 from segtrain.data.crew.pace import Staff, staff
 from segtrain.data.loader import worker_kind
 from segtrain.errors import ConfigError
-from segtrain.parallel.cluster import Cluster, cores
+from segtrain.parallel.cluster import Cluster
 
 
 @dataclass(frozen=True)

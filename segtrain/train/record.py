@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from segtrain.cores import cores
 from segtrain.data.loader import TrainLoader
 from segtrain.observe.clock import Clock
 from segtrain.observe.device_clock import DeviceClock
 from segtrain.observe.spans import Begin, Spans, Work, file_of
-from segtrain.parallel.cluster import cores
 from segtrain.parallel.strategy import Strategy
 from segtrain.train.session import Session
 from segtrain.train.tracing import Tracer

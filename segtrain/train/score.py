@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from segtrain.cores import cores
 from segtrain.data.crew.pace import staff
 from segtrain.data.datasets import open_dataset
 from segtrain.data.subset import without
 from segtrain.errors import DataError
 from segtrain.infer.load import load_run
-from segtrain.parallel.cluster import Cluster, cores
+from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import start
 from segtrain.train.evaluate import evaluate
 from segtrain.train.faults import FILE, left_out
