@@ -97,6 +97,10 @@ def workshop(prepared: Path, tmp_path: Path) -> Path:
 
 def run(zygote: Any, words: list[str], here: Path) -> None:
     """One command of a page; ranks are forked in the place of what torchrun would start."""
+    if words[:2] == ["python", "launch/sagemaker.py"] and words[-1] == "--dry-run":
+        done = subprocess.run([sys.executable, *words[1:]], cwd=ROOT, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return
     if words[0] == "segtrain":
         processes = [zygote.start(*words[1:], cwd=here)]
     elif words[:2] == ["torchrun", "--nproc-per-node"] and words[3:5] == ["-m", "segtrain"]:
