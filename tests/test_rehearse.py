@@ -190,7 +190,7 @@ while len(steps) < 6 and not (told and MINDS):
 if config["current_host"] == config["instance_groups"][0]["hosts"][0]:
     state.write_text(json.dumps(steps))
     data = sorted(path.name for path in (base / "input/data/train").rglob("*") if path.is_file())
-    about = {"data": data, "host": socket.gethostname(), "type": os.environ["SM_CURRENT_INSTANCE_TYPE"], "one": os.getppid()}
+    about = {"data": data, "host": socket.gethostname(), "type": os.environ["SM_CURRENT_INSTANCE_TYPE"]}
     (base / "model/about.json").write_text(json.dumps(about))
 sys.exit(CODE)
 """
