@@ -91,6 +91,10 @@ def build_parser() -> argparse.ArgumentParser:
     diff.add_argument("b", metavar="B", type=Path, help="run folder")
     diff.add_argument("--out", type=Path, help="write a page as well, FILE.html")
 
+    why = verbs.add_parser("diagnose", help="why a run is slow, what would cure it, and what that would bring")
+    why.add_argument("run", type=Path, help="run folder, or a copy of a SageMaker job's output; running or ended")
+    why.add_argument("--json", action="store_true", help="print one JSON object")
+
     profile = verbs.add_parser("profile", help="turn a running job's system profile on or off, or trace some steps")
     profile.add_argument("profile_verb", choices=("on", "off", "status", "trace"))
     profile.add_argument("run", type=Path, help="run folder")
@@ -137,6 +141,7 @@ def main(arguments: list[str] | None = None) -> int:
             "runs": _runs,
             "report": _report,
             "diff": _diff,
+            "diagnose": _diagnose,
             "profile": _profile,
             "prove": _prove,
             "bench": _bench_data,
@@ -284,6 +289,15 @@ def _diff(known: argparse.Namespace, overrides: list[str], arguments: list[str])
     from segtrain.report.diff import diff
 
     print(diff(known.a, known.b, known.out))
+    return 0
+
+
+def _diagnose(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
+    from segtrain.diagnose import diagnose
+    from segtrain.diagnose.words import as_json, page
+
+    found = diagnose(known.run)
+    print(as_json(found) if known.json else page(known.run, found))
     return 0
 
 

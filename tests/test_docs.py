@@ -205,6 +205,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         "doctor",
         "profile",
         "runs",
+        "diagnose",
         "report",
         "diff",
         "prove",

@@ -54,8 +54,11 @@ class Rank:
     steps: int
     phases: Mapping[str, float]
     cpu: float  # of the process
+    other_cpu: float | None  # of its loop's thread in the phase ``other``; None: not written down
     slowest: float
     fastest: float  # of the windows' means
+    least_own: float  # of the windows' means of ``own``: what other programs disturbed least
+    least_other: float  # of the windows' shares of ``other``
     samples: Samples | None = None
 
     @property
@@ -65,7 +68,7 @@ class Rank:
     @property
     def own(self) -> float:
         """What it does by itself in a step: no waiting for others, nothing that only one rank does now and then."""
-        return sum(s for phase, s in self.phases.items() if phase not in TOGETHER and phase not in BESIDE)
+        return _own(self.phases)
 
     @property
     def computed(self) -> float:
@@ -75,6 +78,10 @@ class Rank:
 
     def share(self, *phases: str) -> float:
         return sum(self.phases.get(phase, 0.0) for phase in phases) / self.step
+
+
+def _own(phases: Mapping[str, float]) -> float:
+    return sum(s for phase, s in phases.items() if phase not in TOGETHER and phase not in BESIDE)
 
 
 @dataclass(frozen=True)
@@ -153,8 +160,11 @@ def _rank(records: Records, windows: Iterable[Mapping[str, Any]]) -> Rank | None
         steps=steps,
         phases=phases,
         cpu=sum(w.get("cpu_s", 0.0) for w in windows) / steps,
+        other_cpu=sum(w["other_cpu_s"] for w in windows) / steps if all("other_cpu_s" in w for w in windows) else None,
         slowest=max(w.get("slowest_ms", 0.0) for w in windows) / 1000,
         fastest=min(sum(w["phases"].values()) / (w["last"] - w["first"] + 1) for w in windows),
+        least_own=min(_own(w["phases"]) / (w["last"] - w["first"] + 1) for w in windows),
+        least_other=min(w["phases"].get("other", 0.0) / sum(w["phases"].values()) for w in windows),
         samples=_samples([w["workers"] for w in windows if isinstance(w.get("workers"), dict)], steps),
     )
 
@@ -179,18 +189,17 @@ def _samples(work: list[Mapping[str, Any]], steps: int) -> Samples | None:
         stages=stages,
         cpu=sum(w.get("cpu_s", 0.0) for w in work) / made,
         bytes=sum(w.get("bytes", 0) for w in work) / made,
-        by_size=_by_size([w["reads"] for w in work if isinstance(w.get("reads"), dict)]),
+        by_size=_by_size([w for w in work if isinstance(w.get("reads"), dict)]),
     )
 
 
-def _by_size(reads: list[Mapping[str, float]]) -> float | None:
+def _by_size(work: list[Mapping[str, Any]]) -> float | None:
     """Share of reading that grows with size: the slope of a line through (bytes, seconds) of every read, from sums over them.
 
     Masks are much smaller than images, which gives the line its lever. None where all reads are about of one size.
     """
-    n, b, t, bb, bt = (
-        sum(r.get(key, 0.0) for r in reads) for key in ("count", "bytes", "seconds", "bytes2", "bytes_s")
-    )
+    n, bb, bt = (sum(w["reads"].get(key, 0.0) for w in work) for key in ("count", "bytes2", "bytes_s"))
+    b, t = sum(w.get("bytes", 0) for w in work), sum(w.get("seconds", {}).get("read", 0.0) for w in work)
     if n < 8 or not t or bb * n < 1.1 * b * b:
         return None
     slope = (n * bt - b * t) / (n * bb - b * b)

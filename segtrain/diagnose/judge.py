@@ -23,6 +23,9 @@ def diagnose(run: str | Path) -> Diagnosis:
 def judge(evidence: Evidence) -> Diagnosis:
     found = figures(evidence)
     if found is None:
+        failure = loop_rules.failure(evidence)
+        if failure is not None:
+            return Diagnosis(failure.cause, (failure,))
         return Diagnosis(UNKNOWN, (), {"why": "no window of steps has been written yet"})
     verdicts = _verdicts(found)
     first = verdicts[0].cause if verdicts else _unexplained(found)
@@ -31,7 +34,7 @@ def judge(evidence: Evidence) -> Diagnosis:
 
 def _verdicts(found: Figures) -> list[Verdict]:
     single = (
-        loop_rules.failures,
+        lambda figures: loop_rules.failure(figures.evidence),
         loop_rules.memory,
         loop_rules.own_thread,
         loop_rules.copies,

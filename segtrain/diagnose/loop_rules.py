@@ -6,12 +6,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from segtrain.diagnose.figures import Figures, Rank
+from segtrain.diagnose.evidence import Evidence
+from segtrain.diagnose.figures import Figures
 from segtrain.diagnose.verdict import Verdict
 
 PAUSES = {"log": 0.05, "checkpoint": 0.05, "eval": 0.20}  # shares of the time that may go there
 TO = 0.02  # share that is left of a pause by its cure
 LOOP = 0.10  # share of a step that the loop's own thread may take
+WORKS = 0.25  # of a time in which a thread computes, whoever else wants the core
 COPIES = 0.10
 FIXED = 0.30  # share of a step that does not grow with its batch
 FEW = 4  # images of a rank's step: above it a batch is not small
@@ -96,20 +98,20 @@ def _longer(duration: str, factor: int) -> str:
 
 
 def own_thread(figures: Figures) -> Verdict | None:
-    """Work, or a wait, between the phases on every rank: on one alone it makes that rank slow."""
-    share = figures.least("other")
-    if share <= LOOP:
+    """Work, or a wait, between the phases: in each window of every rank. On one rank alone it makes that rank slow."""
+    if min(rank.least_other for rank in figures.ranks) <= LOOP:
         return None
     rank = min(figures.ranks, key=lambda rank: rank.share("other"))
-    spent, gain = rank.phases["other"], 1 / (1 - share)
-    rests = _unused(rank) > 0.5 * spent
-    if rests or figures.on_gpu:
+    share, spent = rank.share("other"), rank.phases["other"]
+    works = (rank.cpu if rank.other_cpu is None else rank.other_cpu) / spent
+    if figures.on_gpu or works < (WORKS / 2 if figures.crowded else WORKS):
         return Verdict(
             "sync-point",
             share,
-            f"{1000 * spent:.3g} ms of each step ({share:.0%}) pass between the phases, and the loop's thread computes nothing then: it waits",
+            f"{1000 * spent:.3g} ms of each step ({share:.0%}) pass between the phases, and the loop's thread works in {works:.0%} of "
+            "them: it waits for something",
             "take what waits (an .item(), a print of a tensor, a sleep, a lock) out of the step, or do it when it is logged",
-            gain,
+            1 / (1 - share),
             "medium",
         )
     digest = figures.evidence.setting("log.digest", False)
@@ -118,15 +120,9 @@ def own_thread(figures: Figures) -> Verdict | None:
         share,
         f"{1000 * spent:.3g} ms of each step ({share:.0%}) are computed in the loop's own thread, between the phases",
         "log.digest=false" if digest else "move the work to the workers (data.transforms), or to steps that are logged",
-        gain,
+        1 / (1 - share),
         "high" if digest else "medium",
     )
-
-
-def _unused(rank: Rank) -> float:
-    """Seconds of a step in which the loop was in a phase of work, but no CPU worked: 0 where threads of its own blur that."""
-    working = rank.own - rank.phases.get("wait", 0.0)
-    return max(0.0, working - rank.computed)
 
 
 def copies(figures: Figures) -> Verdict | None:
@@ -212,10 +208,10 @@ def small_batch(figures: Figures) -> Verdict | None:
     )
 
 
-def failures(figures: Figures) -> Verdict | None:
+def failure(evidence: Evidence) -> Verdict | None:
     """A run that ended because shared memory did."""
     end: Mapping[str, Any] = next(
-        (e for e in reversed(figures.evidence.events) if e.get("event") in ("run_end", "run_start")), {}
+        (e for e in reversed(evidence.events) if e.get("event") in ("run_end", "run_start")), {}
     )
     error = str(end.get("error") or "")
     if "/dev/shm" not in error:

@@ -26,8 +26,8 @@ def _slow(figures: Figures) -> Verdict | None:
         others = [rank for rank in figures.ranks if rank is not slow]
     usual = statistics.median(rank.own for rank in others)
     behind = slow.own - usual
-    if behind <= SLOWER * slow.step:
-        return None
+    if behind <= SLOWER * slow.step or slow.least_own - usual <= SLOWER / 2 * slow.step:
+        return None  # the second: a rank that is slow now and then shares its core with other programs
     phase = _late_in(slow, others)
     who = f"host {slow.host} (rank{'s' * (len(host) > 1)} {', '.join(str(r.rank) for r in host)})" if whole_host else (
         f"rank {slow.rank} on {slow.host or 'its host'}"

@@ -1,0 +1,257 @@
+"""What makes a run slow on purpose? One cause at a time, planted into a process that then trains.
+
+tests/test_diagnose_planted.py looks whether each is found first; diagnose_gain.py compares what its cure was said to bring with what it
+brings. Each is many times larger than all the rest of a step, in which a "device" takes a fixed time: the loss sleeps.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+DEVICE_S = 0.03
+BATCH = 4
+
+
+def _around(place: Any, name: str, before: Callable[..., None]) -> None:
+    inner = getattr(place, name)
+
+    def outer(*args: Any, **more: Any) -> Any:
+        before(*args, **more)
+        return inner(*args, **more)
+
+    setattr(place, name, outer)
+
+
+def burn(seconds: float) -> None:
+    """CPU time of this thread, without Python's lock, as a decoder takes it."""
+    import hashlib
+
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        hashlib.pbkdf2_hmac("sha256", b"work", b"salt", 4000)
+
+
+def fixed_time_device() -> None:
+    import segtrain.train.step
+
+    _around(segtrain.train.step, "low_res_loss", lambda *_: time.sleep(DEVICE_S))
+
+
+def _stored(path: Path) -> bool:
+    return path.suffix in (".jpg", ".png")
+
+
+def storage_latency() -> None:
+    _around(Path, "read_bytes", lambda path: time.sleep(0.05) if _stored(path) else None)
+
+
+def storage_bandwidth() -> None:
+    """2 MB/s, shared by all readers."""
+    import threading
+
+    lock = threading.Lock()
+
+    def wait(path: Path) -> None:
+        if _stored(path):
+            with lock:
+                time.sleep(path.stat().st_size / 2e6)
+
+    _around(Path, "read_bytes", wait)
+
+
+def decode() -> None:
+    import numpy as np
+
+    import segtrain.data.native
+    import segtrain.data.pixels
+
+    _around(segtrain.data.native, "crop", lambda image, *_: None if isinstance(image, np.ndarray) else burn(0.05))
+    _around(
+        segtrain.data.pixels, "image_of", lambda record: None if isinstance(record.image, np.ndarray) else burn(0.05)
+    )
+
+
+def _in_the_loop(work: Callable[[], None]) -> None:
+    import segtrain.train.loop
+
+    _around(segtrain.train.loop, "set_lr", lambda *_: work())
+
+
+def main_thread() -> None:
+    _in_the_loop(lambda: burn(0.15))
+
+
+def sync_point() -> None:
+    _in_the_loop(lambda: time.sleep(0.15))
+
+
+def slow_rank() -> None:
+    if os.environ["RANK"] == "1":
+        sync_point()
+
+
+def slow_host() -> None:
+    import socket
+
+    name = f"host-{os.environ['RANK']}"
+    socket.gethostname = lambda: name  # type: ignore[assignment]
+    slow_rank()
+
+
+def logging() -> None:
+    from segtrain.observe.journal import Journal
+
+    _around(Journal, "write", lambda self, event, **_: time.sleep(0.15) if event == "step" else None)
+
+
+def evaluation() -> None:
+    import segtrain.train.session
+
+    _around(segtrain.train.session, "evaluate", lambda *_, **__: time.sleep(0.4))
+
+
+def checkpoint() -> None:
+    from segtrain.train.checkpoint import Writer
+
+    _around(Writer, "save", lambda *_: time.sleep(0.3))
+
+
+def small_batch() -> None:
+    """A step that costs the same for one image as for many."""
+    import torch
+
+    _around(torch.optim.AdamW, "step", lambda *_: time.sleep(0.15))
+
+
+def shm() -> None:
+    """A platform without memfd_create, a container whose /dev/shm is full."""
+    import segtrain.data.crew.memory as memory
+
+    del os.memfd_create
+    real = os.statvfs
+    full = type("Full", (), {"f_bavail": 0, "f_frsize": 4096})
+    os.statvfs = lambda path: full if path == memory.SHM else real(path)  # type: ignore[assignment]
+
+
+def nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Plant:
+    """``settings`` of the run that is slow; ``cure``: settings in place of what the diagnosis says, ``heal``: take the cause out."""
+
+    cause: str
+    plant: Callable[[], None] = nothing
+    settings: tuple[str, ...] = ()
+    ranks: int = 1
+    steps: int = 24
+    device: bool = True  # of fixed time
+    cure: tuple[str, ...] = ()
+    heal: bool = False
+
+
+SLOW_TRANSFORM = """
+import time
+
+
+def slow(image, mask, rng):
+    import hashlib
+
+    end = time.thread_time() + 0.05
+    while time.thread_time() < end:
+        hashlib.pbkdf2_hmac("sha256", b"work", b"salt", 4000)
+    return image, mask
+"""
+
+PLANTS = {
+    "storage-latency": Plant("storage-latency", storage_latency, ("data.workers=2",)),
+    "storage-bandwidth": Plant("storage-bandwidth", storage_bandwidth, ("data.workers=2",), cure=("data.cache=ram",)),
+    "decode": Plant("decode", decode, ("data.workers=2",), steps=36, cure=("data.cache=ram",)),
+    "augmentation": Plant(
+        "augmentation",
+        settings=("data.workers=2", "data.transforms=slow.py:slow"),
+        steps=36,
+        cure=("data.transforms=",),
+    ),
+    "too-few-workers": Plant("too-few-workers", decode, ("data.workers=1",), steps=20, cure=("data.workers=2",)),
+    "samples in the loop": Plant("main-thread", decode, ("data.workers=0",), steps=20),
+    "too-many-threads": Plant(
+        "too-many-threads",
+        settings=("parallel.threads=16", "data.crop=[160,160]", "data.workers=1"),
+        steps=40,
+        device=False,
+    ),
+    "main-thread": Plant("main-thread", main_thread, heal=True),
+    "sync-point": Plant("sync-point", sync_point, heal=True),
+    "logging": Plant("logging", logging, ("log.every=1",)),
+    "evaluation": Plant("evaluation", evaluation, ("eval.every=2st",), steps=16),
+    "checkpoint": Plant("checkpoint", checkpoint, ("checkpoint.every=2st",), steps=20),
+    "slow-rank": Plant("slow-rank", slow_rank, ranks=2, heal=True),
+    "slow-host": Plant("slow-host", slow_host, ranks=2, heal=True),
+    "small-batch": Plant("small-batch", small_batch, ("train.batch_size=2",)),
+    "shm": Plant("shm", shm, ("data.workers=1", "data.worker_kind=process"), steps=2),
+}
+HEALTHY = {
+    "one rank": Plant("healthy", settings=("data.workers=2",)),
+    "two ranks": Plant("healthy", settings=("data.workers=1",), ranks=2),
+    "a CPU that computes": Plant(
+        "healthy", settings=("parallel.threads=1", "data.workers=1", "data.crop=[128,128]"), device=False
+    ),
+    "worker processes": Plant("healthy", settings=("data.workers=2", "data.worker_kind=process")),
+}
+SLOW_NETWORK = Plant("slow-network", settings=("train.batch_size=4",), ranks=2, steps=12)
+SHAPE = "ip link set lo up mtu 1500 && tc qdisc add dev lo root tbf rate {rate} burst 32kb latency 2s"
+
+
+def pictures(root: Path, count: int = 16, size: tuple[int, int] = (240, 320)) -> None:
+    """Images of some 100 kB with masks of some 2 kB, to train and (four) to score; a transform; ``classes.txt``."""
+    import cv2
+    import numpy as np
+
+    from segtrain.data.presets import SCENES
+    from segtrain.data.scenes import scene
+
+    for split, images in (("train", count), ("val", 4)):
+        for part in ("images", "masks"):
+            (root / part / split).mkdir(parents=True)
+        for k in range(images):
+            image, mask = scene(1, k, size)
+            noise = np.random.default_rng(k).integers(0, 60, image.shape, np.uint8)
+            cv2.imwrite(str(root / f"images/{split}/{k:03}.jpg"), cv2.add(image, noise), [cv2.IMWRITE_JPEG_QUALITY, 95])
+            cv2.imwrite(str(root / f"masks/{split}/{k:03}.png"), mask)
+    (root / "classes.txt").write_text("".join(f"{name}\n" for name in SCENES.names))
+    (root / "slow.py").write_text(SLOW_TRANSFORM)
+
+
+def command(data: Path, out: Path, plant: Plant, settings: tuple[str, ...] = ()) -> list[str]:
+    """Words of `segtrain train`; ``settings`` in place of the plant's own."""
+    words = [
+        f"out={out}", "data.layout=folders", f"data.root={data}", "data.crop=[32,32]", "data.scale=[1,1]", "data.check=off",
+        f"train.batch_size={BATCH}", f"train.duration={plant.steps}st", "train.device=cpu", "parallel.procs=1", "parallel.threads=1",
+        "eval.every=100000st", "checkpoint.every=100000st", "log.every=10", "log.tensorboard=false", "log.pictures=0",
+        "checkpoint.resume=false", *plant.settings, *settings,
+    ]  # fmt: skip
+    last = {word.partition("=")[0]: word for word in words}  # of a key that is there twice, the later one
+    return ["train", *last.values()]
+
+
+def prepare(name: str, device: bool) -> None:
+    """In the process that will train: the plant of that name, and the device of fixed time."""
+    if device:
+        fixed_time_device()
+    if name:
+        PLANTS[name].plant()
+
+
+def code(name: str, words: list[str], device: bool) -> str:
+    """Python code of a rank."""
+    return (
+        f"import plants\nplants.prepare({name!r}, {device})\n"
+        f"from segtrain.cli import main\nraise SystemExit(main({words!r}))\n"
+    )

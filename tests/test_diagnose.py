@@ -1,0 +1,371 @@
+"""Is each cause found first in records that show it, none in healthy ones, and do predictions follow from the records?"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from segtrain.data import stages
+from segtrain.data.decode import load
+from segtrain.diagnose import Diagnosis, diagnose, judge
+from segtrain.diagnose.evidence import Evidence, Host, gather
+from segtrain.diagnose.live import Starving, closing_line
+from segtrain.diagnose.model import Stages, workers_needed
+from segtrain.diagnose.words import line, page
+from segtrain.errors import DataError
+from segtrain.observe.clock import Clock
+from segtrain.observe.profile_format import Value, Writer
+from segtrain.observe.spans import Records
+
+ROOT = Path(__file__).parents[1]
+CALM = {
+    "wait": 0.02,
+    "forward": 0.4,
+    "backward": 0.5,
+    "update": 0.05,
+    "other": 0.02,
+    "log": 0.01,
+}  # seconds of a window
+STEPS = 10  # of a window
+T0 = 1_795_000_000.0  # Unix time of the beginning
+SAMPLE = {"read": 0.0005, "decode": 0.004, "augment": 0.001, "assemble": 0.0005}
+
+
+def rank_records(
+    phases: dict[str, float] | None = None,
+    *,
+    rank: int = 0,
+    world: int = 1,
+    host: str = "one",
+    local: int = 0,
+    cores: int = 8,
+    device: str = "cpu",
+    threads: int = 1,
+    images: int = 8,
+    workers: int = 2,
+    kind: str = "thread",
+    stages: dict[str, float] | None = None,
+    sample_cpu: float | None = None,
+    cpu: float = 0.9,
+    size: int = 200_000,
+    reads: dict[str, float] | None = None,
+    windows: int = 4,
+    gradient: int = 0,
+    other_cpu: float = 0.0,
+) -> Records:
+    """A rank whose windows are all alike. ``stages`` and ``sample_cpu``: seconds of one sample; ``cpu``: of the rest of a window."""
+    phases, stages = {**CALM, **(phases or {})}, {**SAMPLE, **(stages or {})}
+    made, own = STEPS * images, sum(stages.values()) if sample_cpu is None else sample_cpu
+    begin = {
+        "begin": 1, "ts": T0, "rank": rank, "host": host, "local_rank": rank, "world_size": world, "local_world_size": local or world,
+        "device": device, "cores": cores, "batch_size": images * world, "accumulate": 1, "bytes_gradient": gradient,
+    }  # fmt: skip
+    window = {
+        "seconds": sum(phases.values()), "rank": rank, "host": host, "images": made, "phases": phases, "slowest_ms": 130.0,
+        "cpu_s": cpu + (made * own if kind == "thread" else 0.0), "threads": threads, "other_cpu_s": other_cpu,
+        "workers": {"count": workers, "kind": kind, "samples": made, "seconds": {k: made * v for k, v in stages.items()},
+                    "cpu_s": made * own, "bytes": made * size, "queue": 0.5, **({"reads": reads} if reads else {})},
+    }  # fmt: skip
+    start = {**window, "phases": {**phases, "wait": 30.0}}  # memory, kernels and the first batch: not to be looked at
+    lines = [
+        {**(window if k else start), "ts": T0 + k, "first": k * STEPS + 1, "last": (k + 1) * STEPS}
+        for k in range(windows)
+    ]
+    return Records(rank, (begin,), tuple(lines))
+
+
+def of(*ranks: Records, config: dict[str, Any] | None = None, **more: Any) -> Diagnosis:
+    return judge(Evidence(ranks, config=config or {}, **more))
+
+
+def starved(wait: float = 4.0, **more: Any) -> Records:
+    return rank_records({"wait": wait}, **more)
+
+
+def moments(per_byte: float, per_read: float) -> dict[str, Any]:
+    """80 samples, an image of 200 kB and a mask of 5 kB each, whose reads take ``per_read + per_byte * size`` seconds."""
+    sizes = [200_000.0, 5_000.0] * 80
+    times = [per_read + per_byte * size for size in sizes]
+    sums = {
+        "count": len(sizes),
+        "bytes2": sum(b * b for b in sizes),
+        "bytes_s": sum(b * t for b, t in zip(sizes, times)),
+    }
+    return {"reads": sums, "size": 205_000, "stages": {"read": sum(times) / 80}, "sample_cpu": 0.006}
+
+
+# What reading costs a sample follows from its share of 5 s: 80 samples by 2 workers, 0.125 s each.
+READING = {"read": 0.115}
+HALF_FULL = Host("algo-1", 8, busy=3.0, iowait=0.0, memory=0.5, swap_bytes_s=0.0)
+
+
+def two(
+    slow: dict[str, float], other: dict[str, float], hosts: tuple[str, str] = ("one", "one"), **more: Any
+) -> list[Records]:
+    local = 2 if hosts[0] == hosts[1] else 1
+    return [
+        rank_records(phases, rank=rank, world=2, host=host, local=local, **more)
+        for rank, (phases, host) in enumerate(zip((slow, other), hosts))
+    ]
+
+
+PLANTED: dict[str, Callable[[], Diagnosis]] = {
+    "storage-latency": lambda: of(starved(**moments(0, 0.0575))),
+    "storage-bandwidth": lambda: of(starved(**moments(5.6e-7, 0.0001))),
+    "decode": lambda: of(starved(stages={"decode": 0.12}, cores=2)),
+    "augmentation": lambda: of(starved(stages={"augment": 0.12}, cores=2)),
+    "too-few-workers": lambda: of(starved(stages={"decode": 0.06}, workers=1)),
+    "too-many-threads": lambda: of(rank_records(threads=16, cores=2, cpu=1.9)),
+    "main-thread": lambda: of(rank_records({"other": 1.0}, other_cpu=0.9)),
+    "host-to-device": lambda: of(rank_records({"device": 0.4}, device="cuda:0"), hosts=(replace(HALF_FULL, gpu=0.9),)),
+    "shm": lambda: of(starved(stages={"assemble": 0.12}, kind="process", cores=2)),
+    "sync-point": lambda: of(rank_records({"other": 1.0})),
+    "logging": lambda: of(rank_records({"log": 1.0})),
+    "evaluation": lambda: of(rank_records({"eval": 2.0})),
+    "checkpoint": lambda: of(rank_records({"checkpoint": 1.0})),
+    "slow-rank": lambda: of(*two({"forward": 1.4}, {"sync": 1.0}, cpu=1.9)),
+    "slow-host": lambda: of(*two({"forward": 1.4}, {"sync": 1.0}, ("one", "other"), cpu=1.9)),
+    "slow-network": lambda: of(*two({"gradient_sync": 1.0}, {"gradient_sync": 1.1}, gradient=2_000_000)),
+    "small-batch": lambda: of(rank_records({"update": 0.9}, images=1)),
+    "memory": lambda: of(starved(), hosts=(replace(HALF_FULL, swap_bytes_s=2e7, memory=0.99),)),
+}
+
+
+@pytest.mark.parametrize("cause", PLANTED)
+def test_each_cause_is_found_first(cause: str) -> None:
+    found = PLANTED[cause]()
+    assert found.bound == cause, page(Path("run"), found)
+    first = found.verdicts[0]
+    assert first.cause == cause
+    assert 0 < first.share <= 1
+    assert first.gain >= 1
+    assert first.cure
+    assert any(character.isdigit() for character in first.evidence)
+    assert cause in line(found)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        of(rank_records()),
+        of(rank_records(kind="process", workers=0)),
+        of(rank_records(images=1)),
+        of(rank_records(device="cuda:0"), hosts=(replace(HALF_FULL, gpu=0.95),)),
+        of(rank_records(), hosts=(HALF_FULL,)),
+        of(*two({"gradient_sync": 0.1}, {"gradient_sync": 0.12, "sync": 0.05}, gradient=2_000_000)),
+        of(*two({}, {}, ("one", "other"))),
+    ],
+)
+def test_none_is_found_in_a_healthy_run(found: Diagnosis) -> None:
+    assert found.bound == "healthy"
+    assert found.verdicts == ()
+    assert "nothing holds it up" in line(found)
+
+
+def test_each_threshold_has_two_sides() -> None:
+    """A little below nothing is said, a little above it is."""
+    rest = sum(CALM.values())
+    for phase, share in (("wait", 0.10), ("log", 0.05), ("checkpoint", 0.05), ("eval", 0.20), ("other", 0.10)):
+        for factor, expected in ((0.95, 0), (1.05, 1)):
+            without = rest - CALM.get(phase, 0.0)
+            seconds = without * factor * share / (1 - factor * share)
+            found = of(rank_records({phase: seconds}, workers=1, stages={"decode": seconds / 80 + 0.005}, windows=80))
+            assert len(found.verdicts) >= expected, (phase, factor)
+            assert bool(found.verdicts) == bool(expected), (phase, factor, found.verdicts)
+
+
+def test_the_start_and_the_end_of_a_run_are_nobodys_fault() -> None:
+    calm = rank_records()
+    *before, last = calm.windows
+    ending = {**last, "phases": {**last["phases"], "eval": 20.0, "checkpoint": 5.0}}
+    assert judge(Evidence((replace(calm, windows=(*before, ending)),))).bound == "healthy"
+    assert of(rank_records(windows=1)).facts["steady"] is False  # only the start is there
+
+
+def test_reading_is_split_by_what_grows_with_size() -> None:
+    for per_byte, per_read, cause in ((0.0, 0.0575, "storage-latency"), (5.6e-7, 0.0, "storage-bandwidth")):
+        found = of(starved(**moments(per_byte, per_read)))
+        assert (found.verdicts[0].cause, found.verdicts[0].confidence) == (cause, "high")
+    # Without sums, or with reads of one size, the answer is a guess and says so.
+    small, large = (of(starved(stages=READING, sample_cpu=0.006, size=size)) for size in (20_000, 4_000_000))
+    assert (small.bound, large.bound) == ("storage-latency", "storage-bandwidth")
+    assert {small.verdicts[0].confidence, large.verdicts[0].confidence} == {"low"}
+
+
+def test_more_workers_are_asked_for_as_the_model_needs_them() -> None:
+    latency = PLANTED["storage-latency"]().verdicts[0]
+    # 8 samples of 121 ms in a step whose other phases take 98 ms: 10 workers; then the step is 5 s -> 1 s a window.
+    assert latency.cure == "data.workers=10"
+    assert latency.gain == pytest.approx(4.98 / 0.99, rel=0.02)
+    few = PLANTED["too-few-workers"]().verdicts[0]
+    assert few.cure == "data.workers=6"  # 8 * 62 ms / 98 ms
+    assert few.gain == pytest.approx(4.98 / 0.99, rel=0.02)
+
+
+def test_cores_bound_what_workers_can_bring() -> None:
+    """Two cores, one busy worker: the second brings a factor of two less what the loop itself computes."""
+    verdict = of(starved(stages={"decode": 0.06}, workers=1, cores=2)).verdicts[0]
+    assert (verdict.cause, verdict.cure) == ("too-few-workers", "data.workers=2")
+    assert verdict.gain == pytest.approx(0.498 / ((8 * 0.062 + 0.09) / 2), rel=0.02)
+
+
+def test_a_crowded_host_makes_no_worker_idle() -> None:
+    """Decoding that took four times its CPU time: on an idle host it waited for something, on a full one for a core."""
+    slow = starved(stages={"decode": 0.12}, sample_cpu=0.02, cores=2, workers=2)
+    calm, full = (of(slow, hosts=(Host("algo-1", 2, busy, 0.0, 0.5, 0.0),)).verdicts[0] for busy in (0.5, 1.99))
+    assert (calm.cause, full.cause) == ("decode", "decode")
+    assert "no core works" in calm.evidence
+    assert "no core works" not in full.evidence
+
+
+def test_the_model_of_a_step() -> None:
+    base = Stages(device=0.1, stalls=0.01, samples=8, wall=0.05, cpu=0.01, workers=2, computed=0.0, cores=4)
+    assert base.step == pytest.approx(0.2 + 0.01)  # 8 * 50 ms / 2
+    assert replace(base, workers=8).step == pytest.approx(0.1 + 0.01)  # the device
+    assert replace(base, workers=8, cores=0.5).step == pytest.approx(0.16 + 0.01)  # the cores
+    assert replace(base, workers=0).step == pytest.approx(0.1 + 0.4 + 0.01)  # one after the other
+    assert workers_needed(base, 64) == 4
+    assert workers_needed(base, 3) == 3
+
+
+def test_cures_name_present_values() -> None:
+    config = {"log": {"every": 5}, "eval": {"every": "1ep"}, "checkpoint": {"every": "20st", "background": False}}
+    cures = [of(rank_records({phase: 1.0}), config=config).verdicts[0].cure for phase in ("log", "eval", "checkpoint")]
+    assert cures == ["log.every=250", "eval.every=50ep", "checkpoint.every=1000st checkpoint.background=true"]
+
+
+def test_the_late_phase_of_a_slow_rank_is_named() -> None:
+    found = of(*two({"wait": 1.5}, {"sync": 1.5}, cores=2, stages={"decode": 0.03}))
+    assert found.bound == "slow-rank"
+    assert "rank 0" in found.verdicts[0].evidence
+    assert "'wait'" in found.verdicts[0].evidence
+
+
+def test_a_run_that_ended_for_lack_of_shared_memory() -> None:
+    end = {"event": "run_end", "status": "failed", "error": "/dev/shm has 1.0 MiB left, a batch needs 64.0 MiB"}
+    found = of(rank_records(), events=(end,))
+    assert found.bound == "shm"
+    assert "--shm-size" in found.verdicts[0].cure
+
+
+def write_run(folder: Path, records: Records) -> None:
+    (folder / "spans").mkdir(parents=True)
+    lines = [*records.begins, *records.windows]
+    (folder / "spans/rank-00000.jsonl").write_text("".join(json.dumps(item) + "\n" for item in lines))
+    (folder / "config.yaml").write_text("log: {every: 10}\n")
+
+
+def test_a_copy_of_a_jobs_output_is_read(tmp_path: Path) -> None:
+    """Checkpoints in one folder, the profiler's files in another."""
+    write_run(tmp_path / "checkpoints", starved())
+    writer = Writer(tmp_path / "profiler-output", "algo-1")
+    writer.write(
+        T0 + 3, [Value("memory", "SwapInBytesPerSecond", "Swap", 3e7), Value("memory", "MemoryUsedPercent", "", 99.0)]
+    )
+    writer.write(T0 + 800, [Value("memory", "SwapInBytesPerSecond", "Swap", 3e9)])  # long after
+    writer.close()
+    evidence = gather(tmp_path)
+    assert (evidence.hosts[0].swap_bytes_s, evidence.hosts[0].memory) == (3e7, 0.99)
+    assert diagnose(tmp_path).bound == "memory"
+
+
+def test_a_folder_without_spans_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"log\.spans=true"):
+        diagnose(tmp_path)
+    write_run(tmp_path / "a", rank_records())
+    write_run(tmp_path / "b", rank_records())
+    with pytest.raises(DataError, match="holds 2 runs"):
+        diagnose(tmp_path)
+
+
+def test_the_verb_needs_no_torch(tmp_path: Path) -> None:
+    write_run(tmp_path, PLANTED_RECORDS)
+    code = f"import sys; from segtrain.cli import main; code = main(['diagnose', {str(tmp_path)!r}, '--json']); assert 'torch' not in sys.modules; sys.exit(code)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["bound"] == "logging"
+    assert found["verdicts"][0]["cure"] == "log.every=500"
+    assert found["facts"]["phases"]["log"] == pytest.approx(0.5, abs=0.01)
+
+
+PLANTED_RECORDS = rank_records({"log": 0.99})
+
+
+def test_a_clock_tells_work_from_waiting_between_its_spans() -> None:
+    clock = Clock()
+    with clock("forward"):
+        burn(0.1)
+    time.sleep(0.02)
+    burn(0.05)
+    clock.mark()
+    assert 0.049 <= clock.rest_cpu < 0.1
+
+
+def burn(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+def test_single_reads_are_summed_by_size(tmp_path: Path) -> None:
+    """Two files of a sample: how many, their bytes squared, and their bytes times their own seconds."""
+    for name, size in (("image", 3000), ("mask", 40)):
+        (tmp_path / name).write_bytes(bytes(size))
+    stages.begin()
+    load(tmp_path / "image")
+    with stages.READ:  # as a whole record is read
+        time.sleep(0.02)
+        load(tmp_path / "mask")
+    cost = stages.end()
+    assert (cost.reads, cost.bytes, cost.bytes2) == (2, 3040, 3000**2 + 40**2)
+    large = (cost.bytes_s - 40 * cost.read) / (
+        3000 - 40
+    )  # seconds of the image's read, as all of them add up to ``read``
+    assert 0 < large < cost.read - 0.02
+    stages.begin()
+    assert stages.end().reads == 0
+
+
+def test_a_run_that_starves_is_told_once_for_each_cause() -> None:
+    said: list[str] = []
+    starving = Starving({}, said.append)
+    fed, slow = rank_records(windows=12), starved(stages={"decode": 0.12}, cores=2, windows=12)
+    few = starved(stages={"decode": 0.06}, workers=1, windows=12)
+    for records, lines in (
+        (fed, 0),
+        (slow, 0),
+        (slow, 1),
+        (slow, 1),
+        (fed, 1),
+        (fed, 1),
+        (few, 1),
+        (slow, 1),
+        (few, 1),
+        (few, 2),
+        (few, 2),
+    ):
+        starving.look(records)
+        assert len(said) == lines
+    assert "decode" in said[0]
+    assert "data.workers=" in said[1]
+    short = Starving({}, said.append)
+    for _ in range(5):
+        short.look(starved(windows=4))  # a few seconds tell nothing yet
+    assert len(said) == 2
+
+
+def test_the_closing_line_never_fails_a_run(tmp_path: Path) -> None:
+    assert closing_line(tmp_path) is None
+    write_run(tmp_path / "short", rank_records(windows=1))
+    assert closing_line(tmp_path / "short") is None
+    write_run(tmp_path / "calm", rank_records())
+    assert closing_line(tmp_path / "calm") == "speed     bound by the device: nothing holds it up"
