@@ -394,12 +394,26 @@ class Log(Section):
     pictures: int = Field(8, ge=0, description="validation images on the contact sheet")
     digest: bool = Field(False, description="journal a checksum of each step's samples and pixels (costs a little CPU)")
     spans: bool = Field(True, description="what each rank and its workers did, second by second, into RUN/spans")
+    sentinel: int = Field(
+        500, ge=0, description="steps between two looks whether all ranks still train the same network; 0: off"
+    )
+    hang_s: Union[float, Literal["auto"]] = Field(
+        "auto",
+        description="seconds without progress until each rank reports what it waits for; auto: parallel.timeout_s / 2; 0: off",
+    )
     profile_ms: int = Field(
         500,
         ge=0,
         le=60_000,
         description="milliseconds between samples of the system profile, from 100; 0: off at the start",
     )
+
+    @field_validator("hang_s")
+    @classmethod
+    def _not_before_now(cls, seconds: Any) -> Any:
+        if seconds != "auto" and not 0 <= seconds < float("inf"):
+            raise ValueError("a number of seconds, auto, or 0 for no report")
+        return seconds
 
     @field_validator("profile_ms")
     @classmethod
@@ -431,6 +445,11 @@ class Config(Section):
             raise ValueError(
                 f"train.batch_size={train.batch_size} does not divide into train.accumulate={train.accumulate} "
                 f"micro-batches: use a multiple of {train.accumulate}"
+            )
+        if self.log.hang_s != "auto" and self.log.hang_s >= parallel.timeout_s:
+            raise ValueError(
+                f"log.hang_s={self.log.hang_s:g} comes too late: parallel.timeout_s={parallel.timeout_s:g} ends the job first; "
+                "lower log.hang_s, or set it to auto"
             )
         if parallel.strategy == "smddp" and parallel.sync_bn:
             raise ValueError("parallel.sync_bn=true: the smddp backend has no SyncBatchNorm; set it to false")

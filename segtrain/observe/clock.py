@@ -29,6 +29,7 @@ class Clock:
         self._laps: list[dict[str, float]] = []
         self._last = now()
         self.recent: deque[tuple[str, float, float]] = deque(maxlen=RECENT)  # phase, begin, end: seconds of ``now``
+        self.turns = 0  # boundaries so far: ranks that run the same loop have as many at the same place
 
     def __call__(self, phase: str) -> _Span:
         return _Span(self, phase)
@@ -47,6 +48,7 @@ class Clock:
         now = self._now()
         phase = self._open[-1]
         self.recent.append((phase, self._last, now))
+        self.turns += 1
         self._add(phase, now - self._last)
         self._last = now
 

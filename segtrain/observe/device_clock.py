@@ -45,6 +45,7 @@ class DeviceClock(Clock):
     def _charge(self) -> None:
         now, phase = self._now(), self._open[-1]
         self.recent.append((phase, self._last, now))
+        self.turns += 1
         self._last = now
         self._ahead.append((phase, self._recorded()))
         self._count += 1

@@ -93,6 +93,7 @@ def shortened(config: Config, weights: list[float] | None) -> tuple[Config, list
         "log__tensorboard": False,
         "log__mlflow": "",
         "log__pictures": 0,
+        "log__sentinel": 0,  # the proof shall see what is wrong, not be stopped by it
     }
     if config.loss.class_weights == "auto":
         settings["loss__class_weights"] = weights

@@ -22,9 +22,11 @@ from segtrain.parallel.startup import compiler_kept_out
 from segtrain.parallel.strategy import start
 from segtrain.train.feed import DeviceFeed
 from segtrain.train.record import clock_of, recording
+from segtrain.train.sentinel import Sentinel
 from segtrain.train.session import Session, open_session
 from segtrain.train.state import not_finite, stop_signals
 from segtrain.train.step import Micro, gradients
+from segtrain.train.watch import watching
 
 
 def train(config: Config, cluster: Cluster, received: list[int] | None = None) -> int:
@@ -109,12 +111,12 @@ def run(session: Session, signals: list[int]) -> int:
         crew=session.crew,
         pace=Pace(plan.staff.start, plan.staff.most, plan.staff.least),
     )
-    clock = clock_of(device)
+    clock, sentinel = clock_of(device), Sentinel(session)
     votes = torch.zeros(2, dtype=torch.float64)
     logged = state.step
     model.train()
     screen.started(state.step)
-    with session.crew, loader, recording(session, clock, loader) as told:
+    with session.crew, loader, recording(session, clock, loader) as told, watching(session, clock):
         with clock("wait"):
             batches = DeviceFeed(loader, device)
             loader.first()
@@ -165,6 +167,7 @@ def run(session: Session, signals: list[int]) -> int:
                 with clock("log"):
                     _log(session, clock, share, votes, lr, state.step - logged)
                 logged = state.step
+            sentinel.step(loaded, clock)
 
             miou = -1.0
             if last or state.step % plan.eval_every == 0:

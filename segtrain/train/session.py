@@ -29,6 +29,7 @@ from segtrain.optim import Ema, LossScaler, build_optimizer
 from segtrain.parallel.startup import compiler_kept_out
 from segtrain.parallel.strategy import Strategy, full_state, load_full_state, unwrapped
 from segtrain.train import checkpoint, faults
+from segtrain.train.agree import agree_on_config, agree_on_index
 from segtrain.train.evaluate import evaluate
 from segtrain.train.plan import Plan, make_plan
 from segtrain.train.resume import agreed
@@ -168,6 +169,7 @@ def _whole_cpu(value: Tensor) -> Tensor:
 
 def open_session(config: Config, strategy: Strategy) -> Session:
     """Settings first, then names of files, the network, every label; the run folder last: a mistake costs and leaves little."""
+    agree_on_config(config, strategy)
     on_gpu = strategy.device.type == "cuda"
     if config.train.precision == "fp16" and not on_gpu:
         raise ConfigError("train.precision=fp16 needs a GPU: use fp32 (or bf16 where the CPU has bf16 units)")
@@ -178,6 +180,7 @@ def open_session(config: Config, strategy: Strategy) -> Session:
 
     dataset = open_dataset(config.data, config.data.train_split)
     validation = open_dataset(config.data, config.data.split)
+    agree_on_index({"train": dataset, "val": validation}, config, strategy)
     labels = dataset.labels
     plan = make_plan(config, len(dataset), strategy.cluster, on_gpu)
     run_dir = config.run_dir

@@ -1,0 +1,223 @@
+"""Which rank did not arrive, where does it stand, and what does every thread do? Found by a thread in each rank, before the job dies.
+
+A rank hangs when, for ``hang_s``, its loop has reached no boundary between two phases (clock.py) and has begun or ended no sum over
+ranks. Evaluation and checkpoints are long phases of their own: in these only a rank that waits inside a sum hangs. The first rank that
+finds itself so raises an alarm on the board; all ranks then write RUN/hang/rank-00000.txt on their host and post where they stand, and
+rank 0 says who is behind. Ranks that run the same loop pass the same boundaries and sums, so that the one with the fewest has not
+arrived. A rank that posts nothing has a process that does not run.
+
+While nothing hangs a look costs two numbers and one question to the board, ``LOOKS`` times in ``hang_s``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Protocol
+
+FOLDER = "hang"  # of a run folder
+LOOKS = 8
+LONGEST_LOOK_S = 15.0
+MOST = 3  # reports of one process
+LONG = ("eval", "checkpoint")  # phases whose length says nothing
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a loop is. ``passed``: boundaries and sums so far; ``summing``: inside a sum over ranks; ``step``: that it works on."""
+
+    step: int
+    phase: str
+    passed: int
+    summing: bool
+
+
+@dataclass(frozen=True)
+class Notice:
+    """What a rank tells the others. ``line``: of Python, that its main thread is in."""
+
+    rank: int
+    host: str
+    step: int
+    phase: str
+    passed: int
+    summing: bool
+    seconds: float
+    line: str
+
+
+class Board(Protocol):
+    """Where ranks leave notices for each other (parallel/board.py); RuntimeError when it is gone."""
+
+    def raise_alarm(self, number: int) -> None: ...
+    def is_raised(self, number: int) -> bool: ...
+    def post(self, number: int, rank: int, text: str) -> None: ...
+    def posted(self, number: int) -> dict[int, str]: ...
+
+
+class Watchdog:
+    """Looks after the thread that made it. ``place`` and ``recent`` (phase, begin, end; seconds) are asked from another thread.
+
+    ``found`` gets rank 0's notices and its sentence, once a hang.
+    """
+
+    def __init__(
+        self,
+        place: Callable[[], Place],
+        recent: Callable[[], Sequence[tuple[str, float, float]]],
+        run: Path,
+        *,
+        rank: int,
+        world_size: int,
+        hang_s: float,
+        limit_s: float,
+        board: Board | None,
+        found: Callable[[list[Notice], str], None],
+        patient: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._place, self._recent, self._found, self._patient = place, recent, found, patient
+        self._path = run / FOLDER / f"rank-{rank:05d}.txt"
+        self._rank, self._world, self._board = rank, world_size, board
+        self._hang_s, self._limit_s = hang_s, limit_s
+        self._every = min(LONGEST_LOOK_S, hang_s / LOOKS)
+        self._main = threading.get_ident()
+        self._ended = threading.Event()
+        self._seen, self._since, self._told = place(), time.monotonic(), False
+        self._alarms = 0
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._ended.set()
+        # A question to a store that is gone may take longer: then the thread ends with the process.
+        self._thread.join(timeout=1)
+
+    def _watch(self) -> None:
+        while self._alarms < MOST and not self._ended.wait(self._every):
+            try:
+                self._look()
+            except (RuntimeError, ValueError, OSError):
+                self._board = None  # the store has gone with rank 0, or a disk is full: each for itself from now on
+
+    def _look(self) -> None:
+        place, now = self._place(), time.monotonic()
+        if place != self._seen:
+            self._seen, self._since, self._told = place, now, False
+        hangs = not self._told and now - self._since >= self._hang_s and self._counts(place)
+        if not hangs and not (self._board is not None and self._board.is_raised(self._alarms + 1)):
+            return
+        self._told = True
+        self._alarms += 1
+        notice = self._notice(place)
+        self._write(notice)
+        board = self._board
+        if board is None:
+            if self._rank == 0:
+                self._say([notice], asked=False)
+            return
+        if hangs:
+            board.raise_alarm(self._alarms)
+        board.post(self._alarms, self._rank, json.dumps(asdict(notice)))
+        if self._rank == 0:
+            self._say(self._gathered(board))
+
+    def _say(self, notices: list[Notice], asked: bool = True) -> None:
+        self._found(notices, sentence(notices, self._world, self._limit_s, self._path.parent, asked))
+
+    def _counts(self, place: Place) -> bool:
+        """Whether standing here for long is a hang."""
+        return place.summing or (place.phase not in LONG and not self._patient())
+
+    def _gathered(self, board: Board) -> list[Notice]:
+        """All ranks look at least every ``self._every`` seconds."""
+        end = time.monotonic() + 2 * self._every + 1
+        texts = board.posted(self._alarms)
+        while len(texts) < self._world and time.monotonic() < end and not self._ended.wait(self._every / 4):
+            texts = board.posted(self._alarms)
+        return [Notice(**json.loads(texts[rank])) for rank in sorted(texts)]
+
+    def _notice(self, place: Place) -> Notice:
+        seconds = round(time.monotonic() - self._since, 1)
+        line = _line(sys._current_frames().get(self._main))
+        return Notice(self._rank, socket.gethostname(), **asdict(place), seconds=seconds, line=line)
+
+    def _write(self, notice: Notice) -> None:
+        """The stacks come from faulthandler, which takes no lock: also of threads that hold one for ever."""
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(_head(notice, self._recent()))
+                file.flush()
+                faulthandler.dump_traceback(file, all_threads=True)
+                file.write("\n")
+
+
+def _line(frame: FrameType | None) -> str:
+    """The innermost line of a thread that is of segtrain or of the user; the innermost of all where none is."""
+    shown, here = frame, frame
+    while here is not None:
+        parts = here.f_code.co_filename.split(os.sep)
+        if "segtrain" in parts[:-1] or not any(
+            part.startswith(("python3", "site-packages", "dist-packages")) for part in parts[1:-1]
+        ):
+            shown = here
+            break
+        here = here.f_back
+    return f"{shown.f_code.co_name} ({os.path.basename(shown.f_code.co_filename)}:{shown.f_lineno})" if shown else "?"
+
+
+def _head(notice: Notice, recent: Sequence[tuple[str, float, float]]) -> str:
+    now = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
+    lines = [
+        f"{now} UTC  rank {notice.rank}  host {notice.host}  pid {os.getpid()}",
+        f"{_where(notice)}, for {notice.seconds:g} s, in {notice.line}",
+        "pending: a sum over ranks" if notice.summing else "pending: no sum over ranks of the loop's own",
+        "",
+        "last spans, newest first (seconds before the end of the last one; how long):",
+    ]
+    spans = list(recent)[::-1]
+    lines += [f"  {spans[0][2] - begin:10.3f}  {end - begin:10.3f}  {phase}" for phase, begin, end in spans]
+    return "\n".join([*lines, "", "stacks of all threads, innermost line first:", ""])
+
+
+def _where(notice: Notice) -> str:
+    return f"step {notice.step}, phase {notice.phase}" + (" (in a sum over ranks)" if notice.summing else "")
+
+
+def sentence(notices: Sequence[Notice], world_size: int, limit_s: float, folder: Path, asked: bool = True) -> str:
+    """Who is behind, where, and what to read. ``notices``: of the ranks that answered, by rank; ``asked``: whether all were."""
+    missing = sorted(set(range(world_size)) - {notice.rank for notice in notices})
+    longest = max(notice.seconds for notice in notices)
+    least = min(notice.passed for notice in notices)
+    behind = [notice for notice in notices if notice.passed == least]
+    before = next((notice for notice in notices if notice.passed > least), None)
+    if missing and asked:
+        who = f"{_ranks(missing)} did not answer: stopped processes, or their hosts are gone; {_at(behind[0])}"
+    elif missing:
+        who = f"the other ranks cannot be asked; {_at(behind[0])}"
+    elif before is None:
+        who = ("all ranks are at one place: " if world_size > 1 else "") + "; ".join(map(_at, behind[:4]))
+    else:
+        ranks, first = _ranks([notice.rank for notice in behind]), behind[0]
+        who = f"{ranks} (host {first.host}) did not arrive: {_at(first)}; {_at(before)}"
+    end = f"; a rank that waits {limit_s:g} s (parallel.timeout_s) ends the job" if world_size > 1 else ""
+    return f"hang: no progress for {longest:.0f} s: {who}. Stacks: {folder}/rank-*.txt on each host{end}"
+
+
+def _at(notice: Notice) -> str:
+    return f"rank {notice.rank} is at {_where(notice)} for {notice.seconds:.0f} s, in {notice.line}"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"

@@ -1,0 +1,156 @@
+"""Do all ranks still train one network, on every sample once an epoch? Looked at every log.sentinel steps, and after the last one.
+
+Compared to the bit, after the update: every parameter, its moving average, and every buffer that all ranks must hold alike. Not
+compared is what may differ:
+
+- Running mean and variance of batch norm without parallel.sync_bn: each rank's are those of its own images until they are averaged
+  for a score or a checkpoint (``mean_buffers``). Their number of batches is compared.
+- Parameters that fsdp has sharded: each rank holds another part, and no value is held twice, so there is nothing that could come
+  apart. Buffers are whole there, and compared.
+
+The samples that all ranks took are added up and compared with what the order (data/order.py) says for these steps. No epoch of the
+order holds a sample twice, so none was seen twice or left out where the sums agree.
+
+One collective in a look, of (ranks + 3) int64; none in other steps, whose whole work is to keep the step's ids. All ranks read the same sums,
+so they find the same, and make the same collectives to name it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from segtrain.data.loader import Batch
+from segtrain.data.order import samples
+from segtrain.errors import DataError, SegtrainError
+from segtrain.observe.clock import Clock
+from segtrain.optim import Ema
+from segtrain.parallel.digest import digest, words
+from segtrain.parallel.exchange import names_of, table
+from segtrain.parallel.strategy import Strategy
+from segtrain.train.session import Session
+
+SHOWN = 3  # samples in one error
+LOW = 2**32 - 1
+
+
+class Sentinel:
+    """Told of every step; looks where one is due. Raises SegtrainError or DataError, the same on all ranks."""
+
+    def __init__(self, session: Session) -> None:
+        self._session, self._every = session, session.config.log.sentinel
+        self._first = session.state.step  # of the steps whose samples were not looked at yet
+        self._taken: list[tuple[np.ndarray, np.ndarray]] = []  # epochs and ids of each micro-batch since
+
+    def step(self, loaded: list[Batch], clock: Clock) -> None:
+        """After the update of step ``state.step``, which trained on ``loaded``."""
+        if not self._every:
+            return
+        self._taken += [(batch.epochs, batch.ids) for batch in loaded]
+        step = self._session.state.step
+        if step % self._every == 0 or step == self._session.plan.steps:
+            with clock("log"):
+                self._look(step)
+
+    def _look(self, step: int) -> None:
+        session, strategy = self._session, self._session.strategy
+        world = strategy.world_size
+        tensors = alike(session.plain, session.ema, strategy) if world > 1 else {}
+        epochs, ids = (np.concatenate(parts) for parts in zip(*self._taken))
+        row = torch.zeros(world + 3, dtype=torch.int64, device=strategy.device)
+        row[strategy.rank] = digest(tensors.values(), strategy.device)
+        row[world:] = torch.tensor(_halves(epochs, ids), device=strategy.device)
+        numbers = strategy.reduce(row).tolist()
+        if len(set(numbers[:world])) > 1:
+            raise SegtrainError(_what_differs(tensors, strategy, step))
+        size = session.plan.batch_size
+        due = samples(session.config.train.seed, len(session.dataset), self._first * size, (step - self._first) * size)
+        if _whole(numbers[world:]) != _whole(_halves(*due)):
+            raise DataError(self._what_was_taken((epochs, ids), due, step))
+        self._first, self._taken = step, []
+
+    def _what_was_taken(self, taken: Sequence[np.ndarray], due: Sequence[np.ndarray], step: int) -> str:
+        """Which samples came too often, or not at all, and from which ranks. A collective."""
+        session, strategy = self._session, self._session.strategy
+        n, first = len(session.dataset), int(due[0][0])
+        places = (int(due[0][-1]) - first + 1) * n
+        mine = (taken[0] - first) * n + taken[1]
+        known = (mine >= 0) & (mine < places) & (taken[1] >= 0) & (taken[1] < n)
+        counts = torch.from_numpy(np.bincount(mine[known], minlength=places)).to(strategy.device)
+        all_ranks = strategy.reduce(counts.clone()).cpu().numpy()
+        wrong = all_ranks - np.bincount((due[0] - first) * n + due[1], minlength=places)
+        shown = np.flatnonzero(wrong)[:SHOWN].tolist()
+        by_rank = table(strategy, counts[shown]).cpu().numpy() if shown else np.zeros((0, 0))
+        lines = []
+        for k, place in enumerate(shown):
+            ranks = ", ".join(f"rank {rank}" for rank in np.flatnonzero(by_rank[:, k]).tolist()) or "no rank"
+            times = f"{all_ranks[place]} times" if all_ranks[place] else "not at all"
+            name = session.dataset.entries[place % n].image
+            lines.append(f"sample {place % n} ({name}) of epoch {first + place // n} {times} (by {ranks})")
+        more = np.count_nonzero(wrong) - len(lines)
+        return (
+            f"steps {self._first + 1} to {step} did not take the samples that their order says: "
+            + ("; ".join(lines) or "some are of another epoch, or of no epoch")
+            + (f"; and {more:,} more" if more else "")
+            + ": look whether each process has a RANK of its own and one WORLD_SIZE; the same command goes on from the newest checkpoint"
+        )
+
+
+def alike(model: nn.Module, ema: Ema | None, strategy: Strategy) -> dict[str, Tensor]:
+    """What every rank must hold with the same bits, by name (above: what is left out)."""
+    own: set[str] = set()
+    if not strategy.settings.sync_bn:
+        for prefix, norm in model.named_modules():
+            if isinstance(norm, nn.modules.batchnorm._NormBase):
+                own |= {f"{prefix}.{name}".lstrip(".") for name in ("running_mean", "running_var")}
+    found = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    if ema is not None:
+        found |= {f"{name} (moving average)": value for name, value in ema.shadow.items() if name not in own}
+    return {name: value for name, value in found.items() if name not in own and not hasattr(value, "full_tensor")}
+
+
+def _halves(epochs: np.ndarray, ids: np.ndarray) -> list[int]:
+    """Sum of a 64-bit number for each (epoch, id), as two halves that can be added up over ranks, and how many there are."""
+    mixed = ids.astype(np.uint64) + epochs.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # splitmix64's (Steele et al. 2014)
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    whole = int((mixed ^ (mixed >> np.uint64(31))).sum(dtype=np.uint64))
+    return [whole & LOW, whole >> 32, len(ids)]
+
+
+def _whole(halves: Sequence[int]) -> tuple[int, int]:
+    return (halves[0] + (halves[1] << 32)) % 2**64, halves[2]
+
+
+def _what_differs(tensors: dict[str, Tensor], strategy: Strategy, step: int) -> str:
+    """The first tensor that differs, on which rank, and by how much. A collective."""
+    device = strategy.device
+    each = torch.stack([digest([value], device) for value in tensors.values()])
+    rows = table(strategy, each).tolist()
+    columns = [list(column) for column in zip(*rows)]
+    differing = [k for k, column in enumerate(columns) if len(set(column)) > 1]
+    first = differing[0]
+    column = columns[first]
+    most = Counter(column).most_common(1)[0][1]
+    usual = next(value for value in column if column.count(value) == most)  # of as many: that of the first rank
+    odd, model = [rank for rank, value in enumerate(column) if value != usual], column.index(usual)
+    name, value = list(tensors.items())[first]
+    bits = words(value).clone() if strategy.rank == model else torch.zeros_like(words(value))
+    theirs = strategy.reduce(bits).view(torch.uint8)[: value.numel() * value.element_size()].view(value.dtype)
+    own = value.detach().contiguous().reshape(-1)
+    unlike, apart = own != theirs, (own.double() - theirs.double()).abs()
+    sums = torch.zeros(2, dtype=torch.float64, device=device)
+    if strategy.rank == odd[0] and len(own):
+        sums = torch.stack([unlike.sum().double(), apart.max()])
+    places, most_apart = strategy.reduce(sums).tolist()
+    return (
+        f"after step {step} the network is not the same on all ranks: {name} on {names_of(strategy, odd)} differs from rank {model} in "
+        f"{places:,.0f} of {value.numel():,} values, by up to {most_apart:.3g} (it is the first of {len(differing):,} of "
+        f"{len(tensors):,} tensors): look for code that changes weights on some ranks alone, hosts of other hardware or other "
+        "versions, or faulty memory; the same command goes on from the newest checkpoint, which holds rank 0's; log.sentinel=0 "
+        "trains on without looking"
+    )
