@@ -101,7 +101,22 @@ def test_a_window_ends_with_the_first_step_after_a_second_and_adds_up(tmp_path: 
 
     def work() -> Work:
         k = next(done)
-        return Work(3, "thread", 10 * k, 0.5 * k, 0.25 * k, 0.125 * k, 0.0625 * k, 0.75 * k, 1000 * k, 4 * k, 6 * k)
+        return Work(
+            3,
+            "thread",
+            10 * k,
+            0.5 * k,
+            0.25 * k,
+            0.125 * k,
+            0.0625 * k,
+            0.75 * k,
+            1000 * k,
+            2 * k,
+            9.0 * k,
+            0.5 * k,
+            4 * k,
+            6 * k,
+        )
 
     spans = write(file_of(tmp_path, 0), clock, now, work)
     for _ in range(3):
@@ -122,6 +137,7 @@ def test_a_window_ends_with_the_first_step_after_a_second_and_adds_up(tmp_path: 
     assert last["workers"] == {
         "count": 3, "kind": "thread", "samples": 10, "cpu_s": 0.75, "bytes": 1000, "queue": 1.5,
         "seconds": {"read": 0.5, "decode": 0.25, "augment": 0.125, "assemble": 0.0625},
+        "reads": {"count": 2, "bytes2": 9.0, "bytes_s": 0.5},
     }  # fmt: skip
 
 
@@ -147,9 +163,11 @@ def test_the_last_spans_and_the_pending_one_are_at_hand() -> None:
         clock.turn("gradient_sync")
         now.at += 2
         assert clock.pending == ("gradient_sync", 151.0)
+    assert clock.turns == 303
+    assert clock.take()["wait"] == 150
+    assert clock.turns == 304
     assert len(clock.recent) == 200
-    assert list(clock.recent)[-2:] == [("backward", 150.0, 151.0), ("gradient_sync", 151.0, 153.0)]
-    assert clock.take()["gradient_sync"] == 2
+    assert clock.recent[-3:-1] == [("backward", 150.0, 151.0), ("gradient_sync", 151.0, 153.0)]
 
 
 def test_a_device_clock_tells_the_devices_time_and_never_waits_for_it() -> None:

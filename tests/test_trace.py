@@ -71,7 +71,7 @@ def test_a_trace_has_the_steps_that_were_asked_for_on_one_time_line(tmp_path: Pa
     for product, loop, sample in zip(products, forward, samples):
         for inner in (product, sample):
             assert loop["ts"] - 500 <= inner["ts"] <= inner["ts"] + inner["dur"] <= loop["ts"] + loop["dur"] + 500
-    assert clock.recent.maxlen == 200
+    assert clock._recent.maxlen == 200
     assert tally.trace is None
 
 

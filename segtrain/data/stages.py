@@ -16,7 +16,11 @@ from typing import NamedTuple
 
 
 class Cost(NamedTuple):
-    """Of samples: wall seconds of their stages, CPU seconds of the threads that made them, bytes read from storage."""
+    """Of samples: wall seconds of their stages, CPU seconds of the threads that made them, bytes read from storage.
+
+    Of each single read its bytes and seconds, summed: how many, bytes squared, bytes times seconds. They tell what part of the
+    time grows with size.
+    """
 
     read: float = 0.0
     decode: float = 0.0
@@ -24,6 +28,9 @@ class Cost(NamedTuple):
     assemble: float = 0.0
     cpu_s: float = 0.0
     bytes: int = 0
+    reads: int = 0
+    bytes2: float = 0.0
+    bytes_s: float = 0.0
 
     def plus(self, other: Cost) -> Cost:
         return Cost(*(mine + more for mine, more in zip(self, other)))  # type: ignore[arg-type]
@@ -44,6 +51,8 @@ class _Here(threading.local):
     def __init__(self) -> None:
         self.around: list[int] = []
         self.sums = [0.0] * 4
+        self.read = 0.0  # of the sums: by the end of the last single read
+        self.moments = 0, 0.0, 0.0
 
 
 _here = _Here()
@@ -71,14 +80,19 @@ READ, DECODE, AUGMENT = Stage(_READ), Stage(_DECODE), Stage(_AUGMENT)
 
 
 def took(count: int) -> None:
-    """``count`` bytes were asked of storage."""
-    _here.bytes += count
+    """``count`` bytes were asked of storage, since the last ones."""
+    here = _here
+    here.bytes += count
+    read = here.sums[_READ] + (time.perf_counter() - here.since if here.stage == _READ else 0.0)
+    reads, bytes2, bytes_s = here.moments
+    here.moments = reads + 1, bytes2 + count * count, bytes_s + count * (read - here.read)
+    here.read = read
 
 
 def begin() -> None:
     """This thread begins a sample."""
     here = _here
-    here.sums, here.bytes = [0.0] * 4, 0
+    here.sums, here.bytes, here.read, here.moments = [0.0] * 4, 0, 0.0, (0, 0.0, 0.0)
     here.cpu, here.since = time.thread_time(), time.perf_counter()
 
 
@@ -87,7 +101,7 @@ def end() -> Cost:
     here = _here
     here.sums[here.stage] += time.perf_counter() - here.since
     read, decode, augment, assemble = here.sums
-    return Cost(read, decode, augment, assemble, time.thread_time() - here.cpu, here.bytes)
+    return Cost(read, decode, augment, assemble, time.thread_time() - here.cpu, here.bytes, *here.moments)
 
 
 class Made(NamedTuple):

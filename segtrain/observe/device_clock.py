@@ -42,16 +42,27 @@ class DeviceClock(Clock):
         event.record()
         return event
 
-    def _charge(self) -> None:
-        now, phase = self._now(), self._open[-1]
-        self.recent.append((phase, self._last, now))
-        self.turns += 1
-        self._last = now
-        self._ahead.append((phase, self._recorded()))
+    def _end(self) -> None:
+        super()._end()
+        self._ahead.append((self._phase, self._recorded()))
         self._count += 1
 
-    def _end_lap(self) -> None:
+    def mark(self) -> float:
+        at = super().mark()
         self._ends.append((self._count, self._ahead[-1][1]))
+        self._sum()
+        self._read_laps()
+        return at
+
+    def _sum(self) -> None:
+        """The host's time is for ``recent`` alone."""
+        last = self._last
+        for phase, end in self._ended:
+            if phase:
+                self._recent.append((phase, last, end))
+            last = end
+        self._summed += len(self._ended)
+        self._ended, self._last = [], last
 
     def _read_one(self) -> None:
         phase, event = self._ahead.popleft()
@@ -63,9 +74,10 @@ class DeviceClock(Clock):
     def _close_laps(self) -> None:
         while self._ends and self._ends[0][0] == self._read:
             self._ends.popleft()
-            super()._end_lap()
+            self._end_lap()
 
     def take(self) -> dict[str, float]:
+        self._sum()
         self._read_laps()
         while self._ahead and self._ahead[0][1].query():
             self._read_one()

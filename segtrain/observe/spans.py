@@ -16,8 +16,10 @@ Then a line a window, which ends with the first step after a second, or with the
                 With CUDA it is the device's time (device_clock.py): a wait behind which it still works counts as that work
 ``slowest_ms``  of one step, without ``log``, ``eval`` and ``checkpoint``
 ``cpu_s``       of this process, its threads included, worker processes left out; ``threads`` of torch
+``other_cpu_s``  of the loop's own thread, in the phase ``other``
 ``workers``     ``count``, ``kind``; ``samples`` made; ``seconds`` {``read``, ``decode``, ``augment``, ``assemble``} summed over them (wall); ``cpu_s`` for
-                them; ``bytes`` read from storage; ``queue``: steps that lay ready when one was asked for, mean (absent: none was asked for)
+                them; ``bytes`` read from storage; ``reads``: of single reads how many, and the
+                sums of bytes squared (``bytes2``) and of bytes times seconds (``bytes_s``); ``queue``: steps that lay ready when one was asked for, mean (absent: none was asked for)
 
 A reader takes the fields it knows. A line that is torn by the end of the process is skipped.
 """
@@ -27,6 +29,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -38,6 +41,7 @@ from segtrain.observe.journal import plain, say_on_stderr
 
 FOLDER = "spans"  # of a run folder
 WINDOW_S = 1.0
+RECENT = 16  # windows that stay at hand
 FORM = 1
 NO_STEP = ("log", "eval", "checkpoint")  # phases that are no part of a step
 
@@ -71,6 +75,9 @@ class Work:
     assemble: float = 0.0
     cpu_s: float = 0.0
     bytes: int = 0
+    reads: int = 0
+    bytes2: float = 0.0
+    bytes_s: float = 0.0
     asked: int = 0
     ready: int = 0
 
@@ -81,6 +88,7 @@ class Work:
         seconds = {name: round(more(name), 6) for name in ("read", "decode", "augment", "assemble")}
         done = {"count": self.count, "kind": self.kind, "samples": more("samples"), "seconds": seconds}
         done |= {"cpu_s": round(more("cpu_s"), 6), "bytes": more("bytes")}
+        done["reads"] = {"count": more("reads"), "bytes2": more("bytes2"), "bytes_s": round(more("bytes_s"), 3)}
         return done | ({"queue": round(more("ready") / more("asked"), 3)} if more("asked") else {})
 
 
@@ -111,18 +119,35 @@ class Spans:
         self._begin, self._images, self._threads = begin, images, threads
         self._step, self._steps, self._slowest = first, 0, 0.0
         self._phases: dict[str, float] = {}
+        self._since = clock.pending[1]
         self._lost = False
         self._file = self._open()
-        self._ts, self._cpu, self._before = now(), time.process_time(), work()
-        self._write({"begin": FORM, "ts": round(self._ts, 4), **asdict(begin)})
+        self._ts, self._cpu, self._rest, self._before = now(), time.process_time(), clock.rest_cpu, work()
+        self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
+        self._first = {"begin": FORM, "ts": round(self._ts, 4), **asdict(begin)}
+        self._write(self._first)
 
-    def step(self) -> None:
-        """A step is over."""
-        self._clock.mark()
+    def step(self) -> bool:
+        """A step is over. True when a window ended with it: ``recent`` has changed."""
+        at = self._clock.mark()
+        if at - self._since < WINDOW_S:
+            return False
+        self._since = at
+        return self._collect()
+
+    def _collect(self) -> bool:
+        """Make a window of all steps that can be told by now; False where there is none."""
         for lap in self._clock.laps():
             self._add(lap)
-        if sum(self._phases.values()) >= WINDOW_S:
+        if self._steps:
             self._end_window()
+            return True
+        return False
+
+    @property
+    def recent(self) -> Records:
+        """The last windows."""
+        return Records(self._begin.rank, (self._first,), tuple(self._recent))
 
     def _add(self, lap: dict[str, float]) -> None:
         self._steps += 1
@@ -131,9 +156,9 @@ class Spans:
         self._slowest = max(self._slowest, sum(s for phase, s in lap.items() if phase not in NO_STEP))
 
     def _end_window(self) -> None:
-        ts, cpu, work = self._now(), time.process_time(), self._work()
+        ts, cpu, rest, work = self._now(), time.process_time(), self._clock.rest_cpu, self._work()
         phases = {phase: round(seconds, 6) for phase, seconds in self._phases.items()}
-        self._write(
+        window = plain(
             {
                 "ts": round(self._ts, 4),
                 "seconds": round(sum(phases.values()), 6),
@@ -145,20 +170,20 @@ class Spans:
                 "phases": phases,
                 "slowest_ms": round(1000 * self._slowest, 3),
                 "cpu_s": round(cpu - self._cpu, 6),
+                "other_cpu_s": round(rest - self._rest, 6),
                 "threads": self._threads,
                 "workers": work.since(self._before),
             }
         )
+        self._recent.append(window)
+        self._write(window)
         self._step, self._steps, self._slowest, self._phases = self._step + self._steps, 0, 0.0, {}
-        self._ts, self._cpu, self._before = ts, cpu, work
+        self._ts, self._cpu, self._rest, self._before = ts, cpu, rest, work
 
     def close(self) -> None:
         """The steps that are left make a last window."""
         self._clock.finish()
-        for lap in self._clock.laps():
-            self._add(lap)
-        if self._steps:
-            self._end_window()
+        self._collect()
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

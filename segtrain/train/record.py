@@ -10,6 +10,7 @@ import torch
 
 from segtrain.cores import cores
 from segtrain.data.loader import TrainLoader
+from segtrain.diagnose.live import Starving
 from segtrain.observe.clock import Clock
 from segtrain.observe.device_clock import DeviceClock
 from segtrain.observe.spans import Begin, Spans, Work, file_of
@@ -34,7 +35,7 @@ def recording(session: Session, clock: Clock, loader: TrainLoader) -> Iterator[C
     """
     config, strategy = session.config, session.strategy
     if not config.log.spans:
-        yield lambda done: None
+        yield lambda done: clock.forget()
         return
     cluster = strategy.cluster
     begin = Begin(
@@ -58,10 +59,12 @@ def recording(session: Session, clock: Clock, loader: TrainLoader) -> Iterator[C
         images=sum(part.stop - part.start for part in loader.parts),
         threads=torch.get_num_threads(),
     )
+    starving = Starving(config.model_dump(mode="json"), session.screen.say)
     tracer = Tracer(config.run_dir, strategy.rank, clock, session.crew.tally)
 
     def step(done: int) -> None:
-        spans.step()
+        if spans.step() and strategy.rank == 0:
+            starving.look(spans.recent)
         tracer.step(done)
 
     try:

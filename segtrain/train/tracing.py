@@ -59,7 +59,7 @@ class Tracer:
         except RuntimeError as error:  # another profiler is at work
             self._say(f"warning: no trace of step {first}: {error}; training goes on")
             return None
-        self._clock.recent = deque(self._clock.recent, maxlen=SPANS * steps)
+        self._clock.keep(SPANS * steps)
         self._tally.trace = deque()
         return found
 
@@ -72,8 +72,8 @@ class Tracer:
     def _write(self, open_: _Open) -> None:
         path = trace.file_of(self._run, self._rank, open_.first)
         samples, self._tally.trace = self._tally.trace or (), None
-        spans = [span for span in list(self._clock.recent) if span[2] > open_.begin]
-        self._clock.recent = deque(self._clock.recent, maxlen=RECENT)
+        spans = [span for span in self._clock.recent if span[2] > open_.begin]
+        self._clock.keep(RECENT)
         try:
             open_.profiler.stop()
             path.parent.mkdir(exist_ok=True)
