@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -221,7 +219,13 @@ def test_a_healthy_run_says_nothing(zygote: Any, tmp_path: Path, strategy: str) 
     """And goes through several epochs: 8 steps of 8 are nearly five of 13."""
     if strategy == "fsdp" and not hasattr(pytest.importorskip("torch.distributed.fsdp"), "fully_shard"):
         pytest.skip("this torch has no FSDP2")
-    more = (f"parallel.strategy={strategy}", "optim.ema=0.9", "train.accumulate=2", "train.batch_size=8", "eval.every=3st")
+    more = (
+        f"parallel.strategy={strategy}",
+        "optim.ema=0.9",
+        "train.accumulate=2",
+        "train.batch_size=8",
+        "eval.every=3st",
+    )
     env = STANDIN if strategy == "smddp" else {}
     processes = ranks(zygote, tmp_path, "", *more, world=1 if strategy == "single" else 2, **env)
     outputs = [(process.wait(), process.output) for process in processes]
