@@ -20,6 +20,7 @@ from segtrain.optim import clip_, multiplier, set_lr
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.startup import compiler_kept_out
 from segtrain.parallel.strategy import start
+from segtrain.train.exact import settle_buckets
 from segtrain.train.feed import DeviceFeed
 from segtrain.train.record import clock_of, recording
 from segtrain.train.sentinel import Sentinel
@@ -119,6 +120,7 @@ def run(session: Session, signals: list[int]) -> int:
     with session.crew, loader, recording(session, clock, loader) as told, watching(session, clock):
         with clock("wait"):
             batches = DeviceFeed(loader, device)
+            settle_buckets(session)
             loader.first()
         screen.say(f"  {session.crew.describe(plan.staff.least, plan.staff.most)}")
         for step in range(state.step, plan.steps):

@@ -31,6 +31,7 @@ from segtrain.parallel.strategy import Strategy, full_state, load_full_state, un
 from segtrain.train import checkpoint, faults
 from segtrain.train.agree import agree_on_config, agree_on_index
 from segtrain.train.evaluate import evaluate
+from segtrain.train.exact import mean_buffers, restore_buffers
 from segtrain.train.plan import Plan, make_plan
 from segtrain.train.resume import agreed
 from segtrain.train.rundir import prepare_run_dir, refuse_run_dir
@@ -40,7 +41,6 @@ from segtrain.train.state import (
     all_finite,
     averaged_weights,
     copy_into,
-    mean_buffers,
     not_finite,
     on_rank_0,
 )
@@ -82,11 +82,11 @@ class Session:
     def save(self, reason: str) -> None:
         """A checkpoint of the present step. Every rank takes part; nothing that is not finite reaches the disk."""
         begin = time.perf_counter()
-        mean_buffers(self.plain, self.ema, self.strategy)
         if not all_finite(self.parameters, self.strategy):
             raise not_finite(self.state.step, "a weight", self.config)
-        weights, moments = full_state(self.model, self.optimizer)
-        shadow = {} if self.ema is None else {k: _whole_cpu(v) for k, v in self.ema.shadow.items()}
+        with mean_buffers(self.plain, self.ema, self.strategy) as of_ranks:
+            weights, moments = full_state(self.model, self.optimizer)
+            shadow = {} if self.ema is None else {k: _whole_cpu(v) for k, v in self.ema.shadow.items()}
         if self.writer is None:
             return
         content = {
@@ -98,6 +98,7 @@ class Session:
             "config_hash": self.config.hash,
             "decoder": _decoder(),
             "world_size": self.strategy.world_size,
+            "buffers_of_ranks": None if of_ranks is None else of_ranks.cpu(),
         }
         path = self.writer.save(self.state.step, content)
         seconds = time.perf_counter() - begin
@@ -106,8 +107,7 @@ class Session:
     def score(self) -> float:
         """mIoU on the validation split, of the moving average where there is one. Every rank takes part."""
         with self.watch.paused(self.state):
-            mean_buffers(self.plain, self.ema, self.strategy)
-            with averaged_weights(self.plain, self.ema):
+            with mean_buffers(self.plain, self.ema, self.strategy), averaged_weights(self.plain, self.ema):
                 result = evaluate(
                     self._whole_model(),
                     self.validation,
@@ -213,6 +213,7 @@ def open_session(config: Config, strategy: Strategy) -> Session:
         load_full_state(model, optimizer, saved["model"], saved["optimizer"])
         if ema is not None:
             load_shadow(ema, saved["ema"])
+        restore_buffers(plain, ema, strategy, saved.get("buffers_of_ranks"))
         scaler.load_state_dict(saved["scaler"])
         state = State(**saved["state"])
     if config.train.compile:

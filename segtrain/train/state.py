@@ -98,23 +98,6 @@ def on_rank_0(strategy: Strategy, work: Callable[[], dict[str, Any]]) -> dict[st
     return dict(outcome["result"])
 
 
-def mean_buffers(model: nn.Module, ema: Ema | None, strategy: Strategy) -> None:
-    """Batch-norm statistics become their mean over ranks: the saved and the scored model is the same on each.
-
-    Running statistics are linear in the batches, so when this is done does not change what comes out in the end.
-    """
-    if strategy.world_size == 1:
-        return
-    buffers = [b for b in model.buffers() if b.is_floating_point()]
-    if ema is not None:
-        names = {name for name, _ in model.named_buffers()}
-        buffers += [value for name, value in ema.shadow.items() if name in names and value.is_floating_point()]
-    if buffers:
-        flat = strategy.reduce(torch.cat([b.detach().reshape(-1).double() for b in buffers])) / strategy.world_size
-        for buffer, mean in zip(buffers, flat.split([b.numel() for b in buffers])):
-            buffer.copy_(mean.view_as(buffer))
-
-
 @contextlib.contextmanager
 def averaged_weights(model: nn.Module, ema: Ema | None) -> Iterator[None]:
     """The moving average in the place of the weights, for as long as the context lasts."""

@@ -176,7 +176,7 @@ def _totals_by_extra_forward(
 ) -> tuple[list[Tensor], Tensor]:
     """Totals of Dice, OHEM, ... over all micro-batches: one forward pass more, without gradient, same dropout."""
     sums: list[Tensor] = []
-    with torch.no_grad(), _running_statistics_kept(model):
+    with torch.no_grad(), running_statistics_kept(model):
         for index, micro in enumerate(micros):
             torch.manual_seed(_seed(seed, strategy.rank, index))
             with precision.autocast():
@@ -187,7 +187,7 @@ def _totals_by_extra_forward(
 
 
 @contextlib.contextmanager
-def _running_statistics_kept(model: nn.Module) -> Iterator[None]:
+def running_statistics_kept(model: nn.Module) -> Iterator[None]:
     """The extra forward pass must not move batch norm's running mean and variance a second time."""
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
     momenta = [norm.momentum for norm in norms]

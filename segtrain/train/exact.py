@@ -1,0 +1,83 @@
+"""What must a resumed run of several ranks have besides the weights, so that it goes on to the bit?
+
+Two things that no checkpoint of DDP holds. Batch norm's statistics are each rank's own between two scores; and DDP sums
+gradients in buckets, which it lays anew after its first step: where a gradient lies in a bucket decides in which order it is
+summed over the ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import Tensor, nn
+
+from segtrain.optim import Ema
+from segtrain.parallel.strategy import Strategy
+from segtrain.train.step import running_statistics_kept
+
+if TYPE_CHECKING:
+    from segtrain.train.session import Session
+
+
+def _statistics(model: nn.Module, ema: Ema | None) -> list[Tensor]:
+    """Batch norm's means and variances, and their moving averages."""
+    found = [(name, buffer) for name, buffer in model.named_buffers() if buffer.is_floating_point()]
+    shadow = ema.shadow if ema is not None else {}
+    return [buffer for _, buffer in found] + [shadow[name] for name, _ in found if name in shadow]
+
+
+@torch.no_grad()
+def _fill(buffers: list[Tensor], flat: Tensor) -> None:
+    for buffer, values in zip(buffers, flat.split([b.numel() for b in buffers])):
+        buffer.copy_(values.view_as(buffer))
+
+
+@contextlib.contextmanager
+def mean_buffers(model: nn.Module, ema: Ema | None, strategy: Strategy) -> Iterator[Tensor | None]:
+    """Batch-norm statistics are their mean over ranks while the context lasts: the saved and the scored model is the same on each.
+
+    Yields those of each rank, float64 (world_size, numbers), or None for one rank. Afterwards each rank has its own again.
+    Running statistics are linear in the batches, so the mean at the end is that of the whole run. A collective.
+    """
+    buffers = _statistics(model, ema)
+    if strategy.world_size == 1 or not buffers:
+        yield None
+        return
+    own = torch.cat([b.detach().reshape(-1).double() for b in buffers])
+    rows = torch.zeros((strategy.world_size, len(own)), dtype=torch.float64, device=own.device)
+    rows[strategy.rank] = own
+    strategy.reduce(rows)  # each number plus zeros: nothing is rounded
+    _fill(buffers, rows.mean(0))
+    try:
+        yield rows
+    finally:
+        _fill(buffers, own)
+
+
+def restore_buffers(model: nn.Module, ema: Ema | None, strategy: Strategy, rows: Tensor | None) -> None:
+    """Give a rank of a resumed run its own statistics; with another number of ranks each goes on from the mean."""
+    buffers = _statistics(model, ema)
+    size = (strategy.world_size, sum(b.numel() for b in buffers))
+    if rows is not None and rows.shape == size:
+        _fill(buffers, rows[strategy.rank].to(buffers[0].device))
+
+
+def settle_buckets(session: Session) -> None:
+    """Let DDP lay its buckets as the run had them before it stopped: a backward pass that counts for nothing. A collective."""
+    strategy, config, plan = session.strategy, session.config, session.plan
+    if strategy.name not in ("ddp", "smddp") or strategy.world_size == 1 or not session.state.step:
+        return
+    images = config.train.batch_size // (strategy.world_size * config.train.accumulate)
+    height, width = plan.size_at(session.state.step)[0]
+    layout = torch.channels_last if session.channels_last else torch.contiguous_format
+    blank = torch.zeros(images, 3, height, width, device=strategy.device).to(memory_format=layout)
+    with running_statistics_kept(session.model), strategy.sharing(session.model, last=True):
+        with session.precision.autocast():
+            heads = session.model(blank, low=True)
+        used = heads if config.loss.aux_weight else heads[:1]
+        cast(Tensor, sum(head.float().sum() for head in used)).backward()
+    for parameter in session.parameters:
+        parameter.grad = None
