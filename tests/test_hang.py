@@ -6,12 +6,17 @@ import signal
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
+from segtrain.config import Parallel
 from segtrain.observe.hang import MOST, Notice, Place, Watchdog, sentence
 from segtrain.observe.journal import read_journal
+from segtrain.parallel.cluster import Cluster
+from segtrain.parallel.strategy import Strategy
 
 ROOT = Path(__file__).parents[1]
 LIMIT_S = 90  # of a wait in these tests; what they wait for comes within a few seconds
@@ -251,6 +256,20 @@ def test_who_is_behind(notices: list[Notice], world: int, expected: str) -> None
     assert expected in text
     assert "run/hang/rank-*.txt" in text
     assert ("parallel.timeout_s" in text) == (world > 1)
+
+
+def test_a_sum_that_the_device_has_not_ended_is_pending() -> None:
+    """NCCL's collectives return at once; the event behind one says when the device has passed it."""
+    passed: list[bool] = [False]
+    strategy = Strategy("ddp", Cluster(), torch.device("cpu"), Parallel())
+    assert not strategy.summing
+    strategy.begun = strategy.ended = 1
+    strategy._passed = SimpleNamespace(query=lambda: passed[0])
+    assert strategy.summing
+    passed[0] = True
+    assert not strategy.summing
+    strategy.begun = 2
+    assert strategy.summing
 
 
 def test_notices_of_one_alarm_are_not_those_of_the_next(run_ranks: Any) -> None:

@@ -159,7 +159,8 @@ if rank == 1:
 def test_a_rank_with_other_settings_is_refused_at_the_start(zygote: Any, tmp_path: Path) -> None:
     from segtrain.parallel.cluster import Cluster, free_port
 
-    port, own = free_port(), (["train.seed=1", "log.sentinel=0", "data.workers=1"], [])
+    port = free_port()
+    own: list[list[str]] = [["train.seed=1", "log.sentinel=0", "data.workers=1"], []]
     processes = [
         zygote.start("train", *SMALL, *own[1 - rank], cwd=tmp_path, **Cluster(rank, 2, rank, 2, "127.0.0.1", port).environment())
         for rank in range(2)

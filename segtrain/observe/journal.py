@@ -15,6 +15,8 @@ The other fields, by event:
 ``eval``        ``step``, ``epoch``, ``scores`` {"miou": ..., "iou": [...], ...} as fractions, ``protocol``, ``seconds``, ``cpu_s``;
                 up to 64 classes also ``confusion`` [[pixels]]: a row a true class, a column a predicted one
 ``checkpoint``  ``step``, ``file``, ``reason``, ``seconds`` that the loop stood still for it
+``hang``        no progress for ``log.hang_s``: ``text`` as on the console, ``ranks`` [{"rank": ..., "step": ..., "phase": ..., "line": ...}, ...] that
+                answered (fields of ``Notice`` in hang.py)
 ``signal``      ``signal`` ("SIGTERM"), ``step`` at which all ranks stop
 ``run_end``     ``status`` (``done``; ``stopped``: by a signal, resumable; ``failed``, with ``error``), ``step``, ``seconds`` (wall),
                 ``cpu_s``, ``workers`` that made the samples of rank 0 at the end

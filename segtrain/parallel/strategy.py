@@ -46,6 +46,8 @@ class Strategy:
     _recent: deque[Tensor] = field(default_factory=lambda: deque(maxlen=8), repr=False, compare=False)
     begun: int = field(default=0, compare=False)  # calls of ``reduce``, the same on all ranks at the same place
     ended: int = field(default=0, compare=False)
+    # The device's event behind the last one: NCCL's calls return at once.
+    _passed: Any = field(default=None, repr=False, compare=False)
 
     @property
     def rank(self) -> int:
@@ -66,8 +68,16 @@ class Strategy:
             self._recent.append(value)
             self.begun += 1
             dist.all_reduce(value)
+            if value.is_cuda:
+                self._passed = self._passed or torch.cuda.Event()
+                self._passed.record()
             self.ended += 1
         return value
+
+    @property
+    def summing(self) -> bool:
+        """Whether the last ``reduce`` has begun and not ended, on the device too. May be asked for by another thread."""
+        return self.begun != self.ended or (self._passed is not None and not self._passed.query())
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """The model ready to train: on its device, batch norm converted where asked, gradients shared."""

@@ -24,8 +24,7 @@ def watching(session: Session, clock: Clock) -> Iterator[None]:
     begun = state.step
 
     def place() -> Place:
-        begins, ends = strategy.begun, strategy.ended
-        return Place(state.step + 1, clock.pending[0], clock.turns + begins + ends, begins != ends)
+        return Place(state.step + 1, clock.pending[0], clock.turns + strategy.begun + strategy.ended, strategy.summing)
 
     def found(notices: list[Notice], sentence: str) -> None:
         session.screen.say(sentence)
