@@ -16,6 +16,8 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
 
 from segtrain.config import Data
 from segtrain.data import native, stages
@@ -26,6 +28,7 @@ from segtrain.errors import DataError
 from segtrain.observe.clock import Clock
 from segtrain.observe.device_clock import DeviceClock
 from segtrain.observe.spans import Begin, Spans, Work, file_of, read_spans
+from segtrain.train.step import _tell_own_gradients_ready
 
 BEGIN = Begin(0, "here", 0, 1, 1, "cpu", 2, 8, 1, 0)
 
@@ -340,3 +343,41 @@ def test_a_slow_part_shows_in_its_stage(
     assert len(calls) >= 6
     assert cost[stage] >= 0.05 * len(calls)
     assert cost["cpu_s"] < 0.05 * len(calls)
+
+
+def test_what_comes_after_the_last_gradient_of_ones_own_is_gradient_sync(tmp_path: Path) -> None:
+    """DDP itself, whose sum over ranks takes its time."""
+    clock = Clock()
+
+    def slow_sum(_, bucket):  # type: ignore[no-untyped-def]  # DDP reads annotations, as objects
+        summed: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        threading.Timer(0.3, lambda: summed.set_result(bucket.buffer())).start()
+        return summed
+
+    class Slow(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            time.sleep(0.1)
+            return gradient
+
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+        model.register_comm_hook(None, slow_sum)
+        for _ in range(3):
+            clock.take()
+            loss = Slow.apply(model(torch.ones(2, 4))).sum()
+            with clock("backward"):
+                _tell_own_gradients_ready(loss, clock)
+                loss.backward()
+            spent = clock.take()
+            assert spent["backward"] >= 0.1
+            assert spent["gradient_sync"] >= 0.25
+            assert spent["gradient_sync"] + spent["backward"] > 0.39
+            assert clock.pending[0] == "other"
+    finally:
+        dist.destroy_process_group()
