@@ -51,15 +51,17 @@ def storage_latency() -> None:
 
 
 def storage_bandwidth() -> None:
-    """2 MB/s, shared by all readers."""
+    """2 MB/s, shared by all readers alike."""
     import threading
 
-    lock = threading.Lock()
+    lock, free = threading.Lock(), [0.0]  # when the bytes so far have all come
 
     def wait(path: Path) -> None:
-        if _stored(path):
+        for _ in range(0, path.stat().st_size if _stored(path) else 0, 4096):
             with lock:
-                time.sleep(path.stat().st_size / 2e6)
+                free[0] = max(free[0], time.monotonic()) + 4096 / 2e6
+                until = free[0]
+            time.sleep(max(0.0, until - time.monotonic()))
 
     _around(Path, "read_bytes", wait)
 
@@ -172,19 +174,19 @@ def slow(image, mask, rng):
 PLANTS = {
     "storage-latency": Plant("storage-latency", storage_latency, ("data.workers=2",)),
     "storage-bandwidth": Plant("storage-bandwidth", storage_bandwidth, ("data.workers=2",), cure=("data.cache=ram",)),
-    "decode": Plant("decode", decode, ("data.workers=2",), steps=36, cure=("data.cache=ram",)),
+    "decode": Plant("decode", decode, ("data.workers=2",), steps=28, cure=("data.cache=ram",)),
     "augmentation": Plant(
         "augmentation",
         settings=("data.workers=2", "data.transforms=slow.py:slow"),
-        steps=36,
+        steps=28,
         cure=("data.transforms=",),
     ),
     "too-few-workers": Plant("too-few-workers", decode, ("data.workers=1",), steps=20, cure=("data.workers=2",)),
     "samples in the loop": Plant("main-thread", decode, ("data.workers=0",), steps=20),
     "too-many-threads": Plant(
         "too-many-threads",
-        settings=("parallel.threads=16", "data.crop=[160,160]", "data.workers=1"),
-        steps=40,
+        settings=("parallel.threads=8", "data.crop=[64,64]", "data.workers=1"),
+        steps=16,
         device=False,
     ),
     "main-thread": Plant("main-thread", main_thread, heal=True),
@@ -206,7 +208,7 @@ HEALTHY = {
     "worker processes": Plant("healthy", settings=("data.workers=2", "data.worker_kind=process")),
 }
 SLOW_NETWORK = Plant("slow-network", settings=("train.batch_size=4",), ranks=2, steps=12)
-SHAPE = "ip link set lo up mtu 1500 && tc qdisc add dev lo root tbf rate {rate} burst 32kb latency 2s"
+SHAPE = "ip link set lo up mtu 1500 && tc qdisc add dev lo root tbf rate {rate} burst 256kb latency 2s"
 
 
 def pictures(root: Path, count: int = 16, size: tuple[int, int] = (240, 320)) -> None:

@@ -78,7 +78,7 @@ def test_a_shaped_network(data: Path, tmp_path: Path) -> None:
     if allowed.returncode:
         pytest.skip(f"this machine shapes no loopback in a namespace: {allowed.stderr.decode()[:200]}")
     words = [*command(data, tmp_path / "run", SLOW_NETWORK), "parallel.procs=2"]
-    started = f"{SHAPE.format(rate='20mbit')} && exec {sys.executable} -m segtrain {' '.join(words)}"
+    started = f"{SHAPE.format(rate='200mbit')} && exec {sys.executable} -m segtrain {' '.join(words)}"
     done = subprocess.run(
         ["unshare", "-rn", "bash", "-c", started], cwd=data, capture_output=True, text=True, timeout=240,
         env={**os.environ, "PYTHONPATH": str(ROOT)},

@@ -94,9 +94,7 @@ def _storage(now: Stages, rank: Rank, wait: float) -> Verdict:
     if grows is None:  # all reads are of one size: what would the slowest of usual storages have taken for the bytes?
         grows, sure = min(1.0, samples.bytes / STREAM / read), "low"
     total = samples.bytes * samples.made / rank.step
-    if (
-        grows * max(1.0, samples.workers) ** 0.5 > MOSTLY
-    ):  # readers that queue for the bytes all wait, whatever their own size
+    if grows > MOSTLY:
         kept = replace(now, wall=now.wall - read)
         return Verdict(
             "storage-bandwidth",

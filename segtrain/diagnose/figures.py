@@ -58,7 +58,7 @@ class Rank:
     slowest: float
     fastest: float  # of the windows' means
     least_own: float  # of the windows' means of ``own``: what other programs disturbed least
-    least_other: float  # of the windows' shares of ``other``
+    least: Mapping[str, float]  # shares of phases, of the window in which each was least
     samples: Samples | None = None
 
     @property
@@ -164,7 +164,7 @@ def _rank(records: Records, windows: Iterable[Mapping[str, Any]]) -> Rank | None
         slowest=max(w.get("slowest_ms", 0.0) for w in windows) / 1000,
         fastest=min(sum(w["phases"].values()) / (w["last"] - w["first"] + 1) for w in windows),
         least_own=min(_own(w["phases"]) / (w["last"] - w["first"] + 1) for w in windows),
-        least_other=min(w["phases"].get("other", 0.0) / sum(w["phases"].values()) for w in windows),
+        least={p: min(w["phases"].get(p, 0.0) / sum(w["phases"].values()) for w in windows) for p in phases},
         samples=_samples([w["workers"] for w in windows if isinstance(w.get("workers"), dict)], steps),
     )
 

@@ -99,7 +99,7 @@ def _longer(duration: str, factor: int) -> str:
 
 def own_thread(figures: Figures) -> Verdict | None:
     """Work, or a wait, between the phases: in each window of every rank. On one rank alone it makes that rank slow."""
-    if min(rank.least_other for rank in figures.ranks) <= LOOP:
+    if min(rank.least.get("other", 0.0) for rank in figures.ranks) <= LOOP:
         return None
     rank = min(figures.ranks, key=lambda rank: rank.share("other"))
     share, spent = rank.share("other"), rank.phases["other"]
@@ -191,7 +191,7 @@ def small_batch(figures: Figures) -> Verdict | None:
             return None
         share, why = 1 - max(used), f"the GPU has work {max(used):.0%} of the time though its data is there"
     else:
-        share = sum(rank.phases.get(phase, 0.0) for phase in ("update", "other", "gradient_sync")) / rank.step
+        share = sum(rank.phases.get(phase, 0.0) for phase in ("update", "other")) / rank.step
         why = (
             f"{share:.0%} of a step of {1000 * rank.step:.3g} ms does not grow with its batch of {rank.images:g} a rank"
         )

@@ -56,7 +56,7 @@ def _network(figures: Figures) -> Verdict | None:
     quickest = min(figures.ranks, key=lambda rank: rank.phases.get("gradient_sync", 0.0))
     spent = quickest.phases.get("gradient_sync", 0.0)
     share = spent / quickest.step
-    if share <= NETWORK:
+    if share <= NETWORK or quickest.least["gradient_sync"] <= NETWORK / 2:
         return None
     sent = 2 * (quickest.world - 1) / quickest.world * quickest.bytes_gradient
     halved = figures.evidence.setting("parallel.compress", "none") == "none"

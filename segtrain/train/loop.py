@@ -182,7 +182,8 @@ def run(session: Session, signals: list[int]) -> int:
                 with clock("checkpoint"):
                     session.save("end" if last else "best" if better else "periodic")
             if better and session.writer:
-                session.writer.mark_best(state.step, miou)
+                with clock("checkpoint"):
+                    session.writer.mark_best(state.step, miou)
             told(state.step)
     return _finish(session)
 
@@ -251,6 +252,7 @@ def _stop(session: Session, signals: list[int]) -> int:
 
 
 def _finish(session: Session) -> int:
+    from segtrain.diagnose.live import closing_line
     from segtrain.observe.console import class_table
 
     state, run_dir, labels = session.state, session.config.run_dir, session.validation.labels
@@ -263,9 +265,11 @@ def _finish(session: Session) -> int:
     session.trackers.close("done")
     pixels = state.scores["pixels"]
     session.screen.say(class_table(labels.names, state.scores["iou"], [n / max(1, sum(pixels)) for n in pixels]))
+    speed = closing_line(run_dir) if session.strategy.rank == 0 else None
     session.screen.say(
         f"best mIoU {100 * state.best_miou:.2f}%   {state.wall_s:.0f} s of training, {state.cpu_s:.0f} CPU-s, evaluation left out\n"
-        f"pictures  {run_dir}/pictures/val.png\ncurves    tensorboard --logdir {run_dir}/tensorboard\n"
+        + (f"{speed}\n" if speed else "")
+        + f"pictures  {run_dir}/pictures/val.png\ncurves    tensorboard --logdir {run_dir}/tensorboard\n"
         f"report    segtrain report {run_dir}\n"
         f"next      segtrain eval {run_dir}   segtrain predict {run_dir} IMAGES   segtrain export {run_dir}"
     )
