@@ -38,10 +38,11 @@ class Tracer:
     def step(self, done: int) -> None:
         """``done``: steps so far."""
         if self._open is not None:
-            self._open.profiler.step()
-            if done >= self._open.last:
-                self._write(self._open)
-                self._open = None
+            if done < self._open.last:
+                self._open.profiler.step()
+                return
+            self._write(self._open)
+            self._open = None
             return
         now = time.perf_counter()
         if now >= self._next_look:
