@@ -52,6 +52,8 @@ def rehearse(
     if plant == "disk" and prefix is None:
         raise ConfigError(f"--plant disk: a small disk needs a mount of its own, and {how}")
     changes = _changes(job, request, folder, hosts, procs, sample, settings or {}, said)
+    if read_plant(plant).kind in ("stop", "spot", "kill"):
+        changes.setdefault("log.every", 1)  # the moment is known from the lines of the steps
     if sample is None and (folder / "sample").is_dir():
         sample = folder / "sample"
     orders = Orders(

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 PORT = "7777"  # AWS's toolkit sets it for torchrun, and under mpirun for the ranks of the first host alone
 LITTLE_SHM = 512 * 2**20
+LOST_S = 10  # by which a host that only lost a rank ends later: the reason of the job is that of the host which fails first
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -175,4 +177,6 @@ def _failed(error: Exception, base: Path, hosts: Hosts | None) -> int:
     local = next((os.environ[key] for key in ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK") if key in os.environ), "0")
     if not error.silent and (error.silent is False or local == "0"):
         print(f"error: {text}", file=sys.stderr)
+    if outcome.LOST in text and hosts and len(hosts.training) > 1:
+        time.sleep(LOST_S)
     return error.exit_code
