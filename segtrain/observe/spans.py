@@ -2,24 +2,27 @@
 
 RUN/spans/rank-00000.jsonl, one file a rank. A process begins with a line of its own, also after a resume:
 
-``begin`` (1: this form), ``ts`` (Unix time), ``rank``, ``host``, ``local_rank``, ``world_size``, ``local_world_size``, ``device``, ``cores``
-(that this process may use), ``batch_size`` (of a step, all ranks), ``accumulate``, ``bytes_gradient`` (that this rank shares in each step)
+``begin`` (1: this form), ``ts`` (Unix time), ``rank``, ``host``, ``local_rank``, ``world_size``, ``local_world_size``, ``device``,
+``cores`` (that this process may use), ``batch_size`` (of a step, all ranks), ``accumulate``, ``bytes_gradient`` (that this rank
+shares in each step)
 
 Then a line a window, which ends with the first step after a second, or with the run. All numbers are of this rank and this window:
 
 ``ts``          Unix time of its beginning
 ``seconds``     how long it was; ``phases`` {name: seconds} add up to it
 ``first``, ``last``    its steps, 1-based, both included; ``images`` of these steps
-``phases``      ``wait`` for the batch; ``device``: copies and floats; ``forward``, without ``sync``; ``sync``: in the collective of the loss totals and
-                votes, where a rank waits for slower ones; ``backward``, without ``gradient_sync``: what sharing gradients took after this
-                rank's last one was ready; ``update``; ``log``; ``eval``; ``checkpoint``; ``other``. Absent: zero.
-                With CUDA it is the device's time (device_clock.py): a wait behind which it still works counts as that work
+``phases``      ``wait`` for the batch; ``device``: copies and floats; ``forward``, without ``sync``; ``sync``: in the collective of
+                the loss totals and votes, where a rank waits for slower ones; ``backward``, without ``gradient_sync``: what
+                sharing gradients took after this rank's last one was ready; ``update``; ``log``; ``eval``; ``checkpoint``;
+                ``other``. Absent: zero. With CUDA it is the device's time (device_clock.py): a wait behind which it still works
+                counts as that work
 ``slowest_ms``  of one step, without ``log``, ``eval`` and ``checkpoint``
 ``cpu_s``       of this process, its threads included, worker processes left out; ``threads`` of torch
 ``other_cpu_s``  of the loop's own thread, in the phase ``other``
-``workers``     ``count``, ``kind``; ``samples`` made; ``seconds`` {``read``, ``decode``, ``augment``, ``assemble``} summed over them (wall); ``cpu_s`` for
-                them; ``bytes`` read from storage; ``reads``: of single reads how many, and the
-                sums of bytes squared (``bytes2``) and of bytes times seconds (``bytes_s``); ``queue``: steps that lay ready when one was asked for, mean (absent: none was asked for)
+``workers``     ``count``, ``kind``; ``samples`` made; ``seconds`` {``read``, ``decode``, ``augment``, ``assemble``} summed over them
+                (wall); ``cpu_s`` for them; ``bytes`` read from storage; ``reads``: of single reads how many, and the sums of
+                bytes squared (``bytes2``) and of bytes times seconds (``bytes_s``); ``queue``: steps that lay ready when one was
+                asked for, mean (absent: none was asked for)
 
 A reader takes the fields it knows. A line that is torn by the end of the process is skipped.
 """
