@@ -30,8 +30,9 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from plants import PLANTS, SHAPE, SLOW_NETWORK, Plant, code, command, pictures  # noqa: E402
 
+from segtrain.cores import cores  # noqa: E402
 from segtrain.diagnose import Diagnosis, diagnose  # noqa: E402
-from segtrain.parallel.cluster import Cluster, cores, free_port  # noqa: E402
+from segtrain.parallel.cluster import Cluster, free_port  # noqa: E402
 
 LEFT_OUT = ("shm", "slow-host")  # the first trains nothing, the second is slow-rank under another name
 CLOSE = 0.25
@@ -123,8 +124,7 @@ def main() -> int:
     out = args.out or HERE / "results" / f"{date}-diagnose-gain"
     plants = {name: plant for name, plant in {**PLANTS, "slow-network": SLOW_NETWORK}.items() if name not in LEFT_OUT}
     wanted = [name for name in args.only.split(",") if name] or list(plants)
-    head = "| planted | named first | share lost | cure | predicted gain | measured | off by | then bound by |"
-    rows, text = [], ""
+    rows: list[dict] = []
     load = "{:.1f} {:.1f} {:.1f}".format(*os.getloadavg())
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder)
@@ -132,24 +132,30 @@ def main() -> int:
         for name in wanted:
             rows.append(compare(name, plants[name], data, args.rounds))
             print(line(rows[-1]), flush=True)
-    near = sum(abs(row["predicted"] / row["measured"] - 1) <= CLOSE for row in rows)
-    text = "\n".join(
-        [
-            f"# What cures bring, predicted and measured, {date}",
-            "",
-            f"- machine: {cores()} cores, {platform.machine()}, Python {platform.python_version()}; load before {load}",
-            f"- command: python bench/diagnose_gain.py {' '.join(sys.argv[1:])}".rstrip(),
-            f"- {near} of {len(rows)} predictions are within {CLOSE:.0%} of what was measured",
-            "",
-            head,
-            "|---" * 8 + "|",
-            *map(line, rows),
-        ]
-    )
-    out.with_name(out.name + ".md").write_text(text + "\n", encoding="utf-8")
-    out.with_name(out.name + ".json").write_text(json.dumps(rows, indent=1) + "\n")
-    print(text)
+            save(
+                out,
+                rows,
+                f"{cores()} cores, {platform.machine()}, Python {platform.python_version()}; load before {load}",
+                date,
+            )
     return 0
+
+
+def save(out: Path, rows: list[dict], machine: str, date: str) -> None:
+    near = sum(abs(row["predicted"] / row["measured"] - 1) <= CLOSE for row in rows)
+    lines = [
+        f"# What cures bring, predicted and measured, {date}",
+        "",
+        f"- machine: {machine}",
+        f"- command: python bench/diagnose_gain.py {' '.join(sys.argv[1:])}".rstrip(),
+        f"- {near} of {len(rows)} predictions are within {CLOSE:.0%} of what was measured",
+        "",
+        "| planted | named first | share lost | cure | predicted gain | measured | off by | then bound by |",
+        "|---" * 8 + "|",
+        *map(line, rows),
+    ]
+    out.with_name(out.name + ".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    out.with_name(out.name + ".json").write_text(json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":
