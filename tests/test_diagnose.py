@@ -217,6 +217,15 @@ def test_cores_bound_what_workers_can_bring() -> None:
     assert verdict.gain == pytest.approx(0.498 / ((8 * 0.062 + 0.09) / 2), rel=0.02)
 
 
+def test_cores_that_others_use_bring_nothing() -> None:
+    """The same run on a host where other programs leave half a core: 0.5 more than the 1.18 that it uses."""
+    slow = starved(stages={"decode": 0.06}, workers=1, cores=2)
+    verdict = of(slow, hosts=(Host("algo-1", 2, 1.5, 0.0, 0.5, 0.0),)).verdicts[0]
+    need = 8 * 0.062 + 0.09
+    assert verdict.cause == "too-few-workers"
+    assert verdict.gain == pytest.approx(0.498 / (need / (need / 0.498 + 0.5)), rel=0.02)
+
+
 def test_a_crowded_host_makes_no_worker_idle() -> None:
     """Decoding that took four times its CPU time: on an idle host it waited for something, on a full one for a core."""
     slow = starved(stages={"decode": 0.12}, sample_cpu=0.02, cores=2, workers=2)

@@ -22,7 +22,7 @@ def data_verdicts(figures: Figures) -> list[Verdict]:
     rank = figures.hungriest
     if figures.mean("wait") <= STARVED or rank.samples is None:
         return []
-    now, samples, wait = stages_of(rank, figures.crowded), rank.samples, figures.mean("wait")
+    now, samples, wait = stages_of(rank, figures.crowded, figures.free_cores), rank.samples, figures.mean("wait")
     if not samples.workers:
         return [_in_the_loop(now, rank, wait)]
     busy = samples.made * samples.wall / (samples.workers * rank.step)

@@ -114,6 +114,11 @@ class Figures:
         return bool(self.hosts) and sum(h.busy for h in self.hosts) > CROWDED * sum(h.cores for h in self.hosts)
 
     @property
+    def free_cores(self) -> float | None:
+        """That no program used, of all hosts; None without a system profile."""
+        return max(0.0, sum(h.cores - h.busy for h in self.hosts)) if self.hosts else None
+
+    @property
     def hungriest(self) -> Rank:
         """The rank that waits most for its samples."""
         return max(self.ranks, key=lambda rank: rank.share("wait"))

@@ -35,11 +35,15 @@ class Stages:
         return max(self.device, made / self.workers, cores) + self.stalls
 
 
-def stages_of(rank: Rank, crowded: bool) -> Stages:
-    """What a rank's figures say. Needs ``rank.samples``. ``crowded``: no core of the host had time left."""
+def stages_of(rank: Rank, crowded: bool, free: float | None = None) -> Stages:
+    """What a rank's figures say. Needs ``rank.samples``. ``crowded``: no core of the host had time left; ``free``: cores that had.
+
+    Cores that other programs use are none of this rank's, whatever its share of the host.
+    """
     samples = rank.samples
     assert samples is not None
     stalls = sum(rank.phases.get(phase, 0.0) for phase in BESIDE)
+    used = (samples.made * samples.cpu + rank.computed) / rank.step
     return Stages(
         device=rank.step - rank.phases.get("wait", 0.0) - stalls,
         stalls=stalls,
@@ -48,7 +52,7 @@ def stages_of(rank: Rank, crowded: bool) -> Stages:
         cpu=samples.cpu,
         workers=samples.workers,
         computed=rank.computed,
-        cores=rank.cores,
+        cores=rank.cores if free is None else max(1e-3, min(rank.cores, used + free)),
     )
 
 
