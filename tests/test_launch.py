@@ -83,6 +83,7 @@ def test_the_script_is_not_the_sdk(tmp_path: Path) -> None:
 
 
 def test_without_credentials_the_error_says_what_to_set() -> None:
+    pytest.importorskip("boto3", reason="the extra 'sagemaker' is not installed")
     done = command(*ASKED, "--region", "us-east-1")
     assert done.returncode == EXIT_ERROR
     assert done.stderr.count("error:") == 1

@@ -378,6 +378,7 @@ def test_the_most_that_it_can_cost() -> None:
 
 
 def test_what_is_good_to_know_is_a_note() -> None:
+    pytest.importorskip("botocore", reason="the extra 'sagemaker' is not installed")
     job = the_job({"data_gb": None, **VPC}, ("model.arch=unet", "model.encoder_weights=imagenet"))
     notes = {finding.code for finding in look(job) if finding.level == "note"}
     assert notes == {"data-size-unknown", "profiler-closed", "vpc-internet", "weights-download"}

@@ -117,8 +117,14 @@ def test_drawn_data_are_what_the_layout_reads(layout: str, tmp_path: Path) -> No
         assert max(seen - {255}) < dataset.labels.num_classes
 
 
+def needs_the_extra() -> None:
+    for package in ("boto3", "flask", "moto", "sagemaker_training", "sagemaker_pytorch_container"):
+        pytest.importorskip(package, reason="the extra 'rehearse' is not installed")
+
+
 @pytest.fixture(scope="module")
 def store() -> Any:
+    needs_the_extra()
     with Store("127.0.0.1", "eu-west-1") as server:
         yield server
 
@@ -210,10 +216,10 @@ def bundle(folder: Path, **values: Any) -> Path:
 def play(
     tmp_path: Path, *, plant: str = "", namespaces: bool = True, hosts: int = 2, grace_s: float = 60, **program: Any
 ) -> Report:
+    needs_the_extra()
     (tmp_path / "light").mkdir(exist_ok=True)
-    (tmp_path / "light/torch.py").write_text(
-        "__version__ = '0'"
-    )  # the toolkit imports it to ask for its version, for seconds
+    # The toolkit imports torch to ask for its version, for seconds.
+    (tmp_path / "light/torch.py").write_text("__version__ = '0'")
     job = load_job(
         None,
         {
@@ -290,6 +296,7 @@ def test_a_full_disk_is_not_taken_for_success(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_training_itself_on_two_hosts(tmp_path: Path) -> None:
+    needs_the_extra()
     """AWS's toolkit starts torchrun, torchrun the ranks; rank 0 leaves a model on its host."""
     from launch.aws.bundle import build
     from launch.job import ROOT

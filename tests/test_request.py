@@ -45,6 +45,7 @@ def test_names_are_legal(name: str, expected: str) -> None:
 
 
 def test_the_written_down_command_gives_a_whole_request() -> None:
+    pytest.importorskip("botocore", reason="the extra 'sagemaker' is not installed")
     asked = request(load_job(None, {"instances": 5, "type": "ml.p3.16xlarge"}))
     assert asked["ResourceConfig"] == {"VolumeSizeInGB": 100, "InstanceCount": 5, "InstanceType": "ml.p3.16xlarge"}
     assert asked["RoleArn"] == made.PLACEHOLDER_ROLE
@@ -58,6 +59,7 @@ def test_the_written_down_command_gives_a_whole_request() -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs/jobs").glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_shipped_jobs_are_accepted_by_the_service_model(path: Path) -> None:
+    pytest.importorskip("botocore", reason="the extra 'sagemaker' is not installed")
     assert violations(request(load_job(path, {}))) == []
 
 
@@ -118,6 +120,7 @@ def test_a_job_of_groups_names_the_one_that_trains() -> None:
 
 
 def test_fields_that_are_set_arrive() -> None:
+    pytest.importorskip("botocore", reason="the extra 'sagemaker' is not installed")
     job = Job(
         output="s3://b/out/",
         checkpoints="s3://b/ckpt",

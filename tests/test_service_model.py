@@ -14,6 +14,8 @@ from launch.aws.request import create_training_job
 from launch.aws.service_model import violations
 from launch.job import Channel, Job
 
+pytest.importorskip("botocore", reason="the extra 'sagemaker' is not installed")
+
 
 def sound() -> dict[str, Any]:
     job = Job(
