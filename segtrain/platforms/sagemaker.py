@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 PORT = "7777"  # AWS's toolkit sets it for torchrun, and under mpirun for the ranks of the first host alone
 LITTLE_SHM = 512 * 2**20
-LOST_S = 10  # by which a host that only lost a rank ends later: the reason of the job is that of the host which fails first
+# By which a host that only lost a rank ends later: the reason of the job is that of the host which fails first.
+LOST_S = 10
 
 
 def main(argv: Sequence[str] | None = None) -> int:
