@@ -54,6 +54,14 @@ class Deadly(Trapped):
 
 
 @dataclass
+class Sleepy(Trapped):
+    """Takes a while, so that all workers have something to do all the time."""
+
+    def trap(self, index: int) -> None:
+        time.sleep(0.01)
+
+
+@dataclass
 class Telling(Trapped):
     """Fails with what it found in the process that reads the index."""
 

@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from deadly import Deadly, Telling, Unpicklable
+from deadly import Deadly, Sleepy, Telling, Unpicklable
 from test_loader import content, kept, threads
 
 from segtrain.config import Data
@@ -155,7 +155,7 @@ def test_a_killed_worker_is_named_and_replaced(
 
 def test_workers_killed_from_outside_change_nothing(data: Data) -> None:
     said: list[str] = []
-    source, steps = open_dataset(data, "train"), []
+    source, steps = Sleepy(open_dataset(data, "train"), 0), []
     with (
         Crew(3, "process", said.append) as crew,
         TrainLoader(source, data, seed=3, batch_size=6, last_step=20, crew=crew, prefetch=2) as loader,
