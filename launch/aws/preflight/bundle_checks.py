@@ -66,20 +66,22 @@ def _syntax(job: Job, files: Files, choice: Choice) -> Iterator[Finding]:
     for name, item in files.items():
         if not name.endswith(".py") or (name != job.program and isinstance(item, Path) and _compiled(item)):
             continue
-        parsed = _parsed(_read(item), minor)
-        if isinstance(parsed, str):
-            yield error("code-syntax", f"{name}, {parsed} (read as Python 3.{minor})", "mend it")
+        source = _read(item)
+        problem = _problem(source, minor)
+        if problem:
+            yield error("code-syntax", f"{name}, {problem} (read as Python 3.{minor})", "mend it")
         elif name == job.program:
-            yield from _imports(name, parsed, files)
+            yield from _imports(name, ast.parse(source), files)
 
 
 @cache
-def _parsed(source: bytes, minor: int) -> ast.Module | str:
-    """The syntax tree; line and message where there is none."""
+def _problem(source: bytes, minor: int) -> str:
+    """Line and message of what cannot be read. The tree is not kept: Python's collector would walk through all of them."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return ast.parse(source, feature_version=(3, minor))
+            ast.parse(source, feature_version=(3, minor))
+        return ""
     except (SyntaxError, ValueError) as problem:
         return f"line {getattr(problem, 'lineno', None) or '?'}: {getattr(problem, 'msg', problem)}"
 
