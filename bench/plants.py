@@ -196,7 +196,9 @@ PLANTS = {
     "checkpoint": Plant("checkpoint", checkpoint, ("checkpoint.every=2st",), steps=20),
     "slow-rank": Plant("slow-rank", slow_rank, ranks=2, heal=True),
     "slow-host": Plant("slow-host", slow_host, ranks=2, heal=True),
-    "small-batch": Plant("small-batch", small_batch, ("train.batch_size=2",)),
+    "small-batch": Plant(
+        "small-batch", small_batch, ("train.batch_size=2",), device=False
+    ),  # a device that takes longer for more
     "shm": Plant("shm", shm, ("data.workers=1", "data.worker_kind=process"), steps=2),
 }
 HEALTHY = {

@@ -378,3 +378,29 @@ def test_the_closing_line_never_fails_a_run(tmp_path: Path) -> None:
     assert closing_line(tmp_path / "short") is None
     write_run(tmp_path / "calm", rank_records())
     assert closing_line(tmp_path / "calm") == "speed     bound by the device: nothing holds it up"
+
+
+def test_phases_that_wait_for_a_core_are_shorter_once_the_workers_need_less() -> None:
+    """2 workers and the loop share 2 cores: a third of what the loop's phases take is waiting for one."""
+    stages = {"decode": 0.120, "read": 0.0, "augment": 0.0, "assemble": 0.0}
+    records = starved(4.0, cores=2, stages=stages, cpu=0.6)
+    full = Host("algo-1", 2, busy=2.0, iowait=0.0, memory=0.5, swap_bytes_s=0.0)
+    free = Host("algo-1", 2, busy=1.0, iowait=0.0, memory=0.5, swap_bytes_s=0.0)
+    crowded, alone = (of(records, hosts=(host,)).verdicts[0].gain for host in (full, free))
+    # Of 4.98 s 0.97 are the loop's own and 0.01 the log's; 0.3 of them are waits for a core.
+    assert crowded == pytest.approx(4.98 / 0.68, rel=0.01)
+    assert alone < crowded
+
+
+def test_rarer_scores_save_fewer_checkpoints() -> None:
+    records = rank_records({"eval": 1.0, "checkpoint": 0.5})
+    reasons = {"best": 3, "periodic": 1, "end": 5}
+    events = [{"event": "checkpoint", "reason": reason} for reason, n in reasons.items() for _ in range(n)]
+    gains = [
+        next(v.gain for v in of(records, events=tuple(said)).verdicts if v.cause == "evaluation")
+        for said in (events, ())
+    ]
+    # Of four windows the first does not count, and of the last the pauses do not.
+    whole, scores, saves = 3.0 + 2 * 1.5, 2 * 1.0, 2 * 0.5
+    assert gains[0] == pytest.approx(whole / (whole - scores - saves * 3 / 4), rel=0.05)
+    assert gains[1] == pytest.approx(whole / (whole - scores), rel=0.05)

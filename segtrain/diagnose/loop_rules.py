@@ -82,14 +82,22 @@ def _evaluation(figures: Figures) -> Verdict | None:
     seconds = [e["seconds"] for e in figures.evidence.events if e.get("event") == "eval" and "seconds" in e]
     each = f", {sum(seconds) / len(seconds):.2g} s each" if seconds else ""
     factor = _factor(share)
+    gone = share + _saved_for_scores(figures)
     return Verdict(
         "evaluation",
         share,
         f"{share:.0%} of the time goes to {len(seconds)} evaluations{each} (eval.every={every})",
         f"eval.every={_longer(every, factor)}",
-        _rarer(share, factor),
+        _rarer(min(gone, 1.0), factor),
         "high",
     )
+
+
+def _saved_for_scores(figures: Figures) -> float:
+    """Share of the time that goes to checkpoints of a better score: where scores are rarer, so are they."""
+    saved = [e for e in figures.evidence.events if e.get("event") == "checkpoint" and e.get("reason") != "end"]
+    best = [e for e in saved if e.get("reason") == "best"]
+    return figures.mean("checkpoint") * len(best) / len(saved) if saved else 0.0
 
 
 def _longer(duration: str, factor: int) -> str:

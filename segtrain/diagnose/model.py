@@ -45,7 +45,7 @@ def stages_of(rank: Rank, crowded: bool, free: float | None = None) -> Stages:
     stalls = sum(rank.phases.get(phase, 0.0) for phase in BESIDE)
     used = (samples.made * samples.cpu + rank.computed) / rank.step
     return Stages(
-        device=rank.step - rank.phases.get("wait", 0.0) - stalls,
+        device=rank.step - rank.phases.get("wait", 0.0) - stalls - _crowded_out(rank, crowded),
         stalls=stalls,
         samples=rank.images,  # of training: workers make those of an evaluation too
         wall=samples.wall if samples.workers <= 1 and not crowded else samples.cpu + idle(rank, crowded),
@@ -54,6 +54,17 @@ def stages_of(rank: Rank, crowded: bool, free: float | None = None) -> Stages:
         computed=rank.computed,
         cores=rank.cores if free is None else max(1e-3, min(rank.cores, used + free)),
     )
+
+
+def _crowded_out(rank: Rank, crowded: bool) -> float:
+    """Seconds in which the phases of a model on the CPU wait for a core, because the workers have them.
+
+    They go when the workers need less. While they do not, the cores are what bounds the step, and it is counted there.
+    """
+    samples = rank.samples
+    if not crowded or samples is None or rank.device.startswith("cuda"):
+        return 0.0
+    return rank.computed * (max(1.0, (samples.workers + rank.threads) / rank.cores) - 1)
 
 
 def idle(rank: Rank, crowded: bool) -> float:
