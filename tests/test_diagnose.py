@@ -258,6 +258,13 @@ def test_the_late_phase_of_a_slow_rank_is_named() -> None:
     assert "'wait'" in found.verdicts[0].evidence
 
 
+def test_ranks_that_starve_alike_are_not_told_apart() -> None:
+    """The one whose samples come last waits for them, the other for that rank: the samples are the cause, not the rank."""
+    found = of(*two({"wait": 3.0}, {"sync": 3.0}, cores=2, workers=1, stages={"augment": 0.047}, images=8))
+    assert found.bound == "augmentation"
+    assert "slow-rank" not in [verdict.cause for verdict in found.verdicts]
+
+
 def test_a_run_that_ended_for_lack_of_shared_memory() -> None:
     end = {"event": "run_end", "status": "failed", "error": "/dev/shm has 1.0 MiB left, a batch needs 64.0 MiB"}
     found = of(rank_records(), events=(end,))

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cloud.moto import environment, moto_server
 
 from segtrain.config import load_config
 from segtrain.errors import ConfigError, DataError, SegtrainError
@@ -111,6 +112,38 @@ def test_published_lines_are_read_from_a_bucket() -> None:
     assert len(read_profile(bucket, start=1591748000.0)) == 2
     # A name that is no full minute says nothing of when its lines are from.
     assert len(read_profile(bucket, start=1591160899.0, end=1591160900.0)) == 1
+
+
+def test_a_jobs_profile_is_read_from_a_bucket_behind_http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the layout of a SageMaker job's output: two hosts, folders of the hour, beside what is no metric."""
+    for key, value in environment(moto=moto_server()).items():
+        monkeypatch.setenv(key, value)
+    import boto3
+
+    prefix = "jobs/segtrain-2026-11-21/profiler-output"
+    for host in (1, 2):
+        writer = Writer(tmp_path / prefix, f"algo-{host}")
+        for second in range(0, 130, 10):
+            writer.write(MINUTE + second, [Value("cpu", "cpu0", "CPUUtilization", host + second)])
+    store = boto3.client("s3")
+    store.create_bucket(Bucket="out")
+    for path in (path for path in tmp_path.rglob("*") if path.is_file()):
+        store.upload_file(str(path), "out", path.relative_to(tmp_path).as_posix())
+    store.put_object(Bucket="out", Key=f"{prefix}/framework/training_job_end.ts", Body=b"0")
+
+    def names() -> Iterator[str]:
+        for part in store.get_paginator("list_objects_v2").paginate(Bucket="out", Prefix=prefix):
+            yield from (item["Key"] for item in part["Contents"])
+
+    bucket = Source(
+        f"s3://out/{prefix}",
+        names,
+        lambda name: contextlib.nullcontext(store.get_object(Bucket="out", Key=name)["Body"].iter_lines()),
+    )
+    tracks = read_profile(bucket, say=pytest.fail)
+    assert {series.node: list(track.values) for series, track in tracks.items()} == {
+        f"algo-{host}": [float(host + second) for second in range(0, 130, 10)] for host in (1, 2)
+    }
 
 
 def test_a_torn_line_is_cut_away_before_going_on_and_skipped_by_the_reader(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from segtrain.diagnose.figures import BESIDE, TOGETHER, Figures, Rank
 from segtrain.diagnose.verdict import Verdict
 
 SLOWER = 0.20  # share of a step by which the slowest rank may be behind
+STARVED = 0.8  # of the time of a rank's workers
 NETWORK = 0.20  # share of a step that no rank can avoid for the gradients
 
 
@@ -29,6 +30,10 @@ def _slow(figures: Figures) -> Verdict | None:
     if behind <= SLOWER * slow.step or slow.least_own - usual <= SLOWER / 2 * slow.step:
         return None  # the second: a rank that is slow now and then shares its core with other programs
     phase = _late_in(slow, others)
+    if phase == "wait" and all(_starved(rank) for rank in others):
+        return (
+            None  # all make samples as slowly: the one whose samples come last waits for them, the others for that rank
+        )
     who = f"host {slow.host} (rank{'s' * (len(host) > 1)} {', '.join(str(r.rank) for r in host)})" if whole_host else (
         f"rank {slow.rank} on {slow.host or 'its host'}"
     )  # fmt: skip
@@ -40,6 +45,14 @@ def _slow(figures: Figures) -> Verdict | None:
         slow.step / (slow.step - behind),
         "high" if slow.steps >= 8 else "medium",
     )
+
+
+def _starved(rank: Rank) -> bool:
+    """Whether the workers of this rank work all the time, so that its samples bound its step too."""
+    samples = rank.samples
+    if samples is None or not samples.workers:
+        return False
+    return samples.made * samples.wall / samples.workers > STARVED * rank.step
 
 
 def _late_in(slow: Rank, others: list[Rank]) -> str:
