@@ -1,0 +1,171 @@
+"""What does each verb do? It calls its room, which it imports then, and prints what comes back. No logic.
+
+``known``: the arguments that cli.py describes; ``overrides``: settings, section.key=value; ``arguments``: all words of the command line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from segtrain.errors import EXIT_ERROR
+
+
+def train(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
+    from segtrain.config import load_config
+    from segtrain.parallel import spawn
+    from segtrain.parallel.cluster import discover
+
+    config = load_config(known.config, overrides)
+    if known.print_config:
+        print(config.to_yaml(), end="")
+        return 0
+    cluster = discover()
+    if cluster.source == "none":
+        ranks = spawn.cpu_ranks(config)
+        if ranks > 1:
+            with spawn.children(ranks, arguments) as place:
+                return _train_loop(config, place)
+    return _train_loop(config, cluster)
+
+
+def _train_loop(config, cluster) -> int:  # type: ignore[no-untyped-def]
+    from segtrain.train.loop import train
+
+    return train(config, cluster)
+
+
+def score(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
+    from segtrain.parallel.cluster import discover
+    from segtrain.train.score import score
+
+    result = score(known.run, overrides, known.which, discover(), quiet=known.json)
+    if result is not None and known.json:
+        print(json.dumps(result))
+    return 0
+
+
+def predict(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
+    from segtrain.infer.predict import predict
+
+    done = predict(known.run, known.images, known.out, which=known.which, device=known.device, say=print)
+    print(f"{len(done)} masks in {known.out}/masks, overlays in {known.out}/overlays")
+    return 0
+
+
+def export(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
+    from segtrain.infer.export import export
+
+    done = export(known.run, known.out or known.run / "export", tuple(known.formats.split(",")), which=known.which)
+    print("\n".join(map(str, done.files)))
+    if done.onnx:
+        print(f"onnxruntime against torch: {json.dumps(done.onnx)}")
+    return 0
+
+
+def data_pack(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
+    from segtrain.data.shards.pack_folder import pack_folder
+
+    done = pack_folder(
+        known.dir,
+        known.folder,
+        known.split,
+        overrides,
+        image=known.image,
+        quality=known.quality,
+        cap=known.cap,
+        shard_mb=known.shard_mb,
+        workers=known.workers,
+        skip_faults=known.skip_faults,
+        only_estimate=known.estimate,
+        say=(lambda text: print(text, file=sys.stderr)) if known.json else print,
+    )
+    if known.json:
+        print(json.dumps(done))
+    return 0
+
+
+def data_check(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
+    from segtrain.data.check import check_folder
+
+    reports = check_folder(known.dir, known.split, overrides)
+    if known.json:
+        print(json.dumps({report.split: report.to_dict() for report in reports}))
+    else:
+        print("\n\n".join(report.table() for report in reports))
+    return EXIT_ERROR if any(report.faults for report in reports) else 0
+
+
+def runs(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
+    from segtrain.observe.runs import list_runs, table
+
+    rows = list_runs(known.dir)
+    print("\n".join(json.dumps(row) for row in rows) if known.json else table(rows))
+    return 0
+
+
+def report(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
+    from segtrain.report.page import report
+
+    print(report(known.run, known.open))
+    return 0
+
+
+def diff(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
+    from segtrain.report.diff import diff
+
+    print(diff(known.a, known.b, known.out))
+    return 0
+
+
+def diagnose(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
+    from segtrain.diagnose import diagnose
+    from segtrain.diagnose.words import as_json, page
+
+    found = diagnose(known.run)
+    print(as_json(found) if known.json else page(known.run, found))
+    return 0
+
+
+def profile(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
+    from segtrain.config import make_config
+    from segtrain.observe.profile import profile
+
+    if known.ms is not None:
+        make_config({"log": {"profile_ms": known.ms}}, source="--ms")  # the same range, the same words
+    if known.profile_verb == "trace":
+        from segtrain.observe.trace import trace
+
+        text, obeyed = trace(known.run, known.steps)
+    else:
+        text, obeyed = profile(known.profile_verb, known.run, known.ms or None)
+    print(text)
+    return 0 if obeyed else EXIT_ERROR
+
+
+def prove(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
+    from segtrain.prove import parse_ranks, prove
+
+    return prove(known.config, overrides, parse_ranks(known.ranks))
+
+
+def bench_data(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
+    from segtrain.bench.data import bench_data
+
+    bench_data(
+        known.config,
+        overrides,
+        samples=known.samples,
+        seconds=known.seconds,
+        device_ms=known.device_ms,
+        rate=known.rate,
+        as_json=known.json,
+    )
+    return 0
+
+
+def doctor(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
+    from segtrain.doctor import doctor
+
+    return doctor(as_json=known.json)
