@@ -1,0 +1,97 @@
+"""What is a run, whole: do its sections go together, which hash names it, where is its folder?"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import Field, model_validator
+
+from segtrain.config.data import Data
+from segtrain.config.records import Checkpoint, Eval, Log
+from segtrain.config.section import Section
+from segtrain.config.training import Loss, Model, Optim, Parallel, Train
+
+
+class Config(Section):
+    """A run, whole. See docs/config.md for every key."""
+
+    out: str = Field("", description="run folder; empty: runs/NAME-HASH")
+    name: str = Field("", description="name in tables and trackers; empty: the config file's")
+    data: Data = Field(default_factory=Data)
+    model: Model = Field(default_factory=Model)
+    loss: Loss = Field(default_factory=Loss)
+    optim: Optim = Field(default_factory=Optim)
+    train: Train = Field(default_factory=Train)
+    parallel: Parallel = Field(default_factory=Parallel)
+    eval: Eval = Field(default_factory=Eval)
+    checkpoint: Checkpoint = Field(default_factory=Checkpoint)
+    log: Log = Field(default_factory=Log)
+
+    @model_validator(mode="after")
+    def _combinations(self) -> Config:
+        train, parallel, loss = self.train, self.parallel, self.loss
+        if train.batch_size % train.accumulate:
+            raise ValueError(
+                f"train.batch_size={train.batch_size} does not divide into train.accumulate={train.accumulate} "
+                f"micro-batches: use a multiple of {train.accumulate}"
+            )
+        if self.log.hang_s != "auto" and self.log.hang_s >= parallel.timeout_s:
+            raise ValueError(
+                f"log.hang_s={self.log.hang_s:g} comes too late: parallel.timeout_s={parallel.timeout_s:g} ends the job first; "
+                "lower log.hang_s, or set it to auto"
+            )
+        if parallel.strategy == "smddp" and parallel.sync_bn:
+            raise ValueError("parallel.sync_bn=true: the smddp backend has no SyncBatchNorm; set it to false")
+        if parallel.strategy == "smddp" and train.device == "cpu":
+            raise ValueError("parallel.strategy=smddp runs on GPUs only: use ddp on a CPU")
+        if train.device == "cpu" and parallel.backend == "nccl":
+            raise ValueError("parallel.backend=nccl needs GPUs: set parallel.backend=gloo or auto")
+        if train.progressive and self.data.transforms and self.data.transforms_at == "instead":
+            raise ValueError(
+                "train.progressive changes the crop, data.transforms_at=instead gives crops of one size: "
+                "use one of the two"
+            )
+        if train.device == "cpu" and train.precision == "fp16":
+            raise ValueError("train.precision=fp16 needs a GPU: use fp32 (or bf16 where the CPU has bf16 units)")
+        if self.optim.name == "muon" and parallel.strategy == "fsdp":
+            raise ValueError("optim.name=muon needs whole weight matrices, which fsdp cuts: use ddp, or adamw")
+        if train.channels_last is True and parallel.strategy == "fsdp":
+            raise ValueError(
+                "train.channels_last=true: fsdp shards contiguous weights only; set it to auto, or use ddp"
+            )
+        if parallel.compress != "none" and parallel.strategy in ("single", "dp", "fsdp"):
+            raise ValueError(f"parallel.compress={parallel.compress} works with ddp and smddp, not {parallel.strategy}")
+        weights, classes = loss.class_weights, self.data.classes
+        if isinstance(weights, tuple) and isinstance(classes, tuple) and len(weights) != len(classes):
+            raise ValueError(f"loss.class_weights has {len(weights)} numbers for {len(classes)} classes")
+        return self
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(json.loads(self.model_dump_json()), sort_keys=False)
+
+    @property
+    def hash(self) -> str:
+        """Eight hex digits that name what is trained: every setting that changes the result."""
+        return hashlib.sha256(json.dumps(self.what(), sort_keys=True).encode()).hexdigest()[:8]
+
+    def what(self) -> dict[str, Any]:
+        """The settings that change what is trained; the others say where and how it runs, and may change on resume."""
+        elsewhere: Any = {
+            "out": True,
+            "name": True,
+            "log": True,
+            "parallel": True,
+            "checkpoint": True,
+            "eval": True,
+            "data": {"root", "split", "cache", "check", "faults", "workers", "worker_kind", "prefetch", "colour"},
+            "train": {"device", "compile", "channels_last", "accumulate"},
+        }
+        return self.model_dump(mode="json", exclude=elsewhere)
+
+    @property
+    def run_dir(self) -> Path:
+        return Path(self.out or f"runs/{self.name or 'run'}-{self.hash}")
