@@ -15,7 +15,8 @@ import yaml
 from segtrain.errors import DataError
 from segtrain.observe import journal
 from segtrain.observe.profile_format import Series, Track, read_profile
-from segtrain.observe.spans import FOLDER, Records, read_spans
+from segtrain.observe.runs import run_home
+from segtrain.observe.spans import Records, read_spans
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Evidence:
 
 def gather(run: Path, say: Callable[[str], None] = journal.say_on_stderr) -> Evidence:
     """Raises DataError where there are no spans."""
-    folder = _home(Path(run))
+    folder = run_home(run)
     ranks = tuple(read_spans(folder))
     events: list[dict[str, Any]] = []
     if (folder / journal.FILE).is_file():
@@ -58,16 +59,6 @@ def gather(run: Path, say: Callable[[str], None] = journal.say_on_stderr) -> Evi
     if times:
         hosts = hosts_of(_profile(Path(run), min(t[0] for t in times), max(t[1] for t in times), say))
     return Evidence(ranks, tuple(events), hosts, _config(folder))
-
-
-def _home(run: Path) -> Path:
-    """Where the spans lie: the folder itself, or the one place below it that has some."""
-    if (run / FOLDER).is_dir() or not run.is_dir():
-        return run
-    found = sorted({path.parent.parent for path in run.rglob(f"{FOLDER}/rank-*.jsonl")})
-    if len(found) > 1:
-        raise DataError(f"{run} holds {len(found)} runs: name one, such as {found[0]}")
-    return found[0] if found else run
 
 
 def _config(folder: Path) -> Mapping[str, Any]:

@@ -19,6 +19,7 @@ import yaml
 from segtrain.errors import DataError, MissingExtra
 from segtrain.observe import journal
 from segtrain.observe.console import duration
+from segtrain.observe.spans import FOLDER as SPANS
 
 if TYPE_CHECKING:
     import pandas
@@ -49,15 +50,39 @@ def find_runs(folder: str | Path) -> list[Path]:
         raise DataError(f"no folder {folder}: name the folder that holds your runs (the default is runs/)")
     found = []
     for place, folders, files in os.walk(folder):
-        if any(name in files for name in (journal.FILE, "best.json")) or {"config.yaml", "checkpoints"} <= {
-            *files,
-            *folders,
-        }:
+        if (
+            any(name in files for name in (journal.FILE, "best.json"))
+            or {"config.yaml", "checkpoints"} <= {*files, *folders}
+            or (SPANS in folders and _has_spans(Path(place)))
+        ):
             found.append(Path(place))
             folders.clear()  # a run holds no runs
         else:
             folders[:] = [name for name in folders if not name.startswith(".")]
     return sorted(found, key=lambda run: (_start(run), str(run)))
+
+
+def is_run(folder: Path) -> bool:
+    """Whether anything of a run lies in ``folder`` itself."""
+    return any((folder / name).is_file() for name in _FILES) or _has_spans(folder)
+
+
+def run_home(folder: str | Path) -> Path:
+    """The run folder that is meant: ``folder`` itself, or the one run below it, as in a copy of a SageMaker job's output.
+
+    ``folder`` where there is none. Raises DataError for several.
+    """
+    folder = Path(folder)
+    if is_run(folder) or not folder.is_dir():
+        return folder
+    found = find_runs(folder)
+    if len(found) > 1:
+        raise DataError(f"{folder} holds {len(found)} runs: name one, such as {found[0]}")
+    return found[0] if found else folder
+
+
+def _has_spans(folder: Path) -> bool:
+    return any((folder / SPANS).glob("rank-*.jsonl"))
 
 
 def _start(run: Path) -> float:

@@ -12,17 +12,20 @@ import yaml
 
 from segtrain.errors import DataError
 from segtrain.observe import journal
-from segtrain.observe.runs import read_run
+from segtrain.observe.runs import is_run, read_run, run_home
 
 Event = Mapping[str, Any]
-MARKS = ("config.yaml", journal.FILE, "best.json")
 
 
 @dataclass(frozen=True)
 class Run:
-    """``row`` as ``segtrain runs`` has it; ``steps`` and ``evals`` rise in step, without what was done again."""
+    """``row`` as ``segtrain runs`` has it; ``steps`` and ``evals`` rise in step, without what was done again.
+
+    ``top``: the folder that was named, which holds ``folder`` and may hold the system profile beside it.
+    """
 
     folder: Path
+    top: Path
     row: Mapping[str, Any]
     config: Mapping[str, Any]
     classes: tuple[str, ...]
@@ -55,9 +58,12 @@ class Run:
 
 
 def load(folder: str | Path, say: Callable[[str], None] = journal.say_on_stderr) -> Run:
-    """Raises DataError where the folder holds no run. A file that is missing or torn leaves gaps."""
-    folder = Path(folder)
-    if not any((folder / name).is_file() for name in MARKS):
+    """Of a run folder, or of one that holds a run below. Raises DataError where it holds none, or several.
+
+    A file that is missing or torn leaves gaps.
+    """
+    top, folder = Path(folder), run_home(folder)
+    if not is_run(folder):
         raise DataError(f"{folder} is no run folder: it has no {journal.FILE} (segtrain runs DIR lists runs)")
     events = journal.read_journal(folder, say) if (folder / journal.FILE).is_file() else []
     events = [event for event in events if isinstance(event.get("ts"), (int, float))]
@@ -66,6 +72,7 @@ def load(folder: str | Path, say: Callable[[str], None] = journal.say_on_stderr)
     evals = [event for event in journal.curve(events, "eval") if isinstance(event.get("scores"), Mapping)]
     return Run(
         folder=folder,
+        top=top,
         row=read_run(folder),
         config=config,
         classes=tuple(map(str, names)) if isinstance(names, list) else (),
