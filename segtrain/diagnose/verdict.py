@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -28,6 +29,8 @@ CAUSES = {  # in words that complete "bound by ..."
     HEALTHY: "the device: nothing holds it up",
 }
 
+_SETTING = re.compile(r"(?<!\S)[a-z]+\.[a-z_]+=(?:\[[^\]]*\]|[^\s,;\[])*")
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -40,6 +43,14 @@ class Verdict:
     gain: float
     confidence: str  # high, medium, low
 
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """The words of the cure that ``segtrain train`` takes, such as ``data.workers=8``; none where it is advice alone."""
+        return tuple(_SETTING.findall(self.cure))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "settings": self.settings}
+
 
 @dataclass(frozen=True)
 class Diagnosis:
@@ -50,4 +61,4 @@ class Diagnosis:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"bound": self.bound, "verdicts": [asdict(verdict) for verdict in self.verdicts], "facts": self.facts}
+        return {"bound": self.bound, "verdicts": [verdict.to_dict() for verdict in self.verdicts], "facts": self.facts}
