@@ -120,11 +120,15 @@ def diff(known: argparse.Namespace, overrides: list[str], arguments: list[str]) 
 
 
 def diagnose(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
-    from segtrain.diagnose import diagnose
-    from segtrain.diagnose.words import as_json, page
+    from segtrain.diagnose import diagnose, verify, verify_words, words
+    from segtrain.diagnose.foretold import foretold
 
+    if known.against is not None:
+        both = verify.verify(known.run, known.against)
+        print(verify.as_json(both) if known.json else verify_words.page(both))
+        return 0
     found = diagnose(known.run)
-    print(as_json(found) if known.json else page(known.run, found))
+    print(words.as_json(found) if known.json else words.page(known.run, found, foretold(known.run)))
     return 0
 
 

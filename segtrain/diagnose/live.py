@@ -8,6 +8,7 @@ from typing import Any
 
 from segtrain.diagnose.data_rules import STARVED
 from segtrain.diagnose.evidence import Evidence, gather
+from segtrain.diagnose.foretold import foretold
 from segtrain.diagnose.judge import UNKNOWN, judge
 from segtrain.diagnose.words import line
 from segtrain.errors import DataError
@@ -41,11 +42,13 @@ class Starving:
 
 
 def closing_line(run: Path) -> str | None:
-    """What held a run up, or that nothing did; None where it was too short to tell, or has left no spans."""
+    """What held a run up, or that nothing did, and what an earlier one had foretold of it; None where it was too short to tell,
+    or has left no spans."""
     try:
         found = judge(gather(run, say=lambda text: None))
     except (DataError, OSError):
         return None
     if found.bound == UNKNOWN or not found.facts.get("steady"):
         return None
-    return f"speed     {line(found)}"
+    before = foretold(run)
+    return f"speed     {line(found)}" + (f"\nforetold  {before}" if before else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import textwrap
 from pathlib import Path
 
@@ -11,16 +12,33 @@ from segtrain.diagnose.verdict import CAUSES, HEALTHY, Diagnosis, Verdict
 WIDTH = 110
 
 
-def page(run: Path, found: Diagnosis) -> str:
-    """Lines for a person: what bounds the run, then each cause with its evidence and its cure."""
+def page(run: Path, found: Diagnosis, foretold: str | None = None) -> str:
+    """Lines for a person: what bounds the run, then each cause with its evidence and its cure, then what to type to take the first.
+
+    ``foretold``: what an earlier run had said of this one.
+    """
     lines = [f"{run}: {headline(found)}"]
     if "step_ms" in found.facts:
         lines.append("  " + _step(found))
+    if foretold:
+        lines.append(f"  foretold  {foretold}")
     for number, verdict in enumerate(found.verdicts, 1):
         lines += ["", f"{number}. {verdict.cause}: {verdict.share:.0%} of the time ({verdict.confidence} confidence)"]
         for what, text in (("why", verdict.evidence), ("do", verdict.cure), ("gain", _gain(verdict))):
             lines += textwrap.wrap(text, WIDTH, initial_indent=f"   {what:<5}", subsequent_indent=" " * 8)
-    return "\n".join(lines)
+    return "\n".join(lines + _try(run, found))
+
+
+def _try(run: Path, found: Diagnosis) -> list[str]:
+    """Commands that train again with the first cure, and that compare; none where it is advice, or a copy holds no config."""
+    settings = found.verdicts[0].settings if found.verdicts else ()
+    if not settings or not (run / "config.yaml").is_file():
+        return []
+    name = f"{run.resolve().name}-cured"
+    there = [run.resolve().with_name(name + number).exists() for number in ("", *map(str, range(2, 100)))]
+    again = run.parent / (name + ("" if not there[0] else str(there.index(False) + 1)))
+    train = shlex.join(["segtrain", "train", str(run / "config.yaml"), *settings, f"out={again}"])
+    return ["", f"try   {train}", f"      {shlex.join(['segtrain', 'diagnose', str(run), '--against', str(again)])}"]
 
 
 def headline(found: Diagnosis) -> str:

@@ -1,0 +1,100 @@
+"""In which settings that matter for speed do two runs differ, and are these the cure that was proposed?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+# What a run is called, how long it goes on, and numbers that change what is learnt and not what is computed.
+IDLE = {
+    "out", "name", "train.seed", "train.duration", "data.check", "data.faults", "data.label_map", "data.ignore_index",
+    "model.encoder_weights", "loss.class_weights", "loss.class_weight_power", "loss.aux_weight", "optim.lr",
+    "optim.encoder_lr", "optim.weight_decay", "optim.muon_lr", "optim.momentum", "optim.betas", "optim.schedule",
+    "optim.poly_power", "optim.warmup", "parallel.timeout_s", "checkpoint.keep", "checkpoint.resume", "log.hang_s",
+}  # fmt: skip
+EXACT, PART, MORE, NONE, WORDS = "exact", "part", "more", "none", "words"
+
+
+@dataclass(frozen=True)
+class Change:
+    """``proposed``: the value that the cure has for this setting, None where the cure does not name it."""
+
+    key: str
+    before: Any
+    after: Any
+    proposed: Any = None
+    cure: bool = False  # whether the cure names it
+
+    @property
+    def as_proposed(self) -> bool:
+        return self.cure and _same(self.after, self.proposed)
+
+    @property
+    def towards(self) -> bool:
+        """Whether it was changed as the cure says, if perhaps not as far."""
+        if not self.cure or _same(self.before, self.after):
+            return False
+        numbers = (int, float)
+        if all(isinstance(v, numbers) for v in (self.before, self.after, self.proposed)):
+            return bool((self.after - self.before) * (self.proposed - self.before) > 0)
+        return True
+
+
+def differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """``section.key`` -> both values, of settings that can matter for speed. A key of one alone has its default in the other."""
+    left, right = _flat(before), _flat(after)
+    usual: dict[str, Any] = {}
+    if left.keys() != right.keys():
+        from segtrain.config import Config
+
+        usual = _flat(Config().model_dump(mode="json"))
+    pairs = {key: (left.get(key, usual.get(key)), right.get(key, usual.get(key))) for key in {**left, **right}}
+    return {key: pair for key, pair in pairs.items() if key not in IDLE and not _same(*pair)}
+
+
+def changes(before: Mapping[str, Any], after: Mapping[str, Any], cure: Sequence[str]) -> tuple[Change, ...]:
+    """Those of the cure first, also where nothing was changed; then all other differences."""
+    from segtrain.config import parse_overrides
+
+    proposed = _flat(parse_overrides(list(cure)))
+    found, same = differing(before, after), _flat(before)
+    pairs = {**{key: (same.get(key), same.get(key)) for key in proposed}, **found}
+    return tuple(
+        Change(key, was, now, proposed.get(key), key in proposed)
+        for key, (was, now) in sorted(pairs.items(), key=lambda item: item[0] not in proposed)
+    )
+
+
+def fit(found: Sequence[Change]) -> str:
+    """``exact``: the cure and nothing else; ``more``: that and other settings; ``part``: some of it, or another value for it;
+    ``none`` of it; ``words``: the cure is no setting, so that settings cannot tell."""
+    cure = [change for change in found if change.cure]
+    if not cure:
+        return WORDS
+    if not any(change.towards for change in cure):
+        return NONE
+    if all(change.as_proposed for change in cure):
+        return EXACT if len(cure) == len(found) else MORE
+    return PART
+
+
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for section, content in settings.items():
+        if isinstance(content, Mapping):
+            found.update({f"{section}.{key}": value for key, value in content.items()})
+        else:
+            found[section] = content
+    return found
+
+
+def _same(a: Any, b: Any) -> bool:
+    """As settings are the same: a bare ``off`` is false in YAML, and a tuple is a list."""
+    return _plain(a) == _plain(b)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return "off" if value is False else value

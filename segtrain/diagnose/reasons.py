@@ -1,0 +1,128 @@
+"""Why did a run with the cure not become as fast as was predicted? What differs beside the cure, as far as the figures tell."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from segtrain.diagnose.differences import Change
+from segtrain.diagnose.evidence import Evidence
+from segtrain.diagnose.terms import Term
+from segtrain.diagnose.verdict import CAUSES, HEALTHY, Diagnosis
+
+CROWD = 0.3  # cores of other programs that are worth a word
+MOVED = 0.10  # share of a predicted step by which a phase must differ from what was predicted
+DEARER = 1.25  # times what a sample took
+MODEL = ("model.arch", "model.encoder", "model.options")
+SCENES = ("data.scenes", "data.scene_size", "data.layout", "data.limit")
+LAYOUTS = ("data.root", "data.layout", "data.train_split", "data.limit")
+
+
+def incomparable(before: Evidence, after: Evidence, found: Sequence[Change]) -> tuple[str, ...]:
+    """Why images/s of the two runs are those of different work: another model, another data set."""
+    said = [f"another model: {told(change)}" for change in found if change.key in MODEL and not change.cure]
+    was, now = _images(before), _images(after)
+    keys = SCENES if before.setting("data.layout") == after.setting("data.layout") == "scenes" else LAYOUTS
+    moved = [change for change in found if change.key in keys and not change.cure]
+    if was and now and was != now:
+        said.append(f"another data set: {was} before, {now} after")
+    elif moved and (keys is SCENES or not (was and now)):
+        said.append("another data set: " + ", ".join(map(told, moved)))
+    return tuple(said)
+
+
+def _images(evidence: Evidence) -> str:
+    """``16 images to train, 4 to score, 10 classes`` as the journal has it; the place of a data set may change, its images not."""
+    derived = _start(evidence).get("derived")
+    text = str(derived.get("data", "")) if isinstance(derived, Mapping) else ""
+    return text.partition(": ")[2]
+
+
+def _start(evidence: Evidence) -> Mapping[str, Any]:
+    return next((event for event in reversed(evidence.events) if event.get("event") == "run_start"), {})
+
+
+def environments(before: Evidence, after: Evidence) -> dict[str, tuple[str, str]]:
+    """Facts of hosts, ranks and versions that differ: name -> before, after. What one run does not tell is no difference."""
+    was, now = _environment(before), _environment(after)
+    return {key: (was[key], now[key]) for key in was if key in now and was[key] != now[key]}
+
+
+def _environment(evidence: Evidence) -> dict[str, str]:
+    begins = [records.begins[-1] for records in evidence.ranks if records.begins]
+    start = _start(evidence)
+    versions, derived = start.get("versions"), start.get("derived")
+    found: dict[str, Any] = {
+        "host": ", ".join(sorted({str(begin.get("host", "")) for begin in begins})),
+        "cores of a host": ", ".join(sorted({str(begin["cores"]) for begin in begins if "cores" in begin})),
+        "device": ", ".join(sorted({str(begin.get("device", "")).partition(":")[0] for begin in begins})),
+        "ranks": str(max((begin.get("world_size", 1) for begin in begins), default="")),
+        "segtrain": start.get("version"),
+        **(versions if isinstance(versions, Mapping) else {}),
+        "decoder": derived.get("decoder") if isinstance(derived, Mapping) else None,
+        "numbers": derived.get("numbers") if isinstance(derived, Mapping) else None,
+    }
+    return {str(key): str(value) for key, value in found.items() if value not in (None, "")}
+
+
+def reasons(
+    found: Sequence[Change],
+    environment: Mapping[str, tuple[str, str]],
+    before: Diagnosis,
+    after: Diagnosis,
+    phases: Sequence[Term],
+    stages: Sequence[Term],
+) -> tuple[str, ...]:
+    """Sentences, what was changed by hand first, then what the hosts did, then what the figures show."""
+    others = [told(change) for change in found if not change.cure]
+    said = [f"other settings differ as well: {', '.join(others)}"] if others else []
+    said += [f"{key} differs: {was} before, {now} after" for key, (was, now) in environment.items()]
+    said += _crowds(before, after)
+    short = [word for word, of in (("before", before), ("after", after)) if not of.facts.get("steady")]
+    if short:
+        said.append(f"the run {' and the run '.join(short)} is so short that its start is in the figures")
+    said += _terms(phases) + _stages(stages)
+    if after.bound != before.bound and after.verdicts:
+        first = after.verdicts[0]
+        said.append(f"it is now bound by {CAUSES.get(after.bound, after.bound)} ({after.bound}): {first.evidence}")
+    elif after.bound == before.bound and after.bound != HEALTHY and after.verdicts:
+        said.append(f"the cause is still there: {after.verdicts[0].evidence}")
+    return tuple(said)
+
+
+def _crowds(before: Diagnosis, after: Diagnosis) -> list[str]:
+    was, now = (of.facts.get("cores_of_others", 0.0) for of in (before, after))
+    if max(was, now) <= CROWD:
+        return []
+    return [f"other programs kept {was:.1f} cores busy before and {now:.1f} after"]
+
+
+def _terms(phases: Sequence[Term]) -> list[str]:
+    """Phases that the prediction had otherwise, the worst first; those that are too long alone where there is one."""
+    step = sum(term.predicted or 0.0 for term in phases)
+    off = [(term.after - term.predicted, term) for term in phases if term.predicted is not None]
+    off = sorted((item for item in off if abs(item[0]) > MOVED * step), key=lambda item: -abs(item[0]))
+    return [
+        f"'{term.name}' took {term.before:.3g} ms of a step and takes {term.after:.3g} ms, {term.predicted:.3g} ms was predicted"
+        for _, term in off
+    ]
+
+
+def _stages(stages: Sequence[Term]) -> list[str]:
+    """A sample is taken to cost after a cure what it cost before, or less."""
+    was, now = sum(term.before for term in stages), sum(term.after for term in stages)
+    if not was or now < DEARER * was:
+        return []
+    worst = max(stages, key=lambda term: term.after - term.before)
+    return [
+        f"a sample took {was:.3g} ms and takes {now:.3g} ms, most of it more in '{worst.name}' ({worst.before:.3g} -> {worst.after:.3g} ms)"
+    ]
+
+
+def told(change: Change) -> str:
+    return f"{change.key} {value(change.before)} -> {value(change.after)}"
+
+
+def value(of: Any) -> str:
+    return of or "''" if isinstance(of, str) else json.dumps(of, default=str)

@@ -1,0 +1,83 @@
+"""Which parts of a step and of a sample did a cure change, and which was it predicted to change?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from segtrain.diagnose.verdict import Verdict
+
+# Phases that the cure of a cause makes shorter; a cause that is not here slows all of them.
+SHORTER = {
+    **dict.fromkeys(
+        ("storage-latency", "storage-bandwidth", "decode", "augmentation", "too-few-workers", "shm"), ("wait",)
+    ),
+    "main-thread": ("other",),
+    "sync-point": ("other",),
+    "host-to-device": ("device",),
+    "logging": ("log",),
+    "evaluation": ("eval", "checkpoint"),
+    "checkpoint": ("checkpoint",),
+    "slow-network": ("gradient_sync",),
+}
+
+
+@dataclass(frozen=True)
+class Term:
+    """Milliseconds of a mean step, or of a mean sample. ``predicted``: None where the model says nothing of it."""
+
+    name: str
+    before: float
+    after: float
+    predicted: float | None = None
+
+
+def phases(before: Mapping[str, Any], after: Mapping[str, Any], first: Verdict | None) -> tuple[Term, ...]:
+    """Of the facts of two runs, the largest change first; predicted where both make steps of as many images."""
+    was, now = _phases(before), _phases(after)
+    expected: dict[str, float] = {}
+    if first is not None and first.gain > 1.005 and _alike(before, after):
+        expected = _expected(was, first)
+    names = sorted({**was, **now}, key=lambda name: -abs(now.get(name, 0.0) - was.get(name, 0.0)))
+    terms = [Term(n, was.get(n, 0.0), now.get(n, 0.0), expected.get(n, 0.0) if expected else None) for n in names]
+    return tuple(term for term in terms if max(term.before, term.after) >= 0.01 * max(sum(was.values()), 1e-9))
+
+
+def stages(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Term, ...]:
+    """Of a sample, in the order in which it is made; empty where one run knows nothing of its samples."""
+    was, now = (facts.get("workers", {}).get("stages_ms", {}) for facts in (before, after))
+    if not was or not now:
+        return ()
+    names = dict.fromkeys([*was, *now])
+    return tuple(Term(name, was.get(name, 0.0), now.get(name, 0.0)) for name in names)
+
+
+def images(facts: Mapping[str, Any]) -> float:
+    """Of a step of all ranks."""
+    return float(facts["images_per_s"] * facts["step_ms"] / 1000)
+
+
+def _alike(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    return abs(images(after) / images(before) - 1) < 0.05 and before["ranks"] == after["ranks"]
+
+
+def _phases(facts: Mapping[str, Any]) -> dict[str, float]:
+    return {name: share * facts["step_ms"] for name, share in facts["phases"].items()}
+
+
+def _expected(was: Mapping[str, float], first: Verdict) -> dict[str, float]:
+    """What is saved is taken from the phases that the cure shortens, and what they do not hold from all others alike."""
+    left = sum(was.values()) * (1 - 1 / first.gain)
+    expected = dict(was)
+    shorter = SHORTER.get(first.cause, ())
+    if any(word.startswith("data.workers=") for word in first.settings):
+        shorter = ("wait",)
+    for name in shorter:
+        taken = min(left, expected.get(name, 0.0))
+        if taken:
+            expected[name] -= taken
+            left -= taken
+    rest = sum(s for name, s in expected.items() if name not in shorter)
+    factor = max(0.0, 1 - left / rest) if rest > 0 else 1.0
+    return {name: s if name in shorter else s * factor for name, s in expected.items()}

@@ -1,0 +1,151 @@
+"""Did the cure of a diagnosis bring what was predicted? Compares a run with the one that was made again with the cure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from segtrain.diagnose.differences import EXACT, MORE, NONE, PART, WORDS, Change, changes, fit
+from segtrain.diagnose.evidence import Evidence, gather
+from segtrain.diagnose.judge import judge
+from segtrain.diagnose.reasons import environments, incomparable, reasons
+from segtrain.diagnose.terms import Term, phases, stages
+from segtrain.diagnose.verdict import Diagnosis, Verdict
+from segtrain.errors import DataError
+from segtrain.observe.journal import say_on_stderr
+
+HELD = 0.25  # by which a predicted gain may be off
+_RANK = {EXACT: 3, MORE: 2, PART: 1, WORDS: 0, NONE: 0}
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two runs."""
+
+    run: Path
+    found: Diagnosis
+    evidence: Evidence
+
+    @property
+    def rate(self) -> float:
+        """Images a second of all ranks, in steady windows."""
+        return float(self.found.facts["images_per_s"])
+
+    @property
+    def first(self) -> Verdict | None:
+        return self.found.verdicts[0] if self.found.verdicts else None
+
+    @property
+    def cure(self) -> tuple[str, ...]:
+        return self.first.settings if self.first else ()
+
+    @property
+    def began(self) -> float:
+        times = [begin["ts"] for records in self.evidence.ranks for begin in records.begins if "ts" in begin]
+        return float(min(times, default=0.0))
+
+
+@dataclass(frozen=True)
+class Verification:
+    """``off``: predicted / measured - 1. ``held``: None where nothing was predicted, or these runs do not test it.
+
+    ``swapped``: the runs were named the other way round. ``apart``: why their speeds cannot be compared. ``reasons``: why the
+    prediction did not hold, as far as figures tell.
+    """
+
+    before: Side
+    after: Side
+    swapped: bool
+    changes: tuple[Change, ...]
+    fit: str
+    environment: Mapping[str, tuple[str, str]]
+    apart: tuple[str, ...]
+    phases: tuple[Term, ...]
+    stages: tuple[Term, ...]
+    reasons: tuple[str, ...]
+
+    @property
+    def measured(self) -> float:
+        return self.after.rate / self.before.rate
+
+    @property
+    def predicted(self) -> float | None:
+        first = self.before.first
+        return first.gain if first and first.gain > 1.005 else None
+
+    @property
+    def off(self) -> float | None:
+        return None if self.predicted is None else self.predicted / self.measured - 1
+
+    @property
+    def held(self) -> bool | None:
+        if self.off is None or self.apart or self.fit in (NONE, PART):
+            return None
+        return abs(self.off) <= HELD
+
+    def to_dict(self) -> dict[str, Any]:
+        def side(of: Side) -> dict[str, Any]:
+            return {"run": str(of.run), **of.found.to_dict()}
+
+        return {
+            "before": side(self.before), "after": side(self.after), "swapped": self.swapped, "fit": self.fit,
+            "changes": [{**asdict(change), "as_proposed": change.as_proposed} for change in self.changes],
+            "environment": {key: list(pair) for key, pair in self.environment.items()}, "not_comparable": self.apart,
+            "predicted": self.predicted, "measured": round(self.measured, 4), "off": self.off, "held": self.held,
+            "reasons": self.reasons, "phases_ms": [asdict(term) for term in self.phases],
+            "stages_ms": [asdict(term) for term in self.stages],
+        }  # fmt: skip
+
+
+def verify(run: str | Path, other: str | Path, say: Callable[[str], None] = say_on_stderr) -> Verification:
+    """Of two run folders, whichever of them has the cure. Raises DataError where one has no spans, or no window yet."""
+    if Path(run).resolve() == Path(other).resolve():
+        raise DataError(f"{run} is compared with itself: name the run before and the run with the cure")
+    return compare(side(Path(run), say), side(Path(other), say))
+
+
+def side(run: Path, say: Callable[[str], None]) -> Side:
+    evidence = gather(run, say)
+    found = judge(evidence)
+    if "images_per_s" not in found.facts:
+        raise DataError(f"{run} has no window of steps yet, so that its speed is not known: {_why(found)}")
+    return Side(run, found, evidence)
+
+
+def _why(found: Diagnosis) -> str:
+    return found.verdicts[0].evidence if found.verdicts else "let it train for some seconds"
+
+
+def compare(one: Side, other: Side) -> Verification:
+    """The run that was made again with the cure is known by its settings; where they do not tell, it is the later one."""
+    there, back = (_fit(*pair) for pair in ((one, other), (other, one)))
+    swapped = _RANK[back] > _RANK[there] or (_RANK[back] == _RANK[there] and other.began < one.began)
+    before, after = (other, one) if swapped else (one, other)
+    found = changes(before.evidence.config, after.evidence.config, before.cure)
+    first = before.first
+    terms = phases(before.found.facts, after.found.facts, first)
+    costs = stages(before.found.facts, after.found.facts)
+    different = environments(before.evidence, after.evidence)
+    return Verification(
+        before=before,
+        after=after,
+        swapped=swapped,
+        changes=found,
+        fit=fit(found),
+        environment=different,
+        apart=incomparable(before.evidence, after.evidence, found),
+        phases=terms,
+        stages=costs,
+        reasons=reasons(found, different, before.found, after.found, terms, costs),
+    )
+
+
+def _fit(before: Side, after: Side) -> str:
+    return fit(changes(before.evidence.config, after.evidence.config, before.cure)) if before.first else NONE
+
+
+def as_json(found: Verification) -> str:
+    return json.dumps(found.to_dict(), indent=1)

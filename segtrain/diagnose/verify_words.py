@@ -1,0 +1,159 @@
+"""How is a verified prediction told? A page for `segtrain diagnose A --against B`, sentences for `segtrain diff`, one line for the console."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from segtrain.diagnose.differences import EXACT, MORE, NONE, PART, WORDS
+from segtrain.diagnose.reasons import told, value
+from segtrain.diagnose.terms import Term, images
+from segtrain.diagnose.verdict import HEALTHY, Diagnosis
+from segtrain.diagnose.verify import HELD, Verification
+from segtrain.diagnose.words import WIDTH, headline
+
+NO_REASON = "the figures do not say why"
+
+
+def page(found: Verification) -> str:
+    """Lines for a person: whether it held, the two runs, the cure, the gain, why not, the terms of a step."""
+    before, after = found.before, found.after
+    lines = [f"{after.run} after {before.run}: {outcome(found)}", ""]
+    width = max(len(str(before.run)), len(str(after.run)))
+    for word, side in (("before", before), ("after", after)):
+        lines.append(f"  {word:<8} {side.run!s:<{width}}  {side.rate:8.4g} images/s  {headline(side.found)}")
+    parts = [("cure", _cure(found)), ("settings", settings(found)), ("gain", gain(found))]
+    parts += [("why", text) for text in why(found)]
+    parts += [("order", text) for text in _order(found)]
+    parts += [("note", text) for text in notes(found)]
+    parts += [("next", text) for text in _next(after.found)]
+    for word, text in parts:
+        lines += textwrap.wrap(text, WIDTH, initial_indent=f"  {word:<8} ", subsequent_indent=" " * 11)
+    lines += _table("ms of a step", found.phases, found)
+    return "\n".join(lines + _table("ms of a sample", found.stages, found))
+
+
+def outcome(found: Verification) -> str:
+    """What came of the prediction, in one clause."""
+    if found.apart:
+        return "not comparable"
+    if found.predicted is None:
+        return "nothing was predicted"
+    if found.fit in (NONE, PART):
+        return "this does not test the prediction"
+    return "the prediction held" if found.held else "the prediction did not hold"
+
+
+def sentences(found: Verification, before: str = "A", after: str = "B") -> list[str]:
+    """For a page that has other things to tell too: ``before`` and ``after`` are what it calls the two runs."""
+    if found.before.first is None and found.after.first is None and not found.apart:
+        return ["Nothing but the device holds up either of them."] if found.after.found.bound == HEALTHY else []
+    said = [f"{before} was {headline(found.before.found)}; {after} is {headline(found.after.found)}."]
+    if found.apart:
+        return [*said, _sentence(f"their speeds are not comparable: {'; '.join(found.apart)}")]
+    if found.before.first is not None:
+        said.append(_sentence(f"proposed for {before}: {_cure(found)}; {after} has {settings(found)}"))
+        said.append(_sentence(gain(found)))
+    return said + [_sentence(text) for text in (*why(found), *notes(found))]
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def foretold(found: Verification) -> str:
+    """One line, of a cure that was followed to the letter."""
+    said = f"{found.before.run}: {' '.join(found.before.cure)} would bring {found.predicted or 1:.2g} x; it brought {found.measured:.2g} x"
+    return said if found.held else f"{said} (why: segtrain diagnose {found.before.run} --against {found.after.run})"
+
+
+def gain(found: Verification) -> str:
+    measured = f"measured {found.measured:.2f} x"
+    if found.apart:
+        return f"{measured}, but {'; '.join(found.apart)}: images/s of different work"
+    if found.off is None:
+        return f"{measured}; none was predicted"
+    both = f"predicted {found.predicted:.2f} x, {measured}"
+    if found.held is None:
+        return f"{both}; but what was predicted was another change"
+    off = f"{abs(found.off):.0%} too {'much' if found.off > 0 else 'little'}"
+    return f"{both}, {off} was predicted: it {'held' if found.held else 'did not hold'} (within {HELD:.0%})"
+
+
+def _cure(found: Verification) -> str:
+    first = found.before.first
+    return first.cure if first else "none was proposed"
+
+
+def settings(found: Verification) -> str:
+    """What was changed, next to what was proposed."""
+    cure = [change for change in found.changes if change.cure]
+    others = [change for change in found.changes if not change.cure]
+    too = f": {', '.join(map(told, others))}" if others else ""
+    if found.before.first is None or found.fit == WORDS:
+        advice = "the cure is no setting, whether it was taken no config says; " if found.before.first else ""
+        return advice + (f"these differ{too}" if others else "the same settings, as far as speed goes")
+    if found.fit == EXACT:
+        return f"the cure and nothing else that matters for speed: {', '.join(map(told, cure))}"
+    if found.fit == MORE:
+        return f"the cure ({', '.join(map(told, cure))}) and more{too}"
+    kept = [f"{c.key} is {value(c.after)} and not {value(c.proposed)}" for c in cure if not c.as_proposed]
+    text = (
+        f"{'the cure in part' if found.fit == PART else 'none of the cure'}: {', '.join(kept) or 'nothing was changed'}"
+    )
+    return text + (f"; these differ as well{too}" if others else "")
+
+
+def why(found: Verification) -> Sequence[str]:
+    """Only where the prediction did not hold: then everything that the figures show."""
+    return () if found.held is not False else found.reasons or (NO_REASON,)
+
+
+def notes(found: Verification) -> list[str]:
+    """What to know of the figures even where the prediction held."""
+    if found.held is False:  # the reasons tell
+        return []
+    said = [f"{key} differs: {was} before, {now} after" for key, (was, now) in found.environment.items()]
+    if "ranks" in found.environment:
+        said.append("images/s are those of all ranks together")
+    for word, side in (("before", found.before), ("after", found.after)):
+        if not side.found.facts["steady"]:
+            said.append(f"the run {word} is so short that its start is in these figures")
+    return said
+
+
+def _order(found: Verification) -> list[str]:
+    if not found.swapped:
+        return []
+    known = "it has the cure" if found.fit in (EXACT, MORE, PART) else "it began later"
+    return [f"{found.after.run} was named first, and is taken for the run after the cure: {known}"]
+
+
+def _next(after: Diagnosis) -> list[str]:
+    if not after.verdicts:
+        return []
+    first = after.verdicts[0]
+    return [f"{first.cause}: {first.cure}" + (f", about {first.gain:.2f} x as fast again" if first.gain > 1.05 else "")]
+
+
+def _table(title: str, terms: Sequence[Term], found: Verification) -> list[str]:
+    if not terms:
+        return []
+    predicted = any(term.predicted is not None for term in terms)
+    columns = ["before", *(["predicted"] if predicted else []), "after"]
+    sizes = [images(side.found.facts) for side in (found.before, found.after)]
+    size = f", {sizes[0]:.4g} images before and {sizes[1]:.4g} after" if abs(sizes[1] / sizes[0] - 1) > 0.05 else ""
+    lines = ["", f"  {title:<16}" + "".join(f"{column:>11}" for column in columns) + (size if "step" in title else "")]
+    if "step" in title:
+        was, now = (side.found.facts["step_ms"] for side in (found.before, found.after))
+        whole = Term("all", was, now, was / found.predicted if predicted and found.predicted else None)
+    else:
+        whole = Term("all", sum(term.before for term in terms), sum(term.after for term in terms))
+    for term in (*terms, whole):
+        values = [term.before, *([term.predicted] if predicted else []), term.after]
+        lines.append(f"    {term.name:<14}" + "".join(f"{_ms(value):>11}" for value in values))
+    return lines
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}" if value >= 100 else f"{value:.3g}" if value >= 0.05 else "0"
