@@ -102,7 +102,7 @@ def build_parser() -> argparse.ArgumentParser:
     why = of.add_parser("diagnose", help="why a run is slow, what would cure it, and what that would bring")
     why.set_defaults(call=verbs.diagnose)
     why.add_argument("run", type=Path, help="run folder, or a copy of a SageMaker job's output; running or ended")
-    why.add_argument("--against", metavar="CURED", type=Path, help="the run with the cure: did it bring what was predicted?")
+    why.add_argument("--against", metavar="CURED", type=Path, help="the run with the cure: was the prediction right?")
     why.add_argument("--json", action="store_true", help="print one JSON object")
 
     profile = of.add_parser("profile", help="turn a running job's system profile on or off, or trace some steps")
