@@ -29,6 +29,7 @@ COLOURS = {
     "eval",
     "checkpoint",
 }
+LOOP, STEPS = "What the loop did", "Time of a step"  # titles
 KINDS = {"start": "start-up", "eval": "evaluation", "checkpoint": "checkpoint"}
 
 
@@ -65,7 +66,7 @@ def loop(parts: Sequence[Piece], names: Sequence[str], time: Axis) -> Figure:
     alt = "What the loop did over time. Most of it: " + ", ".join(
         f"{label} {percent(wall.get(name, 0.0) / whole, 0)}" for name, label in most
     )
-    html = figure("loop", "What the loop did", alt, numbers, "share of the time, each stretch between two log lines")
+    html = figure("loop", LOOP, alt, numbers, "share of the time, each stretch between two log lines")
     return html, _stack(rows, series, "%", 130, 100)
 
 
@@ -89,7 +90,7 @@ def steps(parts: Sequence[Piece], found: Sequence[Lap], names: Sequence[str], ti
         f"Time of a step over the run: median {short_seconds(middle)}, one in ten below {short_seconds(low)}, "
         f"one in ten above {short_seconds(high)}"
     )
-    html = figure("steptime", "Time of a step", alt, numbers, "milliseconds, the phases on top of each other")
+    html = figure("steptime", STEPS, alt, numbers, "milliseconds, the phases on top of each other")
     return html, _stack(rows, series, "ms", 240, top)
 
 

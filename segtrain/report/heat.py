@@ -40,11 +40,14 @@ class Map:
 
 
 def read_maps(run: Run, time: Axis, say: Callable[[str], None] = say_on_stderr) -> list[Map]:
-    """Maps of the GPUs of all hosts and of their memory, and one a host of its cores; empty without a profile."""
-    if not (run.folder / "profile").is_dir() or not time.parts:
+    """Maps of the GPUs of all hosts and of their memory, and one a host of its cores; empty without a profile.
+
+    That lies anywhere in the folder that was named: of a SageMaker job it is beside the run.
+    """
+    if not time.parts:
         return []
     try:
-        tracks = read_profile(run.folder / "profile", time.parts[0][0] - 2, time.parts[-1][1] + 2, say=say)
+        tracks = read_profile(run.top, time.parts[0][0] - 2, time.parts[-1][1] + 2, say=say)
     except DataError:  # a sampler that was never switched on leaves its state alone
         return []
     return [found for title, rows in _groups(tracks) if (found := _map(title, rows, time)) is not None]

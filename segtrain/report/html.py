@@ -31,6 +31,7 @@ _SHELL = """<!doctype html>
 {body}
 </main>
 <footer>{footer}</footer>
+<div id="said" class="hide" role="status"></div>
 <script type="application/json" id="chart-data">{data}</script>
 <script>{library}</script>
 <script>{script}</script>

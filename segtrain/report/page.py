@@ -12,7 +12,7 @@ from typing import Any
 from segtrain import __version__
 from segtrain.errors import DataError
 from segtrain.observe.journal import say_on_stderr
-from segtrain.report import charts, classes, facts, verdict
+from segtrain.report import bound, charts, classes, costs, facts, summary
 from segtrain.report.gallery import gallery
 from segtrain.report.heat import read_maps
 from segtrain.report.html import esc, page
@@ -51,9 +51,11 @@ def write(path: Path, text: str) -> Path:
 
 def render(run: Run, say: Callable[[str], None] = say_on_stderr) -> str:
     time, whole = axis(run.events), laps(run.events)
-    maps = read_maps(run, time, say)
+    maps, waits = read_maps(run, time, say), read_waits(run, time)
     pace = speed(whole)
+    diagnosis, why_none = bound.diagnosis_of(run)
     drawn: dict[str, Any] = {"clock": charts.clock(run, time)}
+    places: dict[str, str] = {}  # title -> id
 
     def add(found: charts.Figure | None, key: str) -> str:
         if found is None:
@@ -70,18 +72,24 @@ def render(run: Run, say: Callable[[str], None] = say_on_stderr) -> str:
         when_it_worked = add(charts.steps(parts, few, names, time), "steptime") + add(
             charts.spread(whole, names), "spread"
         )
-    for place, found in enumerate(maps):
-        when += add(charts.heat_map(f"heat{place}", found), f"heat{place}")
-    for place, found in enumerate(read_waits(run, time)):
-        when += add(charts.heat_map(f"wait{place}", found, "share of each second"), f"wait{place}")
+        places |= {charts.LOOP: "loop", charts.STEPS: "steptime"}
+    for key, group, what in (("heat", maps, "use"), ("wait", waits, "share of each second")):
+        for place, found in enumerate(group):
+            when += add(charts.heat_map(f"{key}{place}", found, what), f"{key}{place}")
+            places[found.title] = f"{key}{place}"
     if when and not maps:
         when += facts.quiet(NO_PROFILE)
-    said = verdict.verdict(run, pace, parts, maps)
+    sample = costs.section(diagnosis)
+    if sample:
+        places[costs.TITLE] = costs.KEY
+    held = bound.html(diagnosis, why_none, run, places)
+    others = diagnosis.facts.get("cores_of_others") if diagnosis is not None else None
+    said = summary.summary(run, pace, parts, maps, others)
     sections = [
         ("", "", f"<h1>{esc(run.name)}</h1><p class=quiet>{esc(_subtitle(run))}</p>"),
-        ("summary", "Summary", verdict.html(said, verdict.tiles(run, pace))),
+        ("summary", "Summary", summary.html(said, held, summary.tiles(run, pace))),
         ("when", "Over time", when),
-        ("speed", "Time of a step", when_it_worked),
+        ("speed", "Time of a step", when_it_worked + sample),
         ("learning", "Learning", _learning(run, add)),
         ("classes", "Classes", classes.section(run)),
         ("pictures", "Pictures", gallery(run)),

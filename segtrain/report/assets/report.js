@@ -270,6 +270,23 @@
     }];
   }
 
+  // The clipboard may be closed to a page of a disk: then the text is marked, for Ctrl+C.
+  async function copy(button) {
+    const text = button.dataset.copy, code = button.previousElementSibling;
+    let said = "copied";
+    try { await navigator.clipboard.writeText(text); } catch {
+      getSelection().selectAllChildren(code);
+      if (!document.execCommand("copy")) said = "Ctrl+C";
+    }
+    button.textContent = said;
+    document.getElementById("said").textContent = said === "copied" ? `${text} is copied` : "the setting is marked: copy it with Ctrl+C";
+    setTimeout(() => { button.textContent = "copy"; }, 2500);
+  }
+  for (const button of document.querySelectorAll("[data-copy]")) {
+    button.hidden = false;
+    button.addEventListener("click", () => copy(button));
+  }
+
   const themes = ["auto", "light", "dark"];
   function theme(name, keep) {
     root.dataset.theme = name;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from segtrain.diagnose.data_rules import STARVED
 from segtrain.observe.console import duration
 from segtrain.report.heat import GPUS, Map
 from segtrain.report.html import esc, percent, short_seconds
@@ -11,12 +12,11 @@ from segtrain.report.run import Run, number
 from segtrain.report.speed import Speed, words
 from segtrain.report.timeline import Piece
 
-STARVED = 0.10  # share of the time from which on waiting for data is the thing to mend
-_IN_TIME = 0.03
+_FULL = 90.0  # percent of the cores
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Summary:
     """``mood``: good, bad or open (it goes on, or can)."""
 
     mood: str
@@ -24,17 +24,18 @@ class Verdict:
     sentences: tuple[str, ...]
 
 
-def verdict(run: Run, pace: Speed | None, parts: list[Piece], maps: list[Map]) -> Verdict:
+def summary(run: Run, pace: Speed | None, parts: list[Piece], maps: list[Map], others: float | None) -> Summary:
+    """What held the run up is said by the diagnosis alone; ``others``: cores that it saw in use by other programs."""
     mood, headline = _state(run)
     said = [_scores(run)]
     if pace is not None:
         said += [
             where_time_went(pace, str(run.start.get("device", "cpu"))),
-            _waiting(pace),
+            _worst_tenth(pace),
             _pauses(parts),
-            _cores(pace, maps),
+            _cores(pace, maps, others),
         ]
-    return Verdict(mood, headline, tuple(sentence for sentence in said if sentence))
+    return Summary(mood, headline, tuple(sentence for sentence in said if sentence))
 
 
 def _state(run: Run) -> tuple[str, str]:
@@ -83,20 +84,14 @@ def where_time_went(pace: Speed, device: str) -> str:
     return text
 
 
-def _waiting(pace: Speed) -> str:
-    if pace.wait >= STARVED:
-        return (
-            f"The loop waited for data {percent(pace.wait, 0)} of the time: the input held the run back "
-            "(segtrain bench data says what bounds it)."
-        )
-    if pace.worst_wait >= STARVED:
-        return (
-            f"The loop waited for data {percent(pace.wait, 0)} of the time, but {percent(pace.worst_wait, 0)} in the "
-            f"tenth of the run that ends with step {pace.worst_step}: something slowed the input down there."
-        )
-    if pace.wait < _IN_TIME:
-        return "The data came in time."
-    return f"The loop waited for data {percent(pace.wait, 0)} of the time: little can be won there."
+def _worst_tenth(pace: Speed) -> str:
+    """The diagnosis tells of the whole run: a stretch that was slow for once hides in its means."""
+    if pace.wait >= STARVED or pace.worst_wait < STARVED:
+        return ""
+    return (
+        f"The loop waited for data {percent(pace.wait, 0)} of the time, but {percent(pace.worst_wait, 0)} in the "
+        f"tenth of the run that ends with step {pace.worst_step}: something slowed the input down there."
+    )
 
 
 def _pauses(parts: list[Piece]) -> str:
@@ -114,7 +109,7 @@ def _pauses(parts: list[Piece]) -> str:
     return f"Outside of steps: {', '.join(large)} of the run's time." if large else ""
 
 
-def _cores(pace: Speed, maps: list[Map]) -> str:
+def _cores(pace: Speed, maps: list[Map], others: float | None) -> str:
     if pace.cores is None:
         return ""
     text = f"All ranks together kept {pace.cores:.2g} cores busy"
@@ -125,18 +120,19 @@ def _cores(pace: Speed, maps: list[Map]) -> str:
         for name, mean in zip(found.rows, found.means())
         if name.startswith("cpu") and mean is not None
     ]
-    others = ""
     if rows:
         mean = sum(mean for _, mean in rows) / len(rows)
         text += f"; the system profile shows {len(rows)} cores at {mean:.0f} % on average"
-        foreign = len(rows) * mean / 100 - pace.cores
-        # The profile also covers start-up and evaluation: a small difference says nothing.
-        if foreign > max(0.5, 0.25 * len(rows)):
-            others = f" Other programs used about {foreign:.1f} cores meanwhile: they made this run slower."
     gpus = [mean for found in maps if found.title == GPUS for mean in found.means() if mean is not None]
     if gpus:
         text += f" and {len(gpus)} GPU{'s' * (len(gpus) > 1)} at {sum(gpus) / len(gpus):.0f} %"
-    return text + "." + others
+    text += "."
+    # The profile also has the work of the system itself: a small difference says nothing.
+    if others is not None and rows and others > max(0.5, 0.25 * len(rows)):
+        text += (
+            f" Other programs used about {others:.1f} cores meanwhile{': they made this run slower' * (mean > _FULL)}."
+        )
+    return text
 
 
 def tiles(run: Run, pace: Speed | None) -> list[tuple[str, str, str]]:
@@ -164,13 +160,14 @@ def tiles(run: Run, pace: Speed | None) -> list[tuple[str, str, str]]:
     return found
 
 
-def html(said: Verdict, figures: list[tuple[str, str, str]]) -> str:
+def html(said: Summary, bound: str, figures: list[tuple[str, str, str]]) -> str:
+    """``bound``: the block that says what held the run up, as HTML."""
     sentences = "".join(f"<p>{esc(sentence)}</p>" for sentence in said.sentences)
     cells = "".join(
         f"<div><dt>{esc(what)}</dt><dd>{esc(value)}</dd><dd class=remark>{esc(remark)}</dd></div>"
         for what, value, remark in figures
     )
     return (
-        f'<p class="headline {said.mood}">{esc(said.headline)}</p><dl class="tiles">{cells}</dl>'
+        f'<p class="headline {said.mood}">{esc(said.headline)}</p>{bound}<dl class="tiles">{cells}</dl>'
         f'<div class="prose">{sentences}</div>'
     )

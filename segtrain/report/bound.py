@@ -1,0 +1,141 @@
+"""What held the run up, and what would cure it? The diagnosis as the first block of a page: a card for each verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from segtrain.diagnose.evidence import gather
+from segtrain.diagnose.judge import UNKNOWN, judge
+from segtrain.diagnose.verdict import CAUSES, HEALTHY, Diagnosis, Verdict
+from segtrain.diagnose.words import headline
+from segtrain.errors import DataError
+from segtrain.observe.spans import FOLDER
+from segtrain.report import charts, costs
+from segtrain.report.heat import GPUS
+from segtrain.report.html import esc, percent
+from segtrain.report.ranks import WAITS
+from segtrain.report.run import Run
+
+NO_SPANS = (
+    "This run wrote no spans, so that nothing here says what held it up: log.spans=true (the default) writes them."
+)
+TOO_SHORT = "The run was too short to tell what held it up: its figures are those of its start."
+TOO_EARLY = "The run has not gone on for long enough to tell what holds it up: make this page again in a minute."
+SLOW_ROW = "the rank that waits least is the one that the others wait for"
+
+_DATA, _RANKS = WAITS
+SHOWN_BY = {  # cause -> beginnings of the titles of the charts that show its evidence
+    **dict.fromkeys(
+        ("storage-latency", "storage-bandwidth", "decode", "augmentation", "too-few-workers", "shm"),
+        (_DATA, costs.TITLE),
+    ),
+    **dict.fromkeys(("logging", "evaluation", "checkpoint"), (charts.LOOP,)),
+    **dict.fromkeys(("sync-point", "host-to-device"), (charts.STEPS,)),
+    **dict.fromkeys(("slow-rank", "slow-host", "slow-network"), (_RANKS,)),
+    **dict.fromkeys(("too-many-threads", "memory"), ("Cores",)),
+    "main-thread": (charts.STEPS, costs.TITLE),
+    "small-batch": (GPUS, charts.STEPS),
+}
+_SURE = {"high": 3, "medium": 2, "low": 1}
+
+
+def diagnosis_of(run: Run) -> tuple[Diagnosis | None, str]:
+    """What the run's spans say; or None, and why there is nothing (empty: nothing was to be expected)."""
+    try:
+        evidence = gather(run.top, say=lambda text: None)  # loading the run has said what is wrong with its files
+    except DataError as error:
+        if any((run.folder / FOLDER).glob("rank-*.jsonl")):
+            return None, str(error)
+        return None, NO_SPANS if run.steps else ""
+    return judge(evidence), ""
+
+
+def html(found: Diagnosis | None, why: str, run: Run, places: Mapping[str, str]) -> str:
+    """``places``: title -> id of what the page shows."""
+    if found is None:
+        return _plain(why) if why else ""
+    running = run.row["status"] == "running"
+    if (found.bound == UNKNOWN and not found.facts.get("phases")) or not found.facts.get("steady", True):
+        return _plain(TOO_EARLY if running else TOO_SHORT)
+    basis = f'<p class="quiet basis">{esc(_basis(found, running))}</p>' if "steps" in found.facts else ""
+    if found.verdicts:
+        cards = "".join(_card(number, verdict, places) for number, verdict in enumerate(found.verdicts))
+        return f'<ol class="cards" aria-label="What holds the run up, worst first">{cards}</ol>{basis}'
+    said = headline(found)
+    text = f"<h3>{esc(said[:1].upper() + said[1:])}</h3>"
+    if found.bound == HEALTHY:
+        return f'<div class="card calm"><span class="sign" aria-hidden="true">✓</span>{text}<p>{esc(_calm(found))}</p></div>{basis}'
+    links = _links((_DATA, costs.TITLE), places)
+    return f'<div class="card">{text}{f"<p>See {links}.</p>" if links else ""}</div>{basis}'
+
+
+def _calm(found: Diagnosis) -> str:
+    def share(*phases: str) -> str:
+        return percent(sum(found.facts["phases"].get(phase, 0.0) for phase in phases))
+
+    ranks = f"for other ranks {share('sync', 'gradient_sync')}, " if found.facts["ranks"] > 1 else ""
+    return (
+        f"Waiting for data takes {share('wait')} of its time, {ranks}logging and checkpoints {share('log', 'checkpoint')}. "
+        "A faster device, or a smaller model, would make it faster."
+    )
+
+
+def _plain(text: str) -> str:
+    return f'<p class="card plain">{esc(text)}</p>'
+
+
+def _basis(found: Diagnosis, running: bool) -> str:
+    facts = found.facts
+    what = [_many(facts[key], key[:-1]) for key in ("steps", "ranks", "hosts")]
+    return (
+        f"From the spans of {what[0]} of {what[1]} on {what[2]}{', so far' * running}; "
+        "the first second of each process and an evaluation at the end count for nothing."
+    )
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
+def _card(number: int, verdict: Verdict, places: Mapping[str, str]) -> str:
+    words = CAUSES.get(verdict.cause, verdict.cause)
+    said = f"Bound by {words}" if number == 0 else f"Also held up by {words}"
+    sure = _SURE.get(verdict.confidence, 0)
+    rows = [
+        ("Why", esc(verdict.evidence)),
+        ("Do", _cure(verdict)),
+        ("Gain", esc(_gain(verdict.gain))),
+        ("Confidence", f'<span class="dots" aria-hidden="true">{"●" * sure}{"○" * (3 - sure)}</span> {esc(verdict.confidence)}'),
+    ]  # fmt: skip
+    links = _links(SHOWN_BY.get(verdict.cause, ()), places)
+    if links:
+        rows.append(("See", links + (f": {SLOW_ROW}" if verdict.cause in ("slow-rank", "slow-host") else "")))
+    listed = "".join(f"<div><dt>{what}</dt><dd>{content}</dd></div>" for what, content in rows)
+    share = min(1.0, max(0.0, verdict.share))
+    return (
+        f'<li class="card {"first" if number == 0 else ""}"><h3>{esc(said)} <code>{esc(verdict.cause)}</code></h3>'
+        f'<p class="lost"><span class="meter" aria-hidden="true"><i style="width:{100 * share:.1f}%"></i></span>'
+        f"<b>{percent(share, 0)}</b> of the time is lost to it</p><dl>{listed}</dl></li>"
+    )
+
+
+def _cure(verdict: Verdict) -> str:
+    """Its settings to be copied: together where they are all of it, else one by one, after the words that choose among them."""
+    together = " ".join(verdict.settings)
+    alone = together == verdict.cure.strip()
+    lines = [together] if alone and together else list(verdict.settings)
+    copied = "".join(
+        f'<span class="copy"><code>{esc(line)}</code>'
+        f'<button type="button" data-copy="{esc(line)}" aria-label="Copy {esc(line)}" hidden>copy</button></span>'
+        for line in lines
+    )
+    return ("" if alone else f"<span class=words>{esc(verdict.cure)}</span>") + copied
+
+
+def _gain(gain: float) -> str:
+    return f"about {gain:.3g} × as fast, by the model of a step" if gain > 1.005 else "not predicted"
+
+
+def _links(titles: tuple[str, ...], places: Mapping[str, str]) -> str:
+    found = [(title, key) for begin in titles for title, key in places.items() if title.startswith(begin)]
+    return ", ".join(f'<a href="#{esc(key)}">{esc(title)}</a>' for title, key in found)
