@@ -17,7 +17,7 @@ from launch.aws.cures import CREDENTIALS, explain
 from launch.job import Job
 from segtrain.errors import ConfigError
 
-_SERVICE = "sagemaker.amazonaws.com"
+SERVICE = "sagemaker.amazonaws.com"
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def _role(asked: str, clients: Clients) -> str:
         names = ", ".join(sorted(role["Arn"] for role in found)[:8])
         raise ConfigError(
             f"no execution role is set, and {f'{len(found)} roles are possible ({names})' if found else 'the account has none'}"
-            f": give --role ARN of a role that {_SERVICE} may assume, or set SAGEMAKER_ROLE"
+            f": give --role ARN of a role that {SERVICE} may assume, or set SAGEMAKER_ROLE"
         )
     return str(found[0]["Arn"])
 
@@ -179,14 +179,14 @@ def _trusts(role: Mapping[str, Any]) -> bool:
     if str(role.get("Path", "")).startswith("/aws-service-role/"):
         return False
     policy = role.get("AssumeRolePolicyDocument") or {}
-    return _SERVICE in json.dumps(policy)
+    return SERVICE in json.dumps(policy)
 
 
 def split_uri(uri: str) -> tuple[str, str]:
-    """``s3://bucket/a/b`` -> (bucket, ``a/b``)."""
+    """``s3://bucket/a/b`` -> (bucket, ``a/b``). Raises ConfigError."""
     parts = urlsplit(uri)
     if parts.scheme != "s3" or not parts.netloc:
-        raise ConfigError(f"{uri!r} is not a place in S3: s3://BUCKET/KEY")
+        raise ConfigError(f"{uri!r} is no place in S3: write s3://BUCKET/KEY")
     return parts.netloc, uri.split("/", 3)[3] if uri.count("/") > 2 else ""
 
 

@@ -6,9 +6,9 @@ import logging
 import shutil
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlparse
 
-from segtrain.errors import ConfigError, MissingExtra
+from launch.aws.cloud import split_uri
+from segtrain.errors import MissingExtra
 
 SECRET = "rehearsal"  # any key and secret will do
 
@@ -53,7 +53,7 @@ class Store:
         }
 
     def put(self, path: Path, uri: str) -> None:
-        bucket, key = split(uri)
+        bucket, key = split_uri(uri)
         if bucket not in self._buckets:
             place = {} if self.region == "us-east-1" else {"LocationConstraint": self.region}
             self.client.create_bucket(Bucket=bucket, **({"CreateBucketConfiguration": place} if place else {}))
@@ -70,7 +70,7 @@ class Store:
 
     def keys(self, uri: str) -> list[str]:
         """Every key that begins with the prefix, as SageMaker takes it: ``s3://b/run-1`` finds ``run-10/`` too."""
-        bucket, prefix = split(uri)
+        bucket, prefix = split_uri(uri)
         if bucket not in self._buckets:
             return []
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
@@ -78,7 +78,7 @@ class Store:
 
     def get_folder(self, uri: str, folder: Path, share: tuple[int, int] = (0, 1)) -> int:
         """Download what lies below a prefix; ``share`` (n, of): every of-th key from the n-th on."""
-        bucket, prefix = split(uri)
+        bucket, prefix = split_uri(uri)
         keys = self.keys(uri)[share[0] :: share[1]]
         for key in keys:
             path = folder / key[len(prefix) :].lstrip("/")
@@ -86,11 +86,3 @@ class Store:
             with open(path, "wb") as file:
                 shutil.copyfileobj(self.client.get_object(Bucket=bucket, Key=key)["Body"], file)
         return len(keys)
-
-
-def split(uri: str) -> tuple[str, str]:
-    """Bucket and key. Raises ConfigError."""
-    parsed = urlparse(uri)
-    if parsed.scheme != "s3" or not parsed.netloc:
-        raise ConfigError(f"{uri!r} is no place in S3: write s3://BUCKET/PREFIX")
-    return parsed.netloc, parsed.path.lstrip("/")

@@ -15,8 +15,9 @@ import numpy as np
 from segtrain.cores import cores
 from segtrain.data import native
 from segtrain.data.datasets import Dataset
+from segtrain.data.keep import cache_folder
 from segtrain.data.pixels import size_of
-from segtrain.data.statistics import AuditReport, cache_folder, class_weights, load, save
+from segtrain.data.statistics import AuditReport, class_weights, load, save
 from segtrain.data.tiles import Tiles
 from segtrain.errors import DataError
 

@@ -10,9 +10,7 @@ import hashlib
 import itertools
 import json
 import mmap
-import os
 import struct
-import tempfile
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +19,7 @@ from typing import Any, Union
 
 import numpy as np
 
+from segtrain.data.keep import writing
 from segtrain.errors import DataError
 
 ENDING = ".entries"
@@ -221,7 +220,9 @@ def save(entries: Entries, folder: Path) -> Entries:
     try:
         return load(str(path), whole=True)
     except (OSError, ValueError):  # not there, or damaged
-        _write(path, [_MAGIC, struct.pack("<Q", len(header)), header, *blocks])
+        with writing(path) as stream:
+            for number, part in enumerate([_MAGIC, struct.pack("<Q", len(header)), header, *blocks]):
+                stream.write(b"\0" * (-stream.tell() % _ALIGN if number > 2 else 0) + part)
     return load(str(path))
 
 
@@ -230,19 +231,6 @@ def _digest(header: bytes | memoryview, blocks: Iterable[bytes | memoryview]) ->
     for block in blocks:
         digest.update(block)
     return digest.hexdigest()
-
-
-def _write(path: Path, parts: list[bytes]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=".entries-")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            for number, part in enumerate(parts):
-                stream.write(b"\0" * (-stream.tell() % _ALIGN if number > 2 else 0) + part)
-        os.replace(scratch, path)
-    except BaseException:
-        os.unlink(scratch)
-        raise
 
 
 def load(file: str, whole: bool = False) -> Entries:

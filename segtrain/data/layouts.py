@@ -149,31 +149,27 @@ def _alone(these: Column, those: Column) -> Iterator[str]:
 
 def camvid(data: config.Data, split: str, watch: Watch) -> Entries:
     """SegNet's form of CamVid: ``val/NAME`` beside ``valannot/NAME``."""
-    images, masks = os.path.join(data.root, split), os.path.join(data.root, split + "annot")
-    return pair(
-        files_under(images, f"images of split {split!r}", watch),
-        files_under(masks, f"masks of split {split!r}", watch),
-        images,
-    )
+    return _of_split(os.path.join(data.root, split), os.path.join(data.root, split + "annot"), split, watch)
 
 
 def cityscapes(data: config.Data, split: str, watch: Watch) -> Entries:
     """``leftImg8bit/val/CITY/NAME_leftImg8bit.png`` beside ``gtFine/val/CITY/NAME_gtFine_labelIds.png``."""
     images, masks = (os.path.join(data.root, part, split) for part in ("leftImg8bit", "gtFine"))
-    return pair(
-        files_under(images, f"images of split {split!r}", watch, "_leftImg8bit"),
-        files_under(masks, f"masks of split {split!r}", watch, "_gtFine_labelIds"),
-        images,
-    )
+    return _of_split(images, masks, split, watch, ("_leftImg8bit", "_gtFine_labelIds"))
 
 
 def ade20k(data: config.Data, split: str, watch: Watch) -> Entries:
     """``images/validation/NAME.jpg`` beside ``annotations/validation/NAME.png``; val and train are short names."""
     folder = {"train": "training", "val": "validation"}.get(split, split)
     images, masks = (os.path.join(data.root, part, folder) for part in ("images", "annotations"))
+    return _of_split(images, masks, split, watch)
+
+
+def _of_split(images: str, masks: str, split: str, watch: Watch, endings: tuple[str, str] = ("", "")) -> Entries:
+    """Two folders of one split; ``endings``: how the names in each end, before the suffix."""
     return pair(
-        files_under(images, f"images of split {split!r}", watch),
-        files_under(masks, f"masks of split {split!r}", watch),
+        files_under(images, f"images of split {split!r}", watch, endings[0]),
+        files_under(masks, f"masks of split {split!r}", watch, endings[1]),
         images,
     )
 

@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from typing import Union
 from segtrain import config
 from segtrain.data import entries as kept
 from segtrain.data.entries import Entries
-from segtrain.data.statistics import cache_folder
+from segtrain.data.keep import cache_folder, writing
 
 VERSION = 1  # of what a lister finds in a folder: raise it with every change of segtrain/data/layouts.py that finds other files
 _FEW = 256  # entries: listing fewer costs less than a look into the cache
@@ -92,7 +91,9 @@ def _list(data: config.Data, split: str, lister: Lister, place: Path, note: str)
     try:
         entries = kept.save(entries, place.parent)
         if watch.settled():
-            _write(place, {"entries": os.path.basename(entries.file), "looked_at": watch.stamps})
+            content = {"entries": os.path.basename(entries.file), "looked_at": watch.stamps}
+            with writing(place) as stream:
+                stream.write(json.dumps(content).encode())
         _tidy(place.parent)
     except OSError as error:
         notes.append(
@@ -151,17 +152,6 @@ def _alone(place: Path) -> Iterator[bool]:
             with contextlib.suppress(OSError):
                 place.with_suffix(".lock").unlink()
         os.close(handle)
-
-
-def _write(place: Path, content: dict[str, object]) -> None:
-    handle, scratch = tempfile.mkstemp(dir=place.parent, prefix=".listing-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            json.dump(content, stream)
-        os.replace(scratch, place)
-    except BaseException:
-        os.unlink(scratch)
-        raise
 
 
 def _tidy(folder: Path) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from segtrain.data.keep import writing
 
 
 @dataclass(frozen=True)
@@ -114,10 +114,6 @@ def _common(sizes: dict[tuple[int, int], int]) -> list[tuple[tuple[int, int], in
     return sorted(sizes.items(), key=lambda item: -item[1])[:4]
 
 
-def cache_folder() -> Path:
-    return Path(os.environ.get("SEGTRAIN_CACHE") or os.path.expanduser("~/.cache/segtrain"))
-
-
 def load(place: Path) -> tuple[AuditReport | None, str]:
     """Kept statistics, or why they are of no use ("" where there are none)."""
     try:
@@ -130,16 +126,10 @@ def load(place: Path) -> tuple[AuditReport | None, str]:
 
 def save(place: Path, report: AuditReport) -> list[str]:
     """Write whole or not at all; a note where it is not possible."""
-    scratch = ""
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        handle, scratch = tempfile.mkstemp(dir=place.parent, prefix=".audit-")
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            json.dump(report.to_dict(), stream)
-        os.replace(scratch, place)
+        with writing(place) as stream:
+            stream.write(json.dumps(report.to_dict()).encode())
     except OSError as error:
-        if scratch and os.path.exists(scratch):
-            os.unlink(scratch)
         return [
             f"statistics are not kept ({error.strerror}: {place.parent}): set SEGTRAIN_CACHE to a folder to write to"
         ]

@@ -21,7 +21,7 @@ import numpy as np
 
 from segtrain.data import native
 from segtrain.data.cache import Source
-from segtrain.data.statistics import cache_folder
+from segtrain.data.keep import cache_folder
 
 _HEAD = struct.Struct("<4sIIII")  # magic, sample, checksum of its file name, bytes that follow, their checksum
 _MAGIC = b"STt2"  # also of the form of the index: see kIndexMagic in native/jpeg.h

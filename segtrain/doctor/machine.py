@@ -9,7 +9,7 @@ from pathlib import Path
 
 from segtrain.bench.host import memory_limit
 from segtrain.cores import affinity, cpu_quota
-from segtrain.data.statistics import cache_folder
+from segtrain.data.keep import cache_folder
 from segtrain.doctor.line import NOTE, OK, PROBLEM, Line
 
 LEAST_SHM = 64 << 20  # Docker's default, which is too small for batches of some workers

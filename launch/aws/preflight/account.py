@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from launch.aws.cloud import SERVICE
 from launch.aws.instances import INSTANCES, nearest
-from launch.aws.preflight.asking import Asking
+from launch.aws.preflight.asking import Answer, Asking
 from launch.aws.preflight.levels import error, hours, note, s3_parts, warning
 from launch.findings import Finding
 from launch.job import Group, Job
 
-SERVICE = "sagemaker.amazonaws.com"
 _IMAGE = re.compile(
     r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(\.cn)?/(?P<name>[^:@]+)(:(?P<tag>[^@]+))?"
 )
@@ -104,11 +104,7 @@ def _rights(job: Job, request: Mapping[str, Any], ask: Asking) -> Iterator[Findi
 
 def _offered(job: Job, ask: Asking) -> Iterator[Finding]:
     for name in kinds(job):
-        told = ask.pages(
-            f"whether EC2 offers {name} in {job.region}",
-            ask.clients.ec2, "describe_instance_type_offerings", "InstanceTypeOfferings",
-            LocationType="region", Filters=[{"Name": "instance-type", "Values": [name.removeprefix("ml.")]}],
-        )  # fmt: skip
+        told = offers(ask, f"whether EC2 offers {name} in {job.region}", name, "region")
         if told.value == []:
             others = ", ".join(one.name for one in nearest(name)) if name in INSTANCES else "another type"
             yield warning(
@@ -116,6 +112,15 @@ def _offered(job: Job, ask: Asking) -> Iterator[Finding]:
                 f"type {name}: EC2 offers it nowhere in {job.region}, so SageMaker is likely to have none",
                 f"--type one of: {others}; or another --region",
             )
+
+
+def offers(ask: Asking, what: str, name: str, places: str) -> Answer:
+    """Where EC2 offers a type: items with Location, which is the "region" or one of its zones ("availability-zone")."""
+    return ask.pages(
+        what,
+        ask.clients.ec2, "describe_instance_type_offerings", "InstanceTypeOfferings",
+        LocationType=places, Filters=[{"Name": "instance-type", "Values": [name.removeprefix("ml.")]}],
+    )  # fmt: skip
 
 
 def _quota(job: Job, ask: Asking) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from launch.aws.instances import INSTANCES
-from launch.aws.preflight.account import kinds
+from launch.aws.preflight.account import kinds, offers
 from launch.aws.preflight.asking import Asking
 from launch.aws.preflight.levels import error, warning
 from launch.aws.preflight.network import FSX_DOCS
@@ -69,11 +69,7 @@ def _addresses(job: Job, subnets: Sequence[Item]) -> Iterator[Finding]:
 
 def _zones(job: Job, subnets: Sequence[Item], ask: Asking) -> Iterator[Finding]:
     for name in kinds(job):
-        told = ask.pages(
-            f"the zones that offer {name}",
-            ask.clients.ec2, "describe_instance_type_offerings", "InstanceTypeOfferings",
-            LocationType="availability-zone", Filters=[{"Name": "instance-type", "Values": [name.removeprefix("ml.")]}],
-        )  # fmt: skip
+        told = offers(ask, f"the zones that offer {name}", name, "availability-zone")
         zones = {item["Location"] for item in told.value or []}
         outside = [item for item in subnets if item["AvailabilityZone"] not in zones]
         if zones and outside:
