@@ -35,36 +35,41 @@ def confusion(pred: Tensor, target: Tensor, num_classes: int, ignore_index: int 
     pred, target: integers of one shape, any type. Pixels whose target is ``ignore_index`` are left out.
     Raises DataError if either holds another id outside 0..C-1.
     """
+    return confusions(pred[None], target[None], num_classes, ignore_index)[0]
+
+
+def confusions(pred: Tensor, target: Tensor, num_classes: int, ignore_index: int = 255) -> Tensor:
+    """int64 (N, C, C): the ``confusion`` of each of N images (N, ...), by one count of all pixels."""
     if pred.shape != target.shape:
         raise DataError(
             f"prediction {tuple(pred.shape)} and target {tuple(target.shape)} differ in shape: resize one first"
         )
-    _check_prediction(pred, num_classes)
-    cells = num_classes * num_classes
+    images, cells = len(pred), num_classes * num_classes
     valid = target != ignore_index
-    # Bin 0 is for void; an id outside 0..C-1 makes the table longer, and is seen. int32 is the fastest type.
+    # Of each image bin 0 is for void, the last one for an id outside 0..C-1. int32 is the fastest type.
     index = torch.where(valid, target.int() * num_classes + pred.int() + 1, 0)
     if target.dtype != torch.uint8:
         index = torch.where(valid & (target < 0), cells + 1, index)
-    counts = torch.bincount(index.flatten(), minlength=cells + 1)
-    if len(counts) > cells + 1:
+    index = index.clamp_(0, cells + 1).flatten(1)
+    if images > 1:
+        wide = index if images * (cells + 2) < 2**31 else index.long()
+        index = wide + torch.arange(images, dtype=wide.dtype, device=wide.device)[:, None] * (cells + 2)
+    counts = torch.bincount(index.flatten(), minlength=images * (cells + 2)).view(images, cells + 2)
+    ends = [end.long() for end in pred.aminmax()] if pred.numel() else [*counts.new_zeros(2)]
+    least, most, unknown = torch.stack([*ends, counts[:, -1].sum()]).tolist()  # a GPU is waited for once
+    if least < 0 or most >= num_classes:
+        raise DataError(
+            f"the prediction holds classes {least}..{most}, but there are 0..{num_classes - 1}: "
+            "it comes from a model with other classes"
+        )
+    if unknown:
         wrong = valid & ((target < 0) | (target >= num_classes))
         ids = sorted(set(target[wrong].tolist()))[:5]
         raise DataError(
             f"{int(wrong.sum())} pixels of the target have ids {ids}, but there are classes 0..{num_classes - 1} "
             f"and {ignore_index} for void: map them in data.label_map"
         )
-    return counts[1:].view(num_classes, num_classes)
-
-
-def _check_prediction(pred: Tensor, num_classes: int) -> None:
-    """A class that does not exist would be counted in the next row."""
-    least, most = (int(value) for value in pred.aminmax()) if pred.numel() else (0, 0)
-    if least < 0 or most >= num_classes:
-        raise DataError(
-            f"the prediction holds classes {least}..{most}, but there are 0..{num_classes - 1}: "
-            "it comes from a model with other classes"
-        )
+    return counts[:, 1:-1].view(images, num_classes, num_classes)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 Images are put into groups of one size by the data set alone (``eval_groups``), whatever the number of ranks; rank r takes
 groups r, r + world, ... So each forward pass sees the same tensor on any number of ranks, integers are added, and
 the order of the sum cannot matter. The loop holds no collective, so that ranks with more or fewer images cannot wait for
-each other; one sum over the ranks ends it, and carries along how often each image was seen and whether a rank failed.
+each other; one sum over the ranks ends it, and carries along how often each image was seen, its own scores (a rank that
+has not seen it adds zeros) and whether a rank failed.
 
 Bit-equality across world sizes asks for the same kernels on every rank: the same number of threads and the same kind of
 device. What still differs in the last bit of a logit moves a pixel only on an exact tie.
@@ -25,21 +26,26 @@ from segtrain import config
 from segtrain.data.crew.workers import Crew
 from segtrain.errors import DataError
 from segtrain.infer.tiles import Forward, nearest, predict_ids, resize
-from segtrain.metrics import Scores, confusion
+from segtrain.metrics import Scores, confusions
 from segtrain.train.feed import DeviceFeed
+from segtrain.train.image_scores import FIELDS, ImageScores, counts, packed, unpacked
 
 Size = tuple[int, int]  # height, width in pixels
+_AT_ONCE = 64  # batches
 Predict = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What ``evaluate`` found; scores, confusion and protocol are the same on every rank."""
+    """What ``evaluate`` found; scores, confusion, protocol and scores of images are the same on every rank."""
 
     scores: Scores
     confusion: np.ndarray  # int64 (C, C), rows: truth, columns: prediction
     protocol: dict[str, Any]  # see ``protocol``; protocol["line"] is for people
+    images: ImageScores
     pictures: tuple[Any, ...] = ()  # observe.pictures.Sample, on rank 0
+    worst: tuple[Any, ...] = ()  # likewise, the worst first
+    best: tuple[Any, ...] = ()  # likewise, the best first
     seconds: float = field(default=0.0, compare=False)  # this rank's own time in the loop
 
     def to_dict(self) -> dict[str, Any]:
@@ -63,6 +69,7 @@ def evaluate(
     channels_last: bool = False,
     base_scale: float = 1.0,
     pictures: int = 0,
+    extremes: int = 0,
 ) -> Evaluation:
     """Score ``model`` on ``dataset`` (see ``data.datasets``). Every rank calls it, and every rank gets the scores.
 
@@ -71,6 +78,7 @@ def evaluate(
     base_scale: ``data.base_scale`` of the training, multiplied into every scale, so that objects have the trained size.
     crew: lent workers that read the images, in place of ``workers`` threads.
     pictures: how many images, evenly spread over the split, rank 0 returns with their predictions.
+    extremes: how many of the worst, and of the best images it returns besides.
     Raises on every rank what goes wrong on one, so that none waits for it for ever.
     """
     from segtrain.data.loader import EvalLoader
@@ -89,17 +97,20 @@ def evaluate(
             pin = device.type == "cuda"
             with EvalLoader(dataset, groups, workers, prefetch, pin_memory=pin, crew=crew) as loader:
                 shown = _loop(predict, DeviceFeed(loader, device), tally, dataset, wanted)
+            tally.settle()
         except Exception as error:
             failure = error
         seconds = time.perf_counter() - start
-        counts = tally.sum_over_ranks(failure, all_reduce if world_size > 1 else None)
-        for index in wanted:
-            if index not in shown:  # another rank had it
+        table, images = tally.sum_over_ranks(failure, all_reduce if world_size > 1 else None)
+        worst, best = images.extremes(extremes) if rank == 0 else ([], [])
+        for index in [*wanted, *worst, *best]:
+            if index not in shown:  # another rank had it, or nobody knew that it would be wanted
                 # Copies: what is read may be read-only.
                 image, mask = (torch.tensor(array)[None] for array in dataset.read(index))
                 shown[index] = _picture(dataset, index, image, *predict(image, mask))
     facts = protocol(dataset, settings, sizes, scales, precision)
-    return Evaluation(Scores.from_confusion(counts), counts, facts, tuple(shown[index] for index in wanted), seconds)
+    samples = [tuple(shown[index] for index in some) for some in (wanted, worst, best)]
+    return Evaluation(Scores.from_confusion(table), table, facts, images, *samples, seconds)
 
 
 def _loop(predict: Predict, batches: DeviceFeed, tally: _Tally, dataset: Any, wanted: list[int]) -> dict[int, Any]:
@@ -117,23 +128,39 @@ def _loop(predict: Predict, batches: DeviceFeed, tally: _Tally, dataset: Any, wa
 
 
 class _Tally:
-    """Confusion int64 (C, C) on the device, and how often each image went into it."""
+    """Confusion int64 (C, C) on the device; of each image how often it went in, and its own scores."""
 
     def __init__(self, classes: int, images: int, device: torch.device) -> None:
         self.confusion = torch.zeros(classes, classes, dtype=torch.int64, device=device)
-        self.seen = torch.zeros(images, dtype=torch.int64)
+        self.images = torch.zeros(
+            images, 1 + FIELDS, dtype=torch.int64
+        )  # times seen, then ``packed``: zero where not seen
+        self._fresh: list[tuple[list[int], Tensor]] = []
 
     def add(self, indices: Any, truth: Tensor, guess: Tensor, ignore_index: int) -> None:
-        self.confusion += confusion(guess, truth, len(self.confusion), ignore_index)
-        for index in indices:
-            self.seen[int(index)] += 1
+        tables = confusions(guess, truth, len(self.confusion), ignore_index)
+        self.confusion += tables.sum(0)
+        self._fresh.append(([int(index) for index in indices], counts(tables)))
+        if len(self._fresh) >= _AT_ONCE:
+            self.settle()
 
-    def sum_over_ranks(self, failure: Exception | None, all_reduce: Callable[[Tensor], Tensor] | None) -> np.ndarray:
+    def settle(self) -> None:
+        """Scores of the images since the last time. Waits for the device, and so is not done for each image."""
+        if not self._fresh:
+            return
+        places = torch.tensor([index for indices, _ in self._fresh for index in indices])
+        found = packed(torch.cat([found for _, found in self._fresh]).cpu().numpy())
+        self._fresh = []
+        self.images[:, 0] += torch.bincount(places, minlength=len(self.images))
+        self.images[places, 1:] = torch.from_numpy(found)
+
+    def sum_over_ranks(
+        self, failure: Exception | None, all_reduce: Callable[[Tensor], Tensor] | None
+    ) -> tuple[np.ndarray, ImageScores]:
         """The one collective. Returns the confusion of all ranks, which holds every image once; raises otherwise."""
         failed = torch.tensor([failure is not None], dtype=torch.int64)
-        message = torch.cat(
-            [self.confusion.flatten(), self.seen.to(self.confusion.device), failed.to(self.confusion.device)]
-        )
+        own = torch.cat([self.images.flatten(), failed])
+        message = torch.cat([self.confusion.flatten(), own.to(self.confusion.device)])
         message = (all_reduce(message) if all_reduce else message).cpu()
         if failure is not None:
             raise failure
@@ -141,14 +168,15 @@ class _Tally:
             error = DataError(f"the evaluation failed on {int(message[-1])} other rank(s): see the message there")
             error.silent = True  # that rank has more to say
             raise error
-        times = message[self.confusion.numel() : -1]
-        wrong = torch.nonzero(times != 1).flatten().tolist()
+        images = message[self.confusion.numel() : -1].view_as(self.images).numpy()
+        wrong = np.flatnonzero(images[:, 0] != 1).tolist()
         if wrong:
             raise DataError(
-                f"{len(wrong)} of {len(times)} images were not counted exactly once (image {wrong[0]}: "
-                f"{int(times[wrong[0]])} times): the ranks must see the same files in the same order"
+                f"{len(wrong)} of {len(images)} images were not counted exactly once (image {wrong[0]}: "
+                f"{int(images[wrong[0], 0])} times): the ranks must see the same files in the same order"
             )
-        return message[: self.confusion.numel()].view_as(self.confusion).numpy().copy()
+        table = message[: self.confusion.numel()].view_as(self.confusion).numpy().copy()
+        return table, unpacked(images[:, 1:])
 
 
 def _predictor(

@@ -1,0 +1,90 @@
+"""Which images does a model get right, and which wrong? Scores of single images, each from its own counts of pixels."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from segtrain.observe.image_table import Row
+
+FIELDS = 5  # int64 an image: hits, pixels, bits of the mIoU, worst class, bits of its IoU
+
+
+@dataclass(frozen=True)
+class ImageScores:
+    """One value an image, in the order of the split; the same to the bit on any number of ranks.
+
+    ``miou`` is the mean IoU over the classes in the image's truth or prediction: what ``Scores`` gives for the confusion of
+    this image alone. It is not the split's mIoU cut into parts: that one divides sums over all images. ``worst`` is the class with
+    the lowest IoU in the image, of equal ones that with the most pixels. NaN and -1 where all of the image is void.
+    """
+
+    miou: np.ndarray  # float64 (N,)
+    accuracy: np.ndarray  # float64 (N,), of pixels
+    pixels: np.ndarray  # int64 (N,), valid ones
+    worst: np.ndarray  # int64 (N,)
+    worst_iou: np.ndarray  # float64 (N,)
+
+    def ranked(self) -> list[int]:
+        """Images from the worst to the best, of equal ones the first; those that are all void are left out."""
+        order = np.argsort(self.miou, kind="stable")  # NaN comes last
+        return [int(index) for index in order[: int(np.isfinite(self.miou).sum())]]
+
+    def extremes(self, count: int) -> tuple[list[int], list[int]]:
+        """The ``count`` worst images, the worst first, and the ``count`` best, the best first; none is in both."""
+        order = self.ranked()
+        worst = order[: min(count, (len(order) + 1) // 2)]
+        best = order[::-1][: min(count, len(order) // 2)]
+        return worst, best
+
+    def rows(self, dataset: Any) -> list[Row]:
+        """For a table, the worst first; at its end the images that are all void."""
+        ranked = self.ranked()
+        void = np.flatnonzero(~np.isfinite(self.miou)).tolist()
+        return [self._row(index, dataset) for index in [*ranked, *void]]
+
+    def _row(self, index: int, dataset: Any) -> Row:
+        image, worst = str(dataset.entries[index].image), int(self.worst[index])
+        if worst < 0:
+            return Row(image, None, None, 0)
+        return Row(
+            image, float(self.miou[index]), float(self.accuracy[index]), int(self.pixels[index]),
+            dataset.labels.names[worst], float(self.worst_iou[index]),
+        )  # fmt: skip
+
+
+def counts(confusions: Tensor) -> Tensor:
+    """Confusions int64 (n, C, C) to (n, 3, C): of each class the pixels that are right, in the truth, in the prediction."""
+    return torch.stack([confusions.diagonal(dim1=1, dim2=2), confusions.sum(2), confusions.sum(1)], 1)
+
+
+def packed(found: np.ndarray) -> np.ndarray:
+    """int64 (n, 3, C) of ``counts`` to int64 (n, FIELDS), in which floats are their bits: a sum with zeros leaves them as they are."""
+    hits, truth, guess = found[:, 0], found[:, 1], found[:, 2]
+    union = truth + guess - hits
+    with np.errstate(invalid="ignore"):
+        iou = hits / union  # NaN where the class is in neither
+    floats = np.full((len(found), 2), math.nan)
+    worst = np.full(len(found), -1, np.int64)
+    for place, (values, sizes) in enumerate(zip(iou, union)):
+        there = np.flatnonzero(sizes)
+        if len(there):
+            low = min(there, key=lambda c: (values[c], -sizes[c], c))
+            # The exact sum, rounded once: no order of classes, no device and no batch can change it.
+            floats[place] = math.fsum(values[there]) / len(there), values[low]
+            worst[place] = low
+    bits = floats.view(np.int64)
+    return np.stack([hits.sum(1), truth.sum(1), bits[:, 0], worst, bits[:, 1]], 1)
+
+
+def unpacked(rows: np.ndarray) -> ImageScores:
+    """The inverse of ``packed``, after the sum over ranks."""
+    hits, pixels, miou, worst, worst_iou = (np.ascontiguousarray(column) for column in rows.T)
+    with np.errstate(invalid="ignore"):
+        accuracy = hits / pixels
+    return ImageScores(miou.view(np.float64), accuracy, pixels, worst, worst_iou.view(np.float64))

@@ -1,0 +1,257 @@
+"""Is each image's score its own, the same on any number of ranks, and are the worst really the worst, in tables and pictures?"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from segtrain.config import Eval
+from segtrain.data.datasets import Dataset
+from segtrain.data.labels import plain_space
+from segtrain.data.layouts import Entry
+from segtrain.errors import DataError
+from segtrain.metrics import Scores, confusion, confusions
+from segtrain.observe import image_table
+from segtrain.observe.image_table import Row
+from segtrain.observe.pictures import image_miou
+from segtrain.train.evaluate import evaluate
+from segtrain.train.image_scores import counts, packed, unpacked
+
+CLASSES, LEVEL = 4, 60  # a class c is painted as red = LEVEL * c
+SIZES = ((24, 32), (20, 28))
+
+
+class Painted(nn.Module):
+    """Reads the class from the red channel: a model that is right wherever mask and paint agree."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        red = (images[:, :1] * 0.229 + 0.485) * 255 / LEVEL
+        return -(red - torch.arange(CLASSES).view(1, -1, 1, 1)).abs()
+
+
+class Mixed(Dataset):
+    def size(self, index: int) -> tuple[int, int]:
+        return SIZES[index % 2]
+
+
+def truth_of(index: int) -> np.ndarray:
+    rng = np.random.default_rng(index)
+    return np.kron(rng.integers(0, CLASSES, (6, 8)), np.ones((4, 4))).astype(np.uint8)[slice(SIZES[index % 2][0])][
+        :, : SIZES[index % 2][1]
+    ]
+
+
+def draw(index: int) -> tuple[np.ndarray, np.ndarray]:
+    """Paint and mask; the paint is wrong in ``index`` columns, in 7 and 12 nearly everywhere, and 5 is all void."""
+    mask = truth_of(index)
+    seen = mask.copy()
+    wrong = mask.shape[1] - 2 if index in (7, 12) else index % 11
+    seen[:, :wrong] = (mask[:, :wrong] + 1 + index % 3) % CLASSES
+    mask = mask.copy()
+    mask[:2] = 255
+    if index == 5:
+        mask[:] = 255
+    return np.repeat((seen * LEVEL)[..., None], 3, 2), mask
+
+
+def planted(count: int = 23) -> Mixed:
+    entries = tuple(Entry(f"/data/val/{index:02d}.png", None, {}) for index in range(count))
+    return Mixed("planted", "val", plain_space(("road", "sky", "car", "pole")), entries, draw=draw)
+
+
+def plain_score(truth: np.ndarray, guess: np.ndarray) -> tuple[float, float, int, int]:
+    """mIoU, accuracy, valid pixels and worst class by sets of pixels."""
+    valid = truth != 255
+    ious: dict[int, tuple[float, int]] = {}
+    for c in range(CLASSES):
+        both = int((valid & (truth == c) & (guess == c)).sum())
+        either = int((valid & ((truth == c) | (guess == c))).sum())
+        if either:
+            ious[c] = (both / either, -either)
+    right = int((valid & (truth == guess)).sum())
+    worst = min(ious, key=lambda c: (*ious[c], c))
+    return sum(iou for iou, _ in ious.values()) / len(ious), right / int(valid.sum()), int(valid.sum()), worst
+
+
+def test_each_image_has_the_score_of_its_own_pixels() -> None:
+    dataset = planted()
+    found = evaluate(Painted(), dataset, Eval(batch_size=4)).images
+    for index in range(len(dataset)):
+        image, mask = draw(index)
+        guess = (image[..., 0] // LEVEL).astype(np.int64)
+        if index == 5:
+            assert math.isnan(found.miou[5])
+            assert math.isnan(found.accuracy[5])
+            assert (found.pixels[5], found.worst[5]) == (0, -1)
+            continue
+        miou, accuracy, pixels, worst = plain_score(mask, guess)
+        assert found.miou[index] == pytest.approx(miou, abs=1e-15)
+        assert (found.accuracy[index], found.pixels[index], found.worst[index]) == (accuracy, pixels, worst)
+        own = Scores.from_confusion(confusion(torch.from_numpy(guess), torch.from_numpy(mask), CLASSES))
+        assert found.miou[index] == own.miou  # to the bit
+        assert found.accuracy[index] == own.accuracy
+        assert found.worst_iou[index] == own.iou[worst]
+        assert found.miou[index] == pytest.approx(image_miou(mask, guess, CLASSES))  # what the pictures say
+
+
+@pytest.mark.parametrize("classes", [2, 19, 150, 256])
+def test_one_count_of_a_batch_is_that_of_single_images(classes: int) -> None:
+    rng = np.random.default_rng(classes)
+    target = torch.from_numpy(rng.integers(0, min(classes, 255), (5, 9, 14)).astype(np.uint8))
+    pred = torch.from_numpy(rng.integers(0, classes, (5, 9, 14)).astype(np.uint8))
+    target[2] = 255
+    target[0, :3] = 255
+    found = confusions(pred, target, classes)
+    assert found.shape == (5, classes, classes)
+    for table, guess, truth in zip(found, pred, target):
+        assert torch.equal(table, confusion(guess, truth, classes))
+    # The layout in memory is no matter.
+    turned = [value.permute(0, 2, 1).contiguous().permute(0, 2, 1) for value in (pred, target)]
+    assert torch.equal(confusions(*turned, classes), found)
+
+
+def test_an_unknown_id_is_no_pixel_of_the_next_image() -> None:
+    pred, target = torch.zeros(3, 4, 4, dtype=torch.uint8), torch.zeros(3, 4, 4, dtype=torch.uint8)
+    target[0, 0, :2] = 200
+    with pytest.raises(DataError, match=r"2 pixels of the target have ids \[200\]"):
+        confusions(pred, target, CLASSES)
+    with pytest.raises(DataError, match=r"the prediction holds classes 0\.\.9"):
+        confusions(pred.index_fill(0, torch.tensor([1]), 9), torch.zeros_like(target), CLASSES)
+
+
+def test_scores_survive_a_sum_with_zeros_to_the_bit() -> None:
+    tables = torch.from_numpy(np.random.default_rng(3).integers(0, 2**40, (6, CLASSES, CLASSES)))
+    tables[4] = 0
+    rows = packed(counts(tables).numpy())
+    assert rows.dtype == np.int64
+    found = unpacked(rows + np.zeros_like(rows))
+    for table, miou in zip(tables, found.miou):
+        expected = Scores.from_confusion(table).miou
+        assert miou == expected or (math.isnan(miou) and math.isnan(expected))
+    assert math.isnan(found.miou[4])
+
+
+def test_the_planted_mistakes_are_the_worst() -> None:
+    dataset = planted()
+    result = evaluate(Painted(), dataset, Eval(batch_size=3), pictures=3, extremes=2)
+    assert {sample.name for sample in result.worst} == {"/data/val/07.png", "/data/val/12.png"}
+    mious = [image_miou(s.truth, s.prediction, CLASSES) for s in (*result.worst, *reversed(result.best))]
+    assert mious == sorted(mious)
+    assert [sample.name for sample in result.best] == ["/data/val/22.png", "/data/val/11.png"]
+    assert mious[-1] == 1.0
+    assert len(result.pictures) == 3
+    ranked = result.images.ranked()
+    assert len(ranked) == 22
+    assert 5 not in ranked
+    rows = result.images.rows(dataset)
+    assert [row.image for row in rows[:2]] == [sample.name for sample in result.worst]
+    assert rows[-1] == Row("/data/val/05.png", None, None, 0)
+
+
+@pytest.mark.parametrize(("count", "wanted", "worst", "best"), [(1, 4, 1, 0), (2, 4, 1, 1), (5, 4, 3, 2), (6, 4, 3, 2)])
+def test_of_few_images_none_is_both_worst_and_best(count: int, wanted: int, worst: int, best: int) -> None:
+    result = evaluate(Painted(), planted(count), Eval(), extremes=wanted)  # image 5, the sixth, is all void
+    names = [sample.name for sample in (*result.worst, *result.best)]
+    assert (len(result.worst), len(result.best)) == (worst, best)
+    assert len(set(names)) == len(names)
+    assert "/data/val/05.png" not in names
+
+
+def test_a_split_that_is_all_void_has_no_worst() -> None:
+    base = planted(3)
+
+    def void(index: int) -> tuple[np.ndarray, np.ndarray]:
+        image, mask = draw(index)
+        return image, np.full_like(mask, 255)
+
+    result = evaluate(Painted(), Mixed("void", "val", base.labels, base.entries, draw=void), Eval(), extremes=2)
+    assert (result.worst, result.best) == ((), ())
+    assert all(row.miou is None for row in result.images.rows(base))
+
+
+def _rank(rank: int, folder: str) -> None:
+    """Rank ``rank`` of a gloo group of 1, of 2 and of 4: the scores of images, and on rank 0 the names of the extremes."""
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+
+    def all_reduce(value: Tensor) -> Tensor:
+        dist.all_reduce(value)
+        return value
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 5, padding=2), nn.ReLU(), nn.Conv2d(8, CLASSES, 3, padding=1))
+    for world in (1, 2, 4):
+        if rank >= world:
+            continue
+        dist.init_process_group("gloo", f"file://{folder}/meet-{world}", world_size=world, rank=rank)
+        for name, net in (("net", model), ("painted", Painted())):
+            place = {"rank": rank, "world_size": world, "all_reduce": all_reduce}
+            found = evaluate(net, planted(), Eval(batch_size=2), extremes=3, **place)
+            bits = np.stack([value.view(np.int64) for value in vars(found.images).values()])
+            np.save(f"{folder}/{name}-{world}-{rank}.npy", bits)
+            names = [sample.name for sample in (*found.worst, *found.best)]
+            Path(f"{folder}/{name}-{world}-{rank}.json").write_text(json.dumps(names))
+        dist.destroy_process_group()
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without distributed")
+def test_equal_to_the_bit_on_1_2_4_ranks(tmp_path: Path) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    started = [
+        subprocess.Popen([sys.executable, __file__, str(rank), str(tmp_path)], env=environment) for rank in range(4)
+    ]
+    try:
+        assert [process.wait(timeout=300) for process in started] == [0, 0, 0, 0]
+    finally:
+        for process in started:
+            process.kill()
+    for name in ("net", "painted"):
+        alone = np.load(tmp_path / f"{name}-1-0.npy")
+        assert alone.shape == (5, 23)
+        names = json.loads((tmp_path / f"{name}-1-0.json").read_text())
+        assert len(names) == 6
+        for world in (2, 4):
+            for rank in range(world):
+                assert np.array_equal(np.load(tmp_path / f"{name}-{world}-{rank}.npy"), alone), (name, world, rank)
+                shown = json.loads((tmp_path / f"{name}-{world}-{rank}.json").read_text())
+                assert shown == (names if rank == 0 else [])
+
+
+def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
+    rows = [
+        Row('val/a, "b".png', 0.25, 0.5, 10, "car, red", 0.0),
+        Row(os.fsdecode(b"val/\xff.png"), 1.0, 1.0, 20, "sky", 1.0),
+        Row("val/c.png", None, None, 0),
+    ]
+    path = tmp_path / "images.csv"
+    path.write_bytes(image_table.as_csv(rows))
+    assert image_table.read(path) == rows
+    assert path.read_text(errors="replace").splitlines()[-1] == "val/c.png,,,0,,,all void: no score"
+    for content in (b"", b"image,miou\na,0.5\n", b"\x00\x01", path.read_bytes().replace(b"0.250000", b"much")):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match="is no table of images"):
+            image_table.read(path)
+    with pytest.raises(DataError, match="cannot read"):
+        image_table.read(tmp_path / "none.csv")
+
+
+def test_names_lose_the_folders_that_all_share() -> None:
+    assert image_table.short_names(["/d/val/a/1.png", "/d/val/b/1.png"]) == ["a/1.png", "b/1.png"]
+    assert image_table.short_names(["/d/1.png"]) == ["1.png"]
+    assert image_table.short_names(["d/x/1.png", "d/x/1.png"]) == ["1.png", "1.png"]
+    assert image_table.short_names(["1.png", "d/2.png"]) == ["1.png", "d/2.png"]
+    assert image_table.short_names([]) == []
+
+
+if __name__ == "__main__":
+    _rank(int(sys.argv[1]), sys.argv[2])
