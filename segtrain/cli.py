@@ -15,6 +15,7 @@ EXAMPLES = """examples:
   segtrain train configs/camvid.yaml data.root=CamVid    section.key=value overrides the file
   torchrun --nproc-per-node 8 -m segtrain train configs/camvid.yaml data.root=CamVid
 """
+RUN = "run folder, s3://BUCKET/PREFIX or sagemaker:JOB"
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -85,24 +86,24 @@ def build_parser() -> argparse.ArgumentParser:
 
     runs = of.add_parser("runs", help="a table of runs")
     runs.set_defaults(call=verbs.runs)
-    runs.add_argument("dir", nargs="?", type=Path, default=Path("runs"), help="folder with runs (default: runs)")
+    runs.add_argument("dir", nargs="?", default="runs", help="folder with runs, or s3://BUCKET/PREFIX (default: runs)")
     runs.add_argument("--json", action="store_true", help="print one JSON object a run")
 
     report = of.add_parser("report", help="write a run's page: verdict, time, learning, classes, pictures, facts")
     report.set_defaults(call=verbs.report)
-    report.add_argument("run", type=Path, help="run folder; the page is RUN/report.html")
+    report.add_argument("run", help=f"{RUN}; the page is RUN/report.html, of a run elsewhere NAME-report.html here")
     report.add_argument("--open", action="store_true", help="open it in the browser")
 
     diff = of.add_parser("diff", help="what differs between two runs: config, environment, data, scores, times")
     diff.set_defaults(call=verbs.diff)
-    diff.add_argument("a", metavar="A", type=Path, help="run folder")
-    diff.add_argument("b", metavar="B", type=Path, help="run folder")
+    diff.add_argument("a", metavar="A", help=RUN)
+    diff.add_argument("b", metavar="B", help=RUN)
     diff.add_argument("--out", type=Path, help="write a page as well, FILE.html")
 
     why = of.add_parser("diagnose", help="why a run is slow, what would cure it, and what that would bring")
     why.set_defaults(call=verbs.diagnose)
-    why.add_argument("run", type=Path, help="run folder, or a copy of a SageMaker job's output; running or ended")
-    why.add_argument("--against", metavar="CURED", type=Path, help="the run with the cure: was the prediction right?")
+    why.add_argument("run", help=f"{RUN}; or a copy of a job's output; running or ended")
+    why.add_argument("--against", metavar="CURED", help="the run with the cure: was the prediction right?")
     why.add_argument("--json", action="store_true", help="print one JSON object")
 
     profile = of.add_parser("profile", help="turn a running job's system profile on or off, or trace some steps")

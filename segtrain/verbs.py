@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from pathlib import Path
 
 from segtrain.errors import EXIT_ERROR
 
@@ -98,37 +99,49 @@ def data_check(known: argparse.Namespace, overrides: list[str], arguments: list[
 
 
 def runs(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
-    from segtrain.observe.runs import list_runs, table
+    from segtrain.observe.remote import rows
+    from segtrain.observe.runs import table
 
-    rows = list_runs(known.dir)
-    print("\n".join(json.dumps(row) for row in rows) if known.json else table(rows))
+    found = rows(known.dir)
+    print("\n".join(json.dumps(row) for row in found) if known.json else table(found))
     return 0
 
 
 def report(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
+    from segtrain.observe.remote import local
     from segtrain.report.page import report
 
-    print(report(known.run, known.open))
+    run = local(known.run)
+    out = Path(f"{run.stem}-report.html") if run.stem else None
+    print(report(run.folder, known.open, out=out, shown=run.shown))
     return 0
 
 
 def diff(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
+    from segtrain.observe.remote import local
     from segtrain.report.diff import diff
 
-    print(diff(known.a, known.b, known.out))
+    print(diff(local(known.a).folder, local(known.b).folder, known.out))
     return 0
 
 
 def diagnose(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
     from segtrain.diagnose import diagnose, verify, verify_words, words
     from segtrain.diagnose.foretold import foretold
+    from segtrain.observe.remote import local
 
+    run = local(known.run)
     if known.against is not None:
-        both = verify.verify(known.run, known.against)
+        both = verify.verify(run.folder, local(known.against).folder)
         print(verify.as_json(both) if known.json else verify_words.page(both))
         return 0
-    found = diagnose(known.run)
-    print(words.as_json(found) if known.json else words.page(known.run, found, foretold(known.run)))
+    found = diagnose(run.folder)
+    if known.json:
+        print(words.as_json(found))
+    elif run.stem:
+        print(words.page(run.folder, found, shown=run.shown))
+    else:
+        print(words.page(run.folder, found, foretold(run.folder)))
     return 0
 
 

@@ -12,12 +12,13 @@ from segtrain.diagnose.verdict import CAUSES, HEALTHY, Diagnosis, Verdict
 WIDTH = 110
 
 
-def page(run: Path, found: Diagnosis, foretold: str | None = None) -> str:
+def page(run: Path, found: Diagnosis, foretold: str | None = None, shown: str = "") -> str:
     """Lines for a person: what bounds the run, then each cause with its evidence and its cure, then what to type to take the first.
 
-    ``foretold``: what an earlier run had said of this one.
+    ``foretold``: what an earlier run had said of this one. ``shown``: where the run lies of which ``run`` is a copy: what to type is not
+    told, for it trains elsewhere.
     """
-    lines = [f"{run}: {headline(found)}"]
+    lines = [f"{shown or run}: {headline(found)}"]
     if "step_ms" in found.facts:
         lines.append("  " + _step(found))
     if foretold:
@@ -26,7 +27,7 @@ def page(run: Path, found: Diagnosis, foretold: str | None = None) -> str:
         lines += ["", f"{number}. {verdict.cause}: {verdict.share:.0%} of the time ({verdict.confidence} confidence)"]
         for what, text in (("why", verdict.evidence), ("do", verdict.cure), ("gain", _gain(verdict))):
             lines += textwrap.wrap(text, WIDTH, initial_indent=f"   {what:<5}", subsequent_indent=" " * 8)
-    return "\n".join(lines + _try(run, found))
+    return "\n".join(lines if shown else lines + _try(run, found))
 
 
 def _try(run: Path, found: Diagnosis) -> list[str]:

@@ -62,6 +62,12 @@ def file_of(ts: float, node: str) -> str:
     return f"system/incremental/{time.strftime('%Y%m%d%H', time.gmtime(minute))}/{minute}.{node}.json"
 
 
+def minute_and_node(name: str) -> tuple[int, str] | None:
+    """Unix time in the name of a profile's file, and its node; None for a file that is none."""
+    found = _NAME.search(name)
+    return (int(found[1]), found[2]) if found and found.end() == len(name) else None
+
+
 class Writer:
     """Appends readings; a new file each minute. The one writer of its node.
 
@@ -167,9 +173,7 @@ def read_profile(
     Lines that are no reading are skipped, and said. Raises DataError where no file is a profile's.
     """
     source = source if isinstance(source, Source) else folder_source(source)
-    found = sorted(
-        (int(m[1]), m[2], name) for name in source.list() if (m := _NAME.search(name)) and m.end() == len(name)
-    )
+    found = sorted((*moment, name) for name in source.list() if (moment := minute_and_node(name)) is not None)
     if not found:
         raise DataError(
             f"{source.name} holds no system profile (system/incremental/HOUR/MINUTE.algo-N.json): name a run folder, or the "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from segtrain.errors import DataError
 from segtrain.observe.journal import say_on_stderr
 from segtrain.report import bound, charts, classes, costs, facts, summary
 from segtrain.report.gallery import gallery
-from segtrain.report.heat import read_maps
+from segtrain.report.heat import Map, read_maps
 from segtrain.report.html import esc, page
 from segtrain.report.ranks import read_waits
 from segtrain.report.run import Run, load, number
@@ -24,12 +24,25 @@ from segtrain.report.timeline import axis, laps, merged, pauses, pieces
 FILE = "report.html"
 _LAPS = 700  # stretches of a chart: more than a screen has columns for
 NO_PROFILE = "This run wrote no system profile: set log.profile_ms=500 to see here how busy each core and each GPU was."
+NO_READING = (
+    "There are no readings of a system profile here: none were written yet, or they were not copied with the run."
+)
 
 
-def report(folder: str | Path, open_it: bool = False, say: Callable[[str], None] = say_on_stderr) -> Path:
-    """Write the page into the run folder. Raises DataError for a folder that holds no run or cannot be written."""
+def report(
+    folder: str | Path,
+    open_it: bool = False,
+    say: Callable[[str], None] = say_on_stderr,
+    *,
+    out: Path | None = None,
+    shown: str = "",
+) -> Path:
+    """Write the page into the run folder, or to ``out``; ``shown``: where the run lies of which ``folder`` is a copy.
+
+    Raises DataError for a folder that holds no run or cannot be written.
+    """
     run = load(folder, say)
-    path = write(run.folder / FILE, render(run, say))
+    path = write(out or run.folder / FILE, render(run, say, shown))
     if open_it:
         webbrowser.open(path.absolute().as_uri())
     return path
@@ -49,7 +62,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def render(run: Run, say: Callable[[str], None] = say_on_stderr) -> str:
+def render(run: Run, say: Callable[[str], None] = say_on_stderr, shown: str = "") -> str:
     time, whole = axis(run.events), laps(run.events)
     maps, waits = read_maps(run, time, say), read_waits(run, time)
     pace = speed(whole)
@@ -73,12 +86,11 @@ def render(run: Run, say: Callable[[str], None] = say_on_stderr) -> str:
             charts.spread(whole, names), "spread"
         )
         places |= {charts.LOOP: "loop", charts.STEPS: "steptime"}
-    for key, group, what in (("heat", maps, "use"), ("wait", waits, "share of each second")):
-        for place, found in enumerate(group):
-            when += add(charts.heat_map(f"{key}{place}", found, what), f"{key}{place}")
-            places[found.title] = f"{key}{place}"
+    for key, found, what in _maps(maps, waits):
+        when += add(charts.heat_map(key, found, what), key)
+        places[found.title] = key
     if when and not maps:
-        when += facts.quiet(NO_PROFILE)
+        when += facts.quiet(NO_READING if facts.mapping(run.config.get("log")).get("profile_ms") else NO_PROFILE)
     sample = costs.section(diagnosis)
     if sample:
         places[costs.TITLE] = costs.KEY
@@ -97,7 +109,16 @@ def render(run: Run, say: Callable[[str], None] = say_on_stderr) -> str:
          + facts.pairs("Data and protocol", facts.data(run)) + facts.happenings(run)),
     ]  # fmt: skip
     made = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-    return page(f"{run.name}: report", sections, drawn, f"segtrain {__version__}, made {made} from {esc(run.folder)}")
+    return page(
+        f"{run.name}: report", sections, drawn, f"segtrain {__version__}, made {made} from {esc(shown or run.folder)}"
+    )
+
+
+def _maps(busy: Sequence[Map], waits: Sequence[Map]) -> Iterator[tuple[str, Map, str]]:
+    """The id of each, and what it shows."""
+    for key, maps, what in (("heat", busy, "use"), ("wait", waits, "share of each second")):
+        for place, found in enumerate(maps):
+            yield f"{key}{place}", found, what
 
 
 def _subtitle(run: Run) -> str:

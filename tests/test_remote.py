@@ -1,0 +1,343 @@
+"""Is a run in S3, or a SageMaker job's, told of as the same run on a disk, by its small files alone, and each refusal one line?"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shutil
+import sys
+import tarfile
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cloud.endpoint import CloudEndpoint
+from cloud.moto import environment, moto_server
+from cloud.samples import training_job
+
+from segtrain.errors import ConfigError, DataError, MissingExtra, SegtrainError
+from segtrain.observe import remote
+from segtrain.observe.profile_format import Value, Writer, read_profile
+from segtrain.observe.remote import local, rows
+
+JOB = "segtrain-2026-11-21-03-56-05-089"
+TINY = "data.scenes=9 data.scene_size=[48,64] data.crop=[32,48] train.batch_size=4 parallel.procs=1 parallel.threads=1 data.workers=0"
+BIG = b"\0" * (4 << 20)
+
+
+@pytest.fixture(scope="module")
+def trained(zygote: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder without a profile of its own, some seconds long."""
+    run = tmp_path_factory.mktemp("remote") / "street"
+    process = zygote.start(
+        "train", *TINY.split(), f"out={run}", "train.duration=120st", "log.profile_ms=0", "log.pictures=2"
+    )
+    assert process.wait() == 0, process.output
+    (run / "checkpoints/step-00099999.pt").write_bytes(BIG)
+    return run
+
+
+def write_profile(folder: Path, run: Path, hosts: int = 1) -> None:
+    """Of the time of the run, as the platform writes it, and of an hour before, which is another job's."""
+    events = [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
+    for host in range(1, hosts + 1):
+        writer = Writer(folder, f"algo-{host}")
+        for start, value in ((events[0]["ts"] - 3600, 1.0), (events[0]["ts"], 75.0)):
+            for second in range(int(events[-1]["ts"] - events[0]["ts"]) + 2):
+                values = [Value("cpu", f"cpu{core}", "CPUUtilization", value) for core in range(3)]
+                writer.write(start + second, [*values, Value("memory", "MemoryUsedPercent", "", 12.0)])
+        writer.close()
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Any:
+    for key, value in environment(moto=moto_server()).items():
+        monkeypatch.setenv(key, value)
+    import boto3
+
+    store = boto3.client("s3")
+    store.create_bucket(Bucket="here")
+    return store
+
+
+def put(s3: Any, folder: Path, prefix: str, bucket: str = "here") -> None:
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        s3.put_object(Bucket=bucket, Key=f"{prefix}/{path.relative_to(folder).as_posix()}", Body=path.read_bytes())
+
+
+@pytest.fixture
+def job(s3: Any, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A job as the launcher starts it: the run at one prefix, the platform's profile at another. Both in a folder, to compare."""
+    import boto3
+
+    both = tmp_path / "both"
+    shutil.copytree(trained, both / "street")
+    write_profile(both / "profiler-output", trained)
+    put(s3, both / "street", "checkpoints/street")
+    put(s3, both / "profiler-output", f"segtrain/{JOB}/profiler-output")
+    s3.put_object(Bucket="here", Key=f"segtrain/{JOB}/source/sourcedir.tar.gz", Body=BIG)
+    with CloudEndpoint() as cloud:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_SAGEMAKER", cloud.url)
+        request = training_job(
+            JOB,
+            OutputDataConfig={"S3OutputPath": "s3://here/segtrain/"},
+            CheckpointConfig={"S3Uri": "s3://here/checkpoints/street/", "LocalPath": "/opt/ml/checkpoints"},
+            ProfilerConfig={"S3OutputPath": "s3://here/segtrain", "ProfilingIntervalInMilliseconds": 500},
+        )
+        boto3.client("sagemaker").create_training_job(**request)
+        yield both
+
+
+def recorded(verb: str) -> str:
+    """moto's record of what it was asked: ``start-recording``, ``download-recording``."""
+    url = f"{os.environ['AWS_ENDPOINT_URL']}/moto-api/recorder/{verb}"
+    with urllib.request.urlopen(urllib.request.Request(url, method="GET" if "download" in verb else "POST")) as answer:
+        return str(answer.read().decode())
+
+
+def fetched(said: str) -> int:
+    (count,) = re.findall(r"to fetch: (\d+) ", said)
+    return int(count)
+
+
+def test_a_jobs_run_is_told_of_as_on_a_disk_and_no_checkpoint_is_fetched(
+    job: Path, segtrain: Callable[..., Any], tmp_path: Path
+) -> None:
+    recorded("reset-recording")
+    recorded("start-recording")
+    there = segtrain("diagnose", f"sagemaker:{JOB}", "--json")
+    recorded("stop-recording")
+    here = segtrain("diagnose", job, "--json")
+    assert there.returncode == here.returncode == 0, there.stderr + here.stderr
+    assert json.loads(there.stdout) == json.loads(here.stdout)
+    assert json.loads(there.stdout)["facts"]["steps"] > 0
+    assert "other files" in there.stderr
+    assert "MB) stay there" in there.stderr
+
+    asked = recorded("download-recording")
+    assert "journal.jsonl" in asked
+    assert "algo-1.json" in asked
+    assert ".pt" not in asked
+    assert "sourcedir" not in asked
+    (copy,) = (tmp_path / "segtrain-cache/remote").iterdir()
+    files = [path for path in copy.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 2_000_000
+    assert len([path for path in files if "algo-1" in path.name]) in (1, 2)  # minutes: not those of an hour before
+
+    page = segtrain("report", f"sagemaker:{JOB}")
+    assert (page.returncode, page.stdout) == (0, f"{JOB}-report.html\n"), page.stderr
+    assert fetched(page.stderr) == 0
+    text = (tmp_path / f"{JOB}-report.html").read_text()
+    assert "no system profile" not in text
+    assert f"from sagemaker:{JOB}" in text
+
+    assert f"sagemaker:{JOB}: bound by" in segtrain("diagnose", f"sagemaker:{JOB}").stdout
+    arn = f"arn:aws:sagemaker:us-east-1:123456789012:training-job/{JOB}"
+    assert segtrain("diagnose", arn, "--json", AWS_DEFAULT_REGION="").stdout == there.stdout
+
+    differ = segtrain("diff", "s3://here/checkpoints/street", job / "street")
+    assert differ.returncode == 0, differ.stderr
+    assert "Config, environment and data are equal" in differ.stdout
+
+
+def test_one_prefix_over_both_parts_is_enough(job: Path, segtrain: Callable[..., Any]) -> None:
+    there = segtrain("diagnose", "s3://here", "--json")
+    assert there.stdout == segtrain("diagnose", job, "--json").stdout, there.stderr
+    alone = segtrain("diagnose", "s3://here/checkpoints/street/", "--json")  # the run without the platform's profile
+    assert alone.stdout == segtrain("diagnose", job / "street", "--json").stdout, alone.stderr
+
+
+def test_only_what_changed_is_fetched_again_and_what_went_goes(s3: Any, job: Path) -> None:
+    said: list[str] = []
+    place = "s3://here/checkpoints/street"
+    copy = local(place, said.append).folder
+    kept = (copy / "journal.jsonl").read_bytes()
+    assert kept == (job / "street/journal.jsonl").read_bytes()
+    modified = s3.head_object(Bucket="here", Key="checkpoints/street/journal.jsonl")["LastModified"].timestamp()
+    assert (copy / "journal.jsonl").stat().st_mtime == modified  # whether it lives is seen by that
+
+    s3.put_object(Bucket="here", Key="checkpoints/street/best.json", Body=b'{"step": 7}')
+    s3.put_object(Bucket="here", Key="checkpoints/street/journal.jsonl", Body=kept[:-1] + b" ")  # of the same size
+    (name,) = [path.name for path in copy.glob("pictures/*.png")][:1]
+    s3.delete_object(Bucket="here", Key=f"checkpoints/street/pictures/{name}")
+    (copy / "labels.json").unlink()  # by whoever cleans the cache
+    assert local(place, said.append).folder == copy
+    assert (copy / "best.json").read_bytes() == b'{"step": 7}'
+    assert (copy / "journal.jsonl").read_bytes() == kept[:-1] + b" "
+    assert (copy / "labels.json").is_file()
+    assert not (copy / "pictures" / name).exists()
+    local(place, said.append)
+    assert [fetched(text) for text in said[1:]] == [2, 0]  # beside the journal, which comes first
+
+
+def test_the_runs_below_a_prefix(s3: Any, trained: Path, segtrain: Callable[..., Any]) -> None:
+    for name in ("runs/run-1", "runs/run-10", "runs/old/run-1"):
+        put(s3, trained, name)
+    table = segtrain("runs", "s3://here/runs", "--json")
+    found = [json.loads(line) for line in table.stdout.splitlines()]
+    assert {row["out"] for row in found} == {f"s3://here/runs/{n}" for n in ("run-1", "run-10", "old/run-1")}
+    (expected,) = rows(str(trained))
+    assert [{**row, "out": "", "name": ""} for row in found] == 3 * [{**expected, "out": "", "name": ""}]
+    assert {row["name"] for row in found} == {"run-1", "run-10"}  # of the folder, as on a disk
+    assert "120/120" in segtrain("runs", "s3://here/runs/run-1").stdout
+    assert len(rows("s3://here/runs/run-1", lambda text: None)) == 1  # not those of run-10
+
+    several = segtrain("diagnose", "s3://here/runs")
+    assert several.returncode == 2
+    assert several.stderr.count("\n") == 1
+    assert "holds 3 runs: name one of s3://here/runs/old/run-1, s3://here/runs/run-1," in several.stderr
+
+
+def test_a_run_that_lies_in_the_jobs_archive(
+    s3: Any, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job without a prefix for its checkpoints; some of its names point outside the folder."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w:gz") as tar:
+        tar.add(trained, "run")
+        tar.add(trained / "best.json", "run/spans/../../../../evil.json")
+        tar.add(trained / "best.json", "/tmp/segtrain-evil/best.json")
+    s3.put_object(Bucket="here", Key=f"segtrain/{JOB}/output/output.tar.gz", Body=archive.getvalue())
+    write_profile(tmp_path / "platform", trained)
+    put(s3, tmp_path / "platform", f"segtrain/{JOB}/profiler-output")
+    for _ in range(2):
+        copy = local(f"s3://here/segtrain/{JOB}", lambda text: None).folder
+        names = {path.relative_to(copy / "unpacked").as_posix() for path in (copy / "unpacked").rglob("*.*")}
+        assert {"journal.jsonl", "config.yaml", "best.json", "spans/rank-00000.jsonl"} <= names
+        assert not [name for name in names if name.endswith(".pt") or "evil" in name]
+        assert {series.node for series in read_profile(copy)} == {"algo-1"}
+
+    archive.truncate(1000)
+    s3.put_object(Bucket="here", Key=f"segtrain/{JOB}/output/output.tar.gz", Body=archive.getvalue())
+    with pytest.raises(DataError, match="is no whole archive"):
+        local(f"s3://here/segtrain/{JOB}", lambda text: None)
+    s3.put_object(Bucket="here", Key=f"segtrain/{JOB}/output/output.tar.gz", Body=BIG)
+    monkeypatch.setattr(remote, "MOST_ARCHIVE", 1 << 20)
+    with pytest.raises(DataError, match=r"has 4\.2 MB: .*--exclude=checkpoints"):
+        local(f"s3://here/segtrain/{JOB}", lambda text: None)
+
+
+def test_of_what_is_too_large_a_part_is_fetched_and_said(
+    s3: Any, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "long"
+    shutil.copytree(trained, run, ignore=shutil.ignore_patterns("pictures"))
+    (run / "pictures").mkdir()
+    for step in (1, 2, 3):
+        (run / f"pictures/step-{step}.png").write_bytes(b"x" * 1000)
+    start = json.loads((run / "journal.jsonl").read_text().splitlines()[0])["ts"] // 60 * 60
+    for node in ("algo-1", "algo-2"):
+        writer = Writer(run / "profile", node)
+        for minute in range(12):
+            writer.write(start + 60 * minute, [Value("cpu", "cpu0", "CPUUtilization", minute)])
+        writer.close()
+    lines = [json.dumps({"event": "step", "ts": start + k, "step": k}).encode() for k in range(20_000)]
+    (run / "journal.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    put(s3, run, "long")
+    for name, most in {"MOST_LINES": 200_000, "MOST_PROFILE": 900, "MOST_PICTURES": 2500}.items():
+        monkeypatch.setattr(remote, name, most)
+    monkeypatch.setattr(remote, "_MARGIN_S", 3600)
+    said: list[str] = []
+    copy = local("s3://here/long", said.append).folder
+    # Of lines the first and the newest, all whole.
+    kept = (copy / "journal.jsonl").read_bytes().splitlines()
+    first = next(k for k, line in enumerate(kept) if line != lines[k])
+    assert 500 < first < len(kept) - 1000
+    assert kept[first:] == lines[-(len(kept) - first) :]
+    assert sorted(path.name for path in copy.glob("pictures/*")) == ["step-2.png", "step-3.png"]
+    # Of a profile the same minutes of all hosts, evenly.
+    size = sum(path.stat().st_size for path in run.glob("profile/**/*.json"))
+    every = -(-size // 900)
+    times = {series.node: [ts // 60 for ts in track.times] for series, track in read_profile(copy).items()}
+    assert (
+        times["algo-1"]
+        == times["algo-2"]
+        == [m for m in range(int(start // 60), int(start // 60) + 12) if m % every == 0]
+    )
+    text = "\n".join(said)
+    assert f"{every - 1} of {every} minutes are left out" in text
+    assert "aws s3 sync s3://here/long/profile FOLDER" in text
+    assert "journal.jsonl has" in text
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("s3://absent-bucket/run", r"s3://absent-bucket/run: NoSuchBucket: .*aws s3 ls"),
+        ("s3://here/nothing", r"s3://here/nothing: nothing lies below s3://here/nothing/: "),
+        ("s3://here/data", r"s3://here/data holds 1 objects and no run .*sagemaker:JOB"),
+        ("s3://secret/run", r"s3://secret/run: AccessDenied: .*s3:ListBucket.*AWS_PROFILE"),
+        ("s3://B/run", r"s3://B/run: .*[Bb]ucket"),
+        ("s3://", r"'s3://' is no place in S3"),
+        ("gs://bucket/run", r"gs://bucket/run: .*gcloud storage rsync -r .* gs://bucket/run FOLDER"),
+        ("https://bucket/run", r"'https://bucket/run' is not read: name a folder, s3://BUCKET/PREFIX"),
+        ("sagemaker:absent", r"sagemaker:absent: there is no such training job in us-east-1: .*AWS_DEFAULT_REGION"),
+        ("arn:aws:sagemaker:eu-west-1:1:endpoint/a", r"is no training job's ARN"),
+    ],
+)
+def test_each_refusal_is_one_line_with_its_cure(
+    s3: Any, job: Path, segtrain: Callable[..., Any], place: str, said: str
+) -> None:
+    s3.put_object(Bucket="here", Key="data/a.png", Body=b"x")
+    s3.create_bucket(Bucket="secret")
+    deny = {
+        "Effect": "Deny",
+        "Principal": "*",
+        "Action": "s3:*",
+        "Resource": ["arn:aws:s3:::secret", "arn:aws:s3:::secret/*"],
+    }
+    s3.put_bucket_policy(Bucket="secret", Policy=json.dumps({"Version": "2012-10-17", "Statement": [deny]}))
+    done = segtrain("diagnose", place)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert re.match(f"error: .*{said}", done.stderr), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}, r"no AWS credentials were found .*AWS_PROFILE"),
+        ({"AWS_PROFILE": "nobody"}, r"AWS_PROFILE: .*nobody"),
+        ({"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, r"AWS cannot be reached .*AWS_ENDPOINT_URL"),
+    ],
+)
+def test_who_cannot_ask_is_told_what_to_set(
+    s3: Any, segtrain: Callable[..., Any], changes: dict[str, str], said: str
+) -> None:
+    done = segtrain("diagnose", "s3://here/run", **changes)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert re.match(f"error: s3://here/run: {said}", done.stderr), done.stderr
+
+
+def test_no_region_is_said(job: Path, segtrain: Callable[..., Any]) -> None:
+    done = segtrain("diagnose", f"sagemaker:{JOB}", AWS_DEFAULT_REGION="")
+    assert (done.returncode, "no AWS region is set: set AWS_DEFAULT_REGION" in done.stderr) == (2, True), done.stderr
+
+
+def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    for place in ("s3://here/run", f"sagemaker:{JOB}"):
+        with pytest.raises(MissingExtra, match=r"'boto3': pip install 'segtrain\[sagemaker\]'"):
+            local(place)
+
+
+def test_a_cache_that_cannot_be_written_is_said(
+    s3: Any, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(s3, trained, "street")
+    (tmp_path / "in-the-way").write_text("")
+    monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "in-the-way"))
+    with pytest.raises(SegtrainError, match=r"cannot write .*in-the-way.*SEGTRAIN_CACHE"):
+        local("s3://here/street")
+
+
+def test_a_folder_is_taken_as_it_is(tmp_path: Path) -> None:
+    assert local(str(tmp_path)) == remote.Place(tmp_path, str(tmp_path))
+    with pytest.raises(ConfigError):
+        local("gs://a/b")
