@@ -99,7 +99,8 @@ class Zygote:
         assert self._process.stdout is not None
         self._process.stdin.close()
         self._process.stdout.close()
-        self._process.wait(timeout=10)
+        self._process.kill()  # it holds nothing to put away, and how long it would take to leave depends on the load
+        self._process.wait()
 
 
 @pytest.fixture(scope="session")
