@@ -19,7 +19,7 @@ def section(found: Diagnosis | None) -> str:
         return ""
     whole = work["sample_ms"]
     rows = "".join(_row(_WORDS.get(stage, stage), ms, whole, "stage") for stage, ms in work["stages_ms"].items())
-    rows += _row("in all", whole, whole, "whole") + _row("of it on a core", work["cpu_ms"], whole, "cpu")
+    rows += _row("in all", whole, whole, "whole") + _row("CPU time", work["cpu_ms"], whole, "cpu")
     return (
         f'<div id="{KEY}" class="scroll"><table class="bars"><caption><b>{TITLE}</b> {esc(_who(work))}</caption>'
         '<thead><tr><th scope="col">stage</th><th scope="col" class=n>time</th>'
@@ -32,7 +32,7 @@ def _row(name: str, ms: float, whole: float, kind: str) -> str:
     share = ms / whole
     return (
         f'<tr class="{kind}"><th scope="row">{esc(name)}</th><td class=n>{short_seconds(ms / 1000)}</td>'
-        f'<td class=track><i style="width:{100 * min(1.0, share):.1f}%"></i></td><td class=n>{percent(share, 0)}</td></tr>'
+        f'<td class=track><i style="width:{100 * min(1.0, share):.1f}%"></i></td><td class=n>{percent(share)}</td></tr>'
     )
 
 

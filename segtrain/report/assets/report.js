@@ -207,7 +207,7 @@
       s.spanGaps = true;
       s.points = {show: chart.points || chart.series[k].x.length < 3, size: 6, fill: () => colour(chart.series[k].colour)};
     });
-    if (chart.type === "bars") Object.assign(list[0], {fill: () => colour(chart.series[0].colour), paths: uPlot.paths.bars({size: [.9, 100]})});
+    if (chart.type === "bars") Object.assign(list[0], {fill: () => colour(chart.series[0].colour), paths: uPlot.paths.bars({size: [.9, Infinity]})});
     if (chart.type === "stack") list.forEach(s => { s.paths = () => null; });
     return [x, ...list];
   }

@@ -1,0 +1,254 @@
+"""Does the page of a run say first what held it up, as the diagnosis has it, with a cure that can be copied?"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import browser
+import pytest
+from test_report import BEGIN, Checked, chromium, make, start, step, text_of
+
+from segtrain.diagnose import diagnose
+from segtrain.errors import DataError
+from segtrain.observe.profile_format import Value, Writer
+from segtrain.report import page
+from segtrain.report.run import load
+
+__all__ = ["chromium"]  # the fixture
+FED = {"forward": 0.5, "backward": 0.4, "update": 0.1}  # seconds of a window
+STARVED = {"wait": 0.7, "forward": 0.2, "backward": 0.1}
+LATE = {"wait": 0.5, "forward": 0.2, "backward": 0.1, "checkpoint": 0.2}
+WORK = {"count": 4, "kind": "thread", "samples": 16, "cpu_s": 0.6, "bytes": 16 * 50_000,
+        "seconds": {"read": 3.0, "decode": 0.4, "augment": 0.1, "assemble": 0.0},
+        "reads": {"count": 32, "bytes2": 16 * 60_000**2, "bytes_s": 3.0 * 25_000}}  # fmt: skip
+
+
+def write_spans(folder: Path, *ranks: dict[str, float], windows: int = 40) -> Path:
+    """A window a second of each rank, with two steps of 8 images; the first one counts as the start, the last line is torn."""
+    (folder / "spans").mkdir(parents=True)
+    for rank, phases in enumerate(ranks):
+        lines: list[dict[str, Any]] = [
+            {"begin": 1, "rank": rank, "ts": BEGIN, "host": "<vm>", "world_size": len(ranks), "local_world_size": 1,
+             "device": "cpu", "cores": 8, "bytes_gradient": 1000}
+        ]  # fmt: skip
+        lines += [
+            {"rank": rank, "ts": BEGIN + second, "seconds": 1.0, "first": 2 * second + 1, "last": 2 * second + 2,
+             "images": 16, "phases": phases, "cpu_s": 0.5, "threads": 1, "workers": WORK}
+            for second in range(windows)
+        ]  # fmt: skip
+        text = "\n".join(map(json.dumps, lines)) + '\n{"rank": 0, "pha'
+        (folder / f"spans/rank-{rank:05d}.jsonl").write_text(text)
+    return folder
+
+
+def spans_of(*ranks: dict[str, float], text: str | None = None, windows: int = 40, **more: Any) -> Any:
+    """A function that makes such a run in a folder."""
+    return lambda folder: write_spans(make(folder, text, **more), *ranks, windows=windows)
+
+
+def test_the_cause_comes_before_all_figures(tmp_path: Path) -> None:
+    folder = spans_of(STARVED)(tmp_path / "run")
+    (verdict,) = diagnose(folder).verdicts
+    checked, _ = text_of(folder)
+    words = " ".join(checked.words.split())
+    told = [
+        "Finished: step 40 of 40", "Bound by the time that storage takes to answer storage-latency", "70 % of the time is lost to it",
+        verdict.evidence, "data.workers=", f"about {verdict.gain:.3g} × as fast", verdict.confidence, "best mIoU", "A step took",
+    ]  # fmt: skip
+    places = [words.index(said) for said in told]
+    assert places == sorted(places)
+    assert "input held the run back" not in words
+    assert "came in time" not in words
+
+
+def test_each_cause_has_a_card_with_its_share_and_settings(tmp_path: Path) -> None:
+    folder = spans_of(LATE)(tmp_path / "run")
+    verdicts = diagnose(folder).verdicts
+    assert [verdict.cause for verdict in verdicts] == ["storage-latency", "checkpoint"]
+    text = page.report(folder).read_text()
+    cards = re.findall(r'<li class="card.*?</li>', text, re.DOTALL)
+    for card, verdict in zip(cards, verdicts, strict=True):
+        assert f"width:{100 * verdict.share:.1f}%" in card
+        assert re.findall(r'data-copy="(.*?)"', card) == [" ".join(verdict.settings)]
+        assert re.search(r'<button type="button" [^>]*aria-label="Copy [a-z]+\.', card)
+    assert "Bound by" in cards[0]
+    assert "Also held up by writing checkpoints" in cards[1]
+
+
+def test_the_links_of_a_card_lead_to_charts_of_the_page(tmp_path: Path) -> None:
+    checked, data = text_of(spans_of(STARVED)(tmp_path / "run"))
+    assert {"#wait0", "#samplecost"} <= set(checked.addresses)
+    assert {address[1:] for address in checked.addresses if address.startswith("#")} <= set(checked.ids)
+    assert "wait0" in data
+
+
+def test_a_slow_rank_leads_to_who_waited_for_whom(tmp_path: Path) -> None:
+    slow = {"forward": 0.2, "backward": 0.1, "other": 0.7}
+    others = {"forward": 0.2, "backward": 0.1, "sync": 0.7}
+    checked, _ = text_of(spans_of(others, slow)(tmp_path / "run"))
+    assert "Bound by one rank that is slower than the others" in checked.words
+    assert "rank 1 on <vm> takes" in checked.words  # a host's name is text
+    assert "#wait1" in checked.addresses
+    assert "the rank that waits least is the one that the others wait for" in checked.words
+
+
+def test_advice_without_a_setting_has_no_button(tmp_path: Path) -> None:
+    slow = {"forward": 0.2, "backward": 0.1, "other": 0.7}
+    folder = spans_of({"forward": 0.2, "backward": 0.1, "sync": 0.7}, slow)(tmp_path / "run")
+    text = page.report(folder).read_text()
+    assert "data-copy=" not in text[text.index("<main>") : text.index("</main>")]
+    assert diagnose(folder).verdicts[0].cure.split(",")[0].replace("<", "&lt;").replace(">", "&gt;") in text
+
+
+def test_a_healthy_run_is_called_so(tmp_path: Path) -> None:
+    text = page.report(spans_of(FED)(tmp_path / "run")).read_text()
+    words = Checked(text).words
+    assert "Bound by the device: nothing holds it up" in words
+    assert "Waiting for data takes 0.0 % of its time, logging and checkpoints 0.0 %." in words
+    assert "lost to it" not in words
+
+
+def test_a_run_that_was_too_short_is_not_judged(tmp_path: Path) -> None:
+    words = text_of(spans_of(STARVED, windows=1)(tmp_path / "run"))[0].words
+    assert "The run was too short to tell what held it up" in words
+    assert "Bound by" not in words
+    words = text_of(spans_of(windows=0)(tmp_path / "none"))[0].words
+    assert "This run wrote no spans" in words
+
+
+def running(seconds: int) -> str:
+    """The journal of a process that lives: this one."""
+    import os
+    import socket
+
+    text = (
+        start()
+        .replace('"host": "elsewhere"', f'"host": "{socket.gethostname()}"')
+        .replace('"pid": 1,', f'"pid": {os.getpid()},')
+    )
+    return text + "".join(step(BEGIN + second, 2 * second, 2) for second in range(1, seconds))
+
+
+def test_a_run_that_goes_on_is_judged_so_far(tmp_path: Path) -> None:
+    words = text_of(spans_of(STARVED, text=running(10), windows=10)(tmp_path / "run"))[0].words
+    assert "Running: step 18 of 40 when this page was made" in words
+    assert "Bound by the time that storage takes to answer" in words
+    assert "From the spans of 18 steps of 1 rank on 1 host, so far;" in words
+    words = text_of(spans_of(STARVED, text=running(2), windows=1)(tmp_path / "young"))[0].words
+    assert "The run has not gone on for long enough to tell what holds it up" in words
+
+
+def test_a_wait_that_no_span_explains(tmp_path: Path) -> None:
+    folder = spans_of(STARVED)(tmp_path / "run")
+    spans = folder / "spans/rank-00000.jsonl"
+    spans.write_text(re.sub(r', "workers": \{.*\}', "}", spans.read_text()))
+    checked, _ = text_of(folder)
+    assert "It waits for its samples, and its spans do not say why" in checked.words
+    assert "#wait0" in checked.addresses
+    assert "samplecost" not in checked.ids
+
+
+def test_what_a_sample_costs(tmp_path: Path) -> None:
+    words = " ".join(text_of(spans_of(STARVED)(tmp_path / "run"))[0].words.split())
+    assert "made by 4 threads of the rank that waits most, 50 kB are read for it" in words
+    assert (
+        "read 188 ms 85.7 % decode 25 ms 11.4 % augment 6.25 ms 2.9 % put into its batch 0 ms 0.0 % in all 219 ms 100.0 %"
+        in words
+    )
+    assert "CPU time 37.5 ms 17.1 %" in words
+
+
+def test_cores_of_other_programs_are_those_of_the_diagnosis(tmp_path: Path) -> None:
+    folder = spans_of(FED, profile=True)(
+        tmp_path / "run"
+    )  # its two cores are at 62 % in the end, the rank at half of one
+    others = diagnose(folder).facts["cores_of_others"]
+    assert others > 0.5
+    assert f"Other programs used about {others:.1f} cores meanwhile." in text_of(folder)[0].words
+
+
+def test_a_copy_of_a_jobs_output_has_a_page(tmp_path: Path) -> None:
+    """The run in one folder, the profiler's files in another; the page lies in the run."""
+    folder = spans_of(STARVED)(tmp_path / "job/checkpoints")
+    writer = Writer(tmp_path / "job/profiler-output", "algo-1")
+    for second in range(50):
+        writer.write(BEGIN + second, [Value("cpu", "cpu0", "CPUUtilization", 40.0)])
+    writer.close()
+    assert page.report(tmp_path / "job", say=pytest.fail) == folder / "report.html"
+    words = Checked((folder / "report.html").read_text()).words
+    assert "Bound by the time that storage takes to answer" in words
+    assert "1 cores at 40 % on average" in words
+    make(tmp_path / "job/second")
+    with pytest.raises(DataError, match="holds 2 runs: name one, such as "):
+        load(tmp_path / "job")
+
+
+def test_spans_alone_are_a_run(tmp_path: Path) -> None:
+    words = text_of(write_spans(tmp_path / "run", STARVED))[0].words
+    assert "Bound by the time that storage takes to answer" in words
+
+
+# In a browser.
+
+CONTRASTS = """(() => {
+  const rgb = text => text.match(/[\\d.]+/g).map(Number);
+  const light = c => c.slice(0, 3).map(v => v / 255).map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
+  const lum = c => { const [r, g, b] = light(c); return .2126 * r + .7152 * g + .0722 * b; };
+  const behind = e => { for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor); if (c.length < 4 || c[3]) return c; } return [255, 255, 255]; };
+  const found = [];
+  for (const e of document.querySelectorAll("#summary *, #samplecost *")) {
+    if (![...e.childNodes].some(n => n.nodeType === 3 && n.data.trim())) continue;
+    const [a, b] = [lum(rgb(getComputedStyle(e).color)), lum(behind(e))].sort((x, y) => y - x);
+    found.push([(a + .05) / (b + .05), e.textContent.trim().slice(0, 40)]);
+  }
+  return found.sort((x, y) => x[0] - y[0]);
+})()"""
+
+
+def test_the_cards_in_a_browser(chromium: browser.Browser, tmp_path: Path) -> None:
+    path = page.report(spans_of(LATE, profile=True)(tmp_path / "run"))
+    chromium.errors.clear()
+    chromium.requests.clear()
+    chromium.open(path)
+    assert chromium.run("document.querySelectorAll('.cards > .card').length") == 2
+    for scheme in ("light", "dark"):
+        chromium.prefer(scheme)
+        contrasts = chromium.run(CONTRASTS)
+        assert len(contrasts) > 40
+        assert contrasts[0][0] >= 4.5, contrasts[:5]
+    full = chromium.run("document.querySelector('.meter').getBoundingClientRect().width")
+    assert chromium.run("document.querySelector('.meter i').getBoundingClientRect().width") == pytest.approx(
+        full / 2, abs=2
+    )
+
+    setting = chromium.run("document.querySelector('[data-copy]').dataset.copy")
+    chromium.run("window.kept = []; navigator.clipboard.writeText = async text => { kept.push(text); }")
+    chromium.run("document.querySelector('[data-copy]').focus()")
+    assert chromium.run("document.activeElement.getAttribute('aria-label')") == f"Copy {setting}"
+    for kind in ("keyDown", "keyUp"):
+        chromium.call(
+            "Input.dispatchKeyEvent", type=kind, key="Enter", code="Enter", text="\r", windowsVirtualKeyCode=13
+        )
+    assert chromium.run("kept") == [setting]
+    assert chromium.run("document.getElementById('said').textContent") == f"{setting} is copied"
+    assert chromium.run("document.activeElement.textContent") == "copied"
+
+    chromium.run(
+        "navigator.clipboard.writeText = async () => { throw new Error('closed') }; document.execCommand = () => false"
+    )
+    chromium.click("[data-copy]")
+    assert chromium.run("getSelection().toString()") == setting
+    assert "Ctrl+C" in chromium.run("document.getElementById('said').textContent")
+
+    chromium.click(".card a")
+    assert chromium.run("location.hash") == "#wait0"
+    assert 0 <= chromium.run("document.getElementById('wait0').getBoundingClientRect().top") < 450
+    chromium.call("Emulation.setDeviceMetricsOverride", width=400, height=800, deviceScaleFactor=1, mobile=False)
+    chromium.open(path)
+    assert chromium.run("document.documentElement.scrollWidth") == 400
+    chromium.call("Emulation.setDeviceMetricsOverride", width=1280, height=900, deviceScaleFactor=1, mobile=False)
+    assert chromium.errors == []
+    assert {url.split(":")[0] for url in chromium.requests} <= {"file", "data"}
