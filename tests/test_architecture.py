@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "diagnose": BASE | {"observe"},
     "train": ABOVE | {"diagnose", "infer.tiles", "infer.load"},
     "bench": BASE | {"data"},
-    "report": BASE | {"observe"},
+    "report": BASE | {"observe", "diagnose"},
     "infer": BASE | {"data", "models", "metrics", "train.checkpoint"},
 }
 HOME = {  # outside library -> the one room that touches it
