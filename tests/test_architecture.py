@@ -38,6 +38,7 @@ HOME = {  # outside library -> the one room that touches it
     "albumentations": "data",
     "tensorboard": "observe",
     "mlflow": "observe",
+    "wandb": "observe",
     "pandas": "observe",
     "psutil": "observe",
     "pynvml": "observe",

@@ -120,6 +120,12 @@ def test_mlflow_absent(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyp
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is not None, reason="W&B is installed")
+def test_wandb_absent(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    refuse(zygote, tmp_path, ["train", *SCENES, "log.wandb=streets"], "log.wandb", "pip install 'segtrain[wandb]'")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.slow
 def test_pretrained_weights_that_cannot_be_fetched(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     nowhere = dict.fromkeys(

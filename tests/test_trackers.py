@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import io
+import json
 import math
+import os
 import sys
 import types
 from pathlib import Path
@@ -79,6 +82,14 @@ def test_mlflow_that_is_absent_names_the_extra(tmp_path: Path, monkeypatch: pyte
     open_trackers(log, tmp_path, rank=1)  # only rank 0 tracks
 
 
+def test_wandb_that_is_absent_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hide(monkeypatch, "wandb")
+    log = OFF.model_copy(update={"wandb": "streets"})
+    with pytest.raises(MissingExtra, match=r"log\.wandb=streets.*segtrain\[wandb\]"):
+        open_trackers(log, tmp_path)
+    open_trackers(log, tmp_path, rank=1)  # only rank 0 tracks
+
+
 def stand_in(monkeypatch: pytest.MonkeyPatch, calls: list[Any], fails: bool = False) -> None:
     """A module with the calls of MLflow that are used; the real one where it is installed is not needed."""
     module = types.ModuleType("mlflow")
@@ -114,6 +125,141 @@ def test_mlflow_that_cannot_be_reached_is_one_line(tmp_path: Path, monkeypatch: 
     with pytest.raises(ConfigError, match=r"log\.mlflow=uri: .*connection refused") as caught:
         open_trackers(OFF.model_copy(update={"mlflow": "uri"}), tmp_path)
     assert "\n" not in str(caught.value)
+
+
+class FakeWandB(types.ModuleType):
+    """The calls of W&B that are used. ``fails``: what init raises; it sees whether there is a terminal to ask at."""
+
+    def __init__(self, fails: str = "") -> None:
+        super().__init__("wandb")
+        self.__spec__ = importlib.util.spec_from_loader("wandb", loader=None)
+        self.calls: list[Any] = []
+        self.inits: list[dict[str, Any]] = []
+        self.asked_at_a_terminal = False
+        self.fails, self.log, self.finish = fails, self._call("log"), self._call("finish")
+        self.Settings, self.Image, self.Html = dict, lambda image: image.shape, str
+
+    def _call(self, name: str) -> Any:
+        return lambda *positional, **named: self.calls.append((name, *positional, named))
+
+    def init(self, **named: Any) -> FakeWandB:
+        self.asked_at_a_terminal = sys.stdin.isatty()
+        self.inits.append(named)
+        if self.fails:
+            raise RuntimeError(self.fails)
+        return self
+
+
+@pytest.fixture
+def fake_wandb(monkeypatch: pytest.MonkeyPatch) -> FakeWandB:
+    for name in ("WANDB_RUN_ID", "WANDB_FINISH_TIMEOUT"):
+        monkeypatch.delenv(name, raising=False)
+    fake = FakeWandB()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    return fake
+
+
+WANDB = OFF.model_copy(update={"wandb": "streets"})
+
+
+def test_wandb_gets_numbers_images_text_and_the_end(tmp_path: Path, fake_wandb: FakeWandB) -> None:
+    settings = {"train": {"batch_size": 8}}
+    trackers = open_trackers(WANDB, tmp_path, name="street", hash="1a2b3c4d", config=settings)
+    trackers.text("config", "a: <1>")
+    trackers.scalars({"loss": np.float32(0.5), "iou": math.inf}, 3)
+    trackers.image("val", np.zeros((8, 12, 3), np.uint8), 3)
+    trackers.close("stopped")
+    (init,) = fake_wandb.inits
+    expected = {"project": "streets", "name": "street", "tags": ["1a2b3c4d"], "config": settings, "resume": "allow"}
+    assert init.items() >= {**expected, "dir": str(tmp_path)}.items()
+    assert init["settings"]["finish_timeout"] > 0  # the end of a run waits for no network for ever
+    assert fake_wandb.calls == [
+        ("log", {"config": "<pre>a: &lt;1&gt;</pre>"}, {"commit": False}),
+        ("log", {"loss": 0.5}, {"step": 3}),
+        ("log", {"val": (8, 12, 3)}, {"step": 3}),
+        ("finish", {"exit_code": 1}),
+    ]
+
+
+def test_a_resumed_run_goes_on_in_the_same_run_of_wandb(
+    tmp_path: Path, fake_wandb: FakeWandB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("one", "one", "other"):
+        open_trackers(WANDB, tmp_path / folder).close("done")
+    first, resumed, other = (init["id"] for init in fake_wandb.inits)
+    assert first == resumed != other
+    assert fake_wandb.calls == [("finish", {"exit_code": 0})] * 3
+    monkeypatch.setenv("WANDB_RUN_ID", "mine")
+    open_trackers(WANDB, tmp_path / "one").close()
+    assert fake_wandb.inits[-1]["id"] == "mine"
+
+
+def test_wandb_that_has_no_key_is_one_line_and_asks_nobody(
+    tmp_path: Path, fake_wandb: FakeWandB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdin", terminal)
+    fake_wandb.fails = "No API key\nconfigured"
+    with pytest.raises(ConfigError, match=r"log\.wandb=streets: .*No API key configured.*WANDB_MODE=offline") as caught:
+        open_trackers(WANDB, tmp_path)
+    assert "\n" not in str(caught.value)
+    assert not fake_wandb.asked_at_a_terminal
+    assert sys.stdin is terminal
+
+
+def wandb_records(file: Path) -> list[Any]:
+    """The records of a .wandb file: after 7 bytes of its own, blocks of 32 kB, of pieces with 4 bytes checksum, 2 length, 1 kind."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    content, at, whole, found = file.read_bytes(), 7, b"", []
+    while at + 7 <= len(content):
+        if (room := 32768 - at % 32768) < 7:
+            at += room
+            continue
+        length, kind = int.from_bytes(content[at + 4 : at + 6], "little"), content[at + 6]
+        whole += content[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # whole, or the last piece
+            found.append(Record.FromString(whole))
+            whole = b""
+    return found
+
+
+def test_the_real_wandb_keeps_a_run_for_later_when_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb", reason="wandb is not installed")
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    for resume_step in (None, 10):
+        trackers = open_trackers(
+            WANDB, tmp_path, hash="1a2b", config={"a": {"b": 7}}, resume_step=resume_step, say=pytest.fail
+        )
+        trackers.text("config", "a: 1")
+        trackers.scalars({"train/loss": 1.5}, 10)
+        trackers.image("val", np.zeros((8, 12, 3), np.uint8), 20)
+        trackers.close("done")
+    files = sorted(tmp_path.glob("wandb/offline-run-*/run-*.wandb"), key=lambda file: file.stat().st_mtime_ns)
+    assert files
+    records = wandb_records(files[-1])
+    (run,) = [record.run for record in records if record.WhichOneof("record_type") == "run"]
+    assert run.run_id == (tmp_path / "wandb/run-id").read_text().strip()
+    assert (run.project, list(run.tags)) == ("streets", ["1a2b"])
+    assert json.loads(next(item.value_json for item in run.config.update if item.key == "a")) == {"b": 7}
+    rows = [
+        {".".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item}
+        for record in records
+        if record.WhichOneof("record_type") == "history"
+    ]
+    assert [row["_step"] for row in rows] == [0, 10, 20]  # the text, the numbers, the picture
+    assert rows[0]["config._type"] == "html-file"
+    assert rows[1]["train/loss"] == 1.5
+    assert [rows[2][f"val.{key}"] for key in ("_type", "width", "height")] == ["image-file", 12, 8]
+    assert (files[-1].parent / "files" / rows[2]["val.path"]).is_file()
+    assert [r.exit.exit_code for r in records if r.WhichOneof("record_type") == "exit"] == [0]
 
 
 def test_a_tracker_that_breaks_is_dropped_and_the_others_go_on() -> None:

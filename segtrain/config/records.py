@@ -42,6 +42,7 @@ class Log(Section):
     every: int = Field(10, ge=1, description="optimizer steps between two log lines")
     tensorboard: bool = Field(True, description="scalars and pictures into RUN/tensorboard")
     mlflow: str = Field("", description="tracking URI; empty: off")
+    wandb: str = Field("", description="project of Weights & Biases; empty: off")
     pictures: int = Field(8, ge=0, description="validation images on the contact sheet")
     digest: bool = Field(False, description="journal a checksum of each step's samples and pixels (costs a little CPU)")
     spans: bool = Field(True, description="what each rank and its workers did, second by second, into RUN/spans")

@@ -32,7 +32,8 @@ OPTIONAL = {  # package -> extra, what for
     "onnx": ("export", "ONNX files"),
     "onnxruntime": ("export", "the check of ONNX files"),
     "pandas": ("pandas", "data frames of runs"),
-    "mlflow": ("mlflow", "tracking"),
+    "mlflow": ("mlflow", "tracking (log.mlflow)"),
+    "wandb": ("wandb", "tracking (log.wandb)"),
     "nvidia-ml-py": ("gpu", "the GPUs in the system profile"),
     "boto3": ("sagemaker", "SageMaker jobs"),
 }

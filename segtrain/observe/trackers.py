@@ -1,14 +1,19 @@
-"""Who else wants the numbers? TensorBoard and MLflow, each imported when its first number is written.
+"""Who else wants the numbers? TensorBoard, MLflow and W&B, each imported only where it is asked for.
 
-Both are conveniences beside the journal: one that is missing or fails while training says so once and stops no run. An MLflow
-that was asked for and is not installed is an error at the start, with the extra to install.
+They are conveniences beside the journal: one that is missing or fails while training says so once and stops no run. An MLflow or a
+W&B that was asked for and is not installed, or cannot be reached, is an error at the start, with its cure.
 """
 
 from __future__ import annotations
 
+import html
 import importlib.util
 import math
-from collections.abc import Callable, Mapping
+import os
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +22,8 @@ import numpy as np
 from segtrain.config import Log
 from segtrain.errors import ConfigError, MissingExtra
 from segtrain.observe.journal import say_on_stderr
+
+LAST_WORDS_S = 60  # that the end of a run waits for W&B to take what is left; WANDB_FINISH_TIMEOUT says otherwise
 
 
 class Tracker(Protocol):
@@ -92,6 +99,74 @@ class MLflow:
         self._mlflow.end_run({"done": "FINISHED", "stopped": "KILLED"}.get(status, "FAILED"))
 
 
+class WandB:
+    """One run of a project of Weights & Biases; a resumed run goes on in the same one, whose id lies in RUN/wandb/run-id.
+
+    Where it goes is for W&B's own variables to say: WANDB_MODE, WANDB_BASE_URL, WANDB_ENTITY, WANDB_API_KEY. What is sent goes through
+    a process of its own that waits for the network; its files stay in RUN/wandb, for ``wandb sync``.
+    """
+
+    name = "W&B"
+
+    def __init__(self, project: str, run_dir: Path, run_name: str, tags: list[str], config: Mapping[str, Any]) -> None:
+        import wandb
+
+        try:
+            with nobody_to_ask():
+                self._run = wandb.init(
+                    project=project, name=run_name, dir=str(run_dir), id=_wandb_id(run_dir / "wandb/run-id"),
+                    resume="allow", config=dict(config), tags=tags, job_type="train",
+                    settings=wandb.Settings(
+                        console="off",  # the run's own lines are its journal's
+                        finish_timeout=float(os.environ.get("WANDB_FINISH_TIMEOUT", LAST_WORDS_S)),
+                        finish_timeout_raises=True,
+                    ),
+                )  # fmt: skip
+        except Exception as error:  # whatever its client raises: key and address are what the user can mend
+            raise ConfigError(
+                f"log.wandb={project}: cannot start a run: {' '.join(str(error).split())}: set WANDB_API_KEY or `wandb login`, look "
+                "whether the server can be reached, or set WANDB_MODE=offline and `wandb sync` later"
+            ) from error
+        self._wandb = wandb
+
+    def scalars(self, values: Mapping[str, float], step: int) -> None:
+        self._run.log(
+            dict(values), step=step
+        )  # steps that a resumed run does again are known already: W&B leaves them out
+
+    def image(self, tag: str, image: np.ndarray, step: int) -> None:
+        self._run.log({tag: self._wandb.Image(image)}, step=step)
+
+    def text(self, tag: str, text: str) -> None:
+        self._run.log(
+            {tag: self._wandb.Html(f"<pre>{html.escape(text)}</pre>")}, commit=False
+        )  # it goes with the numbers of the step
+
+    def close(self, status: str) -> None:
+        self._run.finish(exit_code=0 if status == "done" else 1)
+
+
+def _wandb_id(file: Path) -> str:
+    """Of the W&B run that this run is: WANDB_RUN_ID, what lies in ``file``, or a new one; it is kept there. Raises OSError."""
+    known = file.read_text(encoding="utf-8").strip() if file.is_file() else ""
+    id = os.environ.get("WANDB_RUN_ID") or known or uuid.uuid4().hex[:8]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(id + "\n", encoding="utf-8")
+    return id
+
+
+@contextmanager
+def nobody_to_ask() -> Iterator[None]:
+    """No terminal meanwhile: a client without its key would ask there and wait for an answer, in a run that nobody watches."""
+    real = sys.stdin
+    with open(os.devnull, encoding="utf-8") as nothing:
+        sys.stdin = nothing
+        try:
+            yield
+        finally:
+            sys.stdin = real
+
+
 class Trackers:
     """All trackers of a run as one. A tracker that raises is dropped with one line; the run goes on."""
 
@@ -127,8 +202,9 @@ class Trackers:
 
 def refuse_trackers(log: Log) -> None:
     """Raises MissingExtra for a tracker that is asked for and not installed."""
-    if log.mlflow and importlib.util.find_spec("mlflow") is None:
-        raise MissingExtra("mlflow", "mlflow", f"log.mlflow={log.mlflow}")
+    for package, asked in (("mlflow", log.mlflow), ("wandb", log.wandb)):
+        if asked and importlib.util.find_spec(package) is None:
+            raise MissingExtra(package, package, f"log.{package}={asked}")
 
 
 def open_trackers(
@@ -137,13 +213,15 @@ def open_trackers(
     *,
     name: str = "run",
     hash: str = "",
+    config: Mapping[str, Any] | None = None,
     rank: int = 0,
     resume_step: int | None = None,
     say: Callable[[str], None] = say_on_stderr,
 ) -> Trackers:
-    """The trackers that the settings ask for; none on ranks other than 0. Cheap: nothing heavy is imported but MLflow.
+    """The trackers that the settings ask for; none on ranks other than 0. Cheap: nothing heavy is imported but MLflow and W&B.
 
-    ``resume_step``: the step a resumed run goes on from. Raises MissingExtra, or ConfigError where MLflow cannot be reached.
+    ``config``: all settings, as nested values. ``resume_step``: the step a resumed run goes on from. Raises MissingExtra, or
+    ConfigError where MLflow or W&B cannot be reached.
     """
     trackers: list[Tracker] = []
     if rank == 0 and log.tensorboard:
@@ -155,7 +233,10 @@ def open_trackers(
             trackers.append(
                 TensorBoard(Path(run_dir) / "tensorboard", None if resume_step is None else resume_step + 1)
             )
-    if rank == 0 and log.mlflow:
+    if rank == 0:
         refuse_trackers(log)
+    if rank == 0 and log.mlflow:
         trackers.append(MLflow(log.mlflow, name, {"segtrain.hash": hash, "segtrain.run_dir": str(run_dir)}))
+    if rank == 0 and log.wandb:
+        trackers.append(WandB(log.wandb, Path(run_dir), name, [hash] if hash else [], config or {}))
     return Trackers(trackers, say)

@@ -92,6 +92,7 @@ def shortened(config: Config, weights: list[float] | None) -> tuple[Config, list
         "log__digest": True,
         "log__tensorboard": False,
         "log__mlflow": "",
+        "log__wandb": "",
         "log__pictures": 0,
         "log__sentinel": 0,  # the proof shall see what is wrong, not be stopped by it
     }

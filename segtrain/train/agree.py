@@ -24,7 +24,7 @@ OWN = {
     "name": True,
     "data": {"root", "workers", "worker_kind", "prefetch", "cache", "colour"},
     "parallel": {"procs", "threads"},
-    "log": {"profile_ms", "mlflow"},
+    "log": {"profile_ms", "mlflow", "wandb"},
 }
 LOOKED_AT = 1024  # files whose size is compared; the names of all are
 BLOCK = 4096  # names among which the first that differs is looked for

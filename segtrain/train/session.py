@@ -245,8 +245,10 @@ def open_session(config: Config, strategy: Strategy) -> Session:
         journal.write("resume", step=state.step, world_size=saved["world_size"])
     trackers = open_trackers(
         config.log, run_dir, name=config.name or run_dir.name, hash=config.hash, rank=rank,
-        resume_step=state.step if saved is not None else None, say=screen.say,
+        config=config.model_dump(mode="json"), resume_step=state.step if saved is not None else None, say=screen.say,
     )  # fmt: skip
+    if saved is None:
+        trackers.text("config", config.to_yaml())
     settings, watch = config.checkpoint, Stopwatch(strategy)
     crew = Crew(plan.staff.start, plan.worker_kind)
     watch.workers_cpu_s = crew.cpu_s
