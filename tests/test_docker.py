@@ -118,6 +118,18 @@ def test_there_is_one_for_each_place() -> None:
     assert set(FILES) == {"cpu", "gpu", "sagemaker"}
 
 
+def test_the_two_plain_images_differ_in_what_a_gpu_needs_and_nothing_else() -> None:
+    """Each file stands for itself, so that one command builds it; a change of what both say must reach both."""
+    cpu, gpu = (steps(FILES[name].read_text(encoding="utf-8")) for name in ("cpu", "gpu"))
+    alone = [[step for step in mine if step not in others] for mine, others in ((cpu, gpu), (gpu, cpu))]
+    libraries, torch = r"apt-get update .*", r"pip install .* torch torchvision"
+    for kinds, found in ((["RUN", "RUN"], alone[0]), (["RUN", "RUN", "ENV"], alone[1])):
+        assert [kind for kind, _ in found] == kinds
+        assert re.match(libraries, found[0][1])
+        assert re.fullmatch(torch, found[1][1])
+    assert [step for step in cpu if step not in alone[0]] == [step for step in gpu if step not in alone[1]]
+
+
 GOOD = """
 FROM python:3.12-slim AS build
 RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
