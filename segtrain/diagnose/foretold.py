@@ -37,7 +37,8 @@ def _foretold(run: Path) -> str | None:
     here = None
     diagnosed = 0
     for other in _beside(run):
-        found = differing(_settings(other), mine)
+        settings = _settings(other)
+        found = differing(settings, mine) if settings else {}
         if not 0 < len(found) <= MOST_SETTINGS or diagnosed == MOST_DIAGNOSED or not _done(other):
             continue
         diagnosed += 1

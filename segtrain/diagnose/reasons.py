@@ -8,7 +8,7 @@ from typing import Any
 
 from segtrain.diagnose.differences import Change
 from segtrain.diagnose.evidence import Evidence
-from segtrain.diagnose.terms import Term
+from segtrain.diagnose.terms import Term, ms
 from segtrain.diagnose.verdict import CAUSES, HEALTHY, Diagnosis
 
 CROWD = 0.3  # cores of other programs that are worth a word
@@ -21,14 +21,14 @@ LAYOUTS = ("data.root", "data.layout", "data.train_split", "data.limit")
 
 def incomparable(before: Evidence, after: Evidence, found: Sequence[Change]) -> tuple[str, ...]:
     """Why images/s of the two runs are those of different work: another model, another data set."""
-    said = [f"another model: {told(change)}" for change in found if change.key in MODEL and not change.cure]
+    said = [f"another model ({told(change)})" for change in found if change.key in MODEL and not change.cure]
     was, now = _images(before), _images(after)
     keys = SCENES if before.setting("data.layout") == after.setting("data.layout") == "scenes" else LAYOUTS
     moved = [change for change in found if change.key in keys and not change.cure]
     if was and now and was != now:
-        said.append(f"another data set: {was} before, {now} after")
+        said.append(f"another data set ({was} before, {now} after)")
     elif moved and (keys is SCENES or not (was and now)):
-        said.append("another data set: " + ", ".join(map(told, moved)))
+        said.append(f"another data set ({', '.join(map(told, moved))})")
     return tuple(said)
 
 
@@ -99,13 +99,13 @@ def _crowds(before: Diagnosis, after: Diagnosis) -> list[str]:
 
 
 def _terms(phases: Sequence[Term]) -> list[str]:
-    """Phases that the prediction had otherwise, the worst first; those that are too long alone where there is one."""
+    """Phases that the prediction had otherwise, the worst first."""
     step = sum(term.predicted or 0.0 for term in phases)
     off = [(term.after - term.predicted, term) for term in phases if term.predicted is not None]
     off = sorted((item for item in off if abs(item[0]) > MOVED * step), key=lambda item: -abs(item[0]))
     return [
-        f"'{term.name}' took {term.before:.3g} ms of a step and takes {term.after:.3g} ms, {term.predicted:.3g} ms was predicted"
-        for _, term in off
+        f"'{term.name}' took {ms(term.before)} ms of a step and takes {ms(term.after)} ms, {ms(term.after - more)} ms was predicted"
+        for more, term in off
     ]
 
 
@@ -116,7 +116,7 @@ def _stages(stages: Sequence[Term]) -> list[str]:
         return []
     worst = max(stages, key=lambda term: term.after - term.before)
     return [
-        f"a sample took {was:.3g} ms and takes {now:.3g} ms, most of it more in '{worst.name}' ({worst.before:.3g} -> {worst.after:.3g} ms)"
+        f"a sample took {ms(was)} ms and takes {ms(now)} ms, '{worst.name}' above all ({ms(worst.before)} -> {ms(worst.after)} ms)"
     ]
 
 

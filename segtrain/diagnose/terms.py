@@ -81,3 +81,8 @@ def _expected(was: Mapping[str, float], first: Verdict) -> dict[str, float]:
     rest = sum(s for name, s in expected.items() if name not in shorter)
     factor = max(0.0, 1 - left / rest) if rest > 0 else 1.0
     return {name: s if name in shorter else s * factor for name, s in expected.items()}
+
+
+def ms(value: float) -> str:
+    """Three figures of milliseconds; less than the clock can tell is none."""
+    return f"{value:.4g}" if value >= 100 else f"{value:.3g}" if value >= 0.05 else "0"

@@ -124,9 +124,10 @@ def compare(one: Side, other: Side) -> Verification:
     there, back = (_fit(*pair) for pair in ((one, other), (other, one)))
     swapped = _RANK[back] > _RANK[there] or (_RANK[back] == _RANK[there] and other.began < one.began)
     before, after = (other, one) if swapped else (one, other)
-    found = changes(before.evidence.config, after.evidence.config, before.cure)
-    first = before.first
-    terms = phases(before.found.facts, after.found.facts, first)
+    found = _changes(before, after)
+    kind, apart = fit(found), incomparable(before.evidence, after.evidence, found)
+    tested = not apart and kind not in (NONE, PART)
+    terms = phases(before.found.facts, after.found.facts, before.first if tested else None)
     costs = stages(before.found.facts, after.found.facts)
     different = environments(before.evidence, after.evidence)
     return Verification(
@@ -134,17 +135,23 @@ def compare(one: Side, other: Side) -> Verification:
         after=after,
         swapped=swapped,
         changes=found,
-        fit=fit(found),
+        fit=kind,
         environment=different,
-        apart=incomparable(before.evidence, after.evidence, found),
+        apart=apart,
         phases=terms,
         stages=costs,
         reasons=reasons(found, different, before.found, after.found, terms, costs),
     )
 
 
+def _changes(before: Side, after: Side) -> tuple[Change, ...]:
+    """None where a copy holds no config.yaml: then nobody knows."""
+    configs = before.evidence.config, after.evidence.config
+    return changes(*configs, before.cure) if all(configs) else ()
+
+
 def _fit(before: Side, after: Side) -> str:
-    return fit(changes(before.evidence.config, after.evidence.config, before.cure)) if before.first else NONE
+    return fit(_changes(before, after)) if before.first else NONE
 
 
 def as_json(found: Verification) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from segtrain.diagnose.differences import EXACT, MORE, NONE, PART, WORDS
 from segtrain.diagnose.reasons import told, value
-from segtrain.diagnose.terms import Term, images
+from segtrain.diagnose.terms import Term, images, ms
 from segtrain.diagnose.verdict import HEALTHY, Diagnosis
 from segtrain.diagnose.verify import HELD, Verification
 from segtrain.diagnose.words import WIDTH, headline
@@ -27,8 +27,10 @@ def page(found: Verification) -> str:
     parts += [("order", text) for text in _order(found)]
     parts += [("note", text) for text in notes(found)]
     parts += [("next", text) for text in _next(after.found)]
+    paragraph = textwrap.TextWrapper(WIDTH, subsequent_indent=" " * 11, break_on_hyphens=False, break_long_words=False)
     for word, text in parts:
-        lines += textwrap.wrap(text, WIDTH, initial_indent=f"  {word:<8} ", subsequent_indent=" " * 11)
+        paragraph.initial_indent = f"  {word:<8} "
+        lines += paragraph.wrap(text)
     lines += _table("ms of a step", found.phases, found)
     return "\n".join(lines + _table("ms of a sample", found.stages, found))
 
@@ -37,9 +39,13 @@ def outcome(found: Verification) -> str:
     """What came of the prediction, in one clause."""
     if found.apart:
         return "not comparable"
+    if found.before.first is None:
+        return "nothing was proposed"
+    if found.fit == NONE:
+        return "the cure was not taken"
     if found.predicted is None:
-        return "nothing was predicted"
-    if found.fit in (NONE, PART):
+        return "no gain was predicted"
+    if found.fit == PART:
         return "this does not test the prediction"
     return "the prediction held" if found.held else "the prediction did not hold"
 
@@ -50,10 +56,10 @@ def sentences(found: Verification, before: str = "A", after: str = "B") -> list[
         return ["Nothing but the device holds up either of them."] if found.after.found.bound == HEALTHY else []
     said = [f"{before} was {headline(found.before.found)}; {after} is {headline(found.after.found)}."]
     if found.apart:
-        return [*said, _sentence(f"their speeds are not comparable: {'; '.join(found.apart)}")]
+        return [*said, _sentence(f"their speeds are those of different work: {'; '.join(found.apart)}")]
     if found.before.first is not None:
         said.append(_sentence(f"proposed for {before}: {_cure(found)}; {after} has {settings(found)}"))
-        said.append(_sentence(gain(found)))
+        said.append(_sentence(f"in images/s of steady windows: {gain(found)}"))
     return said + [_sentence(text) for text in (*why(found), *notes(found))]
 
 
@@ -63,18 +69,23 @@ def _sentence(text: str) -> str:
 
 def foretold(found: Verification) -> str:
     """One line, of a cure that was followed to the letter."""
-    said = f"{found.before.run}: {' '.join(found.before.cure)} would bring {found.predicted or 1:.2g} x; it brought {found.measured:.2g} x"
+    cure, brought = f"{found.before.run}: {' '.join(found.before.cure)}", f"it brought {found.measured:.2f} x"
+    if found.predicted is None:
+        return f"{cure} was proposed, no gain predicted; {brought}"
+    said = f"{cure} would bring {found.predicted:.2f} x; {brought}"
     return said if found.held else f"{said} (why: segtrain diagnose {found.before.run} --against {found.after.run})"
 
 
 def gain(found: Verification) -> str:
     measured = f"measured {found.measured:.2f} x"
     if found.apart:
-        return f"{measured}, but {'; '.join(found.apart)}: images/s of different work"
-    if found.off is None:
-        return f"{measured}; none was predicted"
+        return f"{measured}, but of different work: {'; '.join(found.apart)}"
+    if found.before.first is None:
+        return f"{measured} the speed"
+    if found.predicted is None:
+        return f"no gain was predicted, {measured}"
     both = f"predicted {found.predicted:.2f} x, {measured}"
-    if found.held is None:
+    if found.held is None or found.off is None:
         return f"{both}; but what was predicted was another change"
     off = f"{abs(found.off):.0%} too {'much' if found.off > 0 else 'little'}"
     return f"{both}, {off} was predicted: it {'held' if found.held else 'did not hold'} (within {HELD:.0%})"
@@ -90,6 +101,8 @@ def settings(found: Verification) -> str:
     cure = [change for change in found.changes if change.cure]
     others = [change for change in found.changes if not change.cure]
     too = f": {', '.join(map(told, others))}" if others else ""
+    if not (found.before.evidence.config and found.after.evidence.config):
+        return "not known: one of the runs holds no config.yaml"
     if found.before.first is None or found.fit == WORDS:
         advice = "the cure is no setting, whether it was taken no config says; " if found.before.first else ""
         return advice + (f"these differ{too}" if others else "the same settings, as far as speed goes")
@@ -105,13 +118,14 @@ def settings(found: Verification) -> str:
 
 
 def why(found: Verification) -> Sequence[str]:
-    """Only where the prediction did not hold: then everything that the figures show."""
-    return () if found.held is not False else found.reasons or (NO_REASON,)
+    """Only where the prediction did not hold, or runs of which nothing was predicted differ: then everything that figures show."""
+    alone = found.predicted is None and not found.apart and abs(found.measured - 1) > HELD
+    return found.reasons or (NO_REASON,) if found.held is False or alone else ()
 
 
 def notes(found: Verification) -> list[str]:
     """What to know of the figures even where the prediction held."""
-    if found.held is False:  # the reasons tell
+    if why(found):  # the reasons tell it
         return []
     said = [f"{key} differs: {was} before, {now} after" for key, (was, now) in found.environment.items()]
     if "ranks" in found.environment:
@@ -126,7 +140,7 @@ def _order(found: Verification) -> list[str]:
     if not found.swapped:
         return []
     known = "it has the cure" if found.fit in (EXACT, MORE, PART) else "it began later"
-    return [f"{found.after.run} was named first, and is taken for the run after the cure: {known}"]
+    return [f"{found.after.run} was named first, and is taken for the run after: {known}"]
 
 
 def _next(after: Diagnosis) -> list[str]:
@@ -151,9 +165,5 @@ def _table(title: str, terms: Sequence[Term], found: Verification) -> list[str]:
         whole = Term("all", sum(term.before for term in terms), sum(term.after for term in terms))
     for term in (*terms, whole):
         values = [term.before, *([term.predicted] if predicted else []), term.after]
-        lines.append(f"    {term.name:<14}" + "".join(f"{_ms(value):>11}" for value in values))
+        lines.append(f"    {term.name:<14}" + "".join(f"{'-' if value is None else ms(value):>11}" for value in values))
     return lines
-
-
-def _ms(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}" if value >= 100 else f"{value:.3g}" if value >= 0.05 else "0"

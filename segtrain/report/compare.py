@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from segtrain.diagnose.verify import Verification, verify
+from segtrain.diagnose.verify_words import sentences as verified
+from segtrain.errors import DataError
 from segtrain.observe.console import duration
 from segtrain.report import classes, facts
 from segtrain.report.html import percent, short_seconds
@@ -40,6 +43,9 @@ class Comparison:
     environment: tuple[Row, ...]
     data: tuple[Row, ...]
     protocol: tuple[str, ...]  # what differs in how the scores were made: they cannot be compared
+    cure: Verification | None = (
+        None  # whether one is the other with the cure of its diagnosis; None: not both have spans
+    )
 
 
 def compare(a: Run, b: Run) -> Comparison:
@@ -63,7 +69,17 @@ def compare(a: Run, b: Run) -> Comparison:
         environment=differences(facts.environment(a), facts.environment(b)),
         data=data,
         protocol=scored,
+        cure=_cure(a, b),
     )
+
+
+def _cure(a: Run, b: Run) -> Verification | None:
+    try:
+        return verify(
+            a.folder, b.folder, say=lambda text: None
+        )  # loading the runs has said what is wrong with their files
+    except DataError:
+        return None
 
 
 def differences(a: Mapping[str, str], b: Mapping[str, str]) -> tuple[Row, ...]:
@@ -181,6 +197,9 @@ def sentences(found: Comparison) -> list[str]:
         (len(found.environment), "fact", " of the environment"),
         (len(found.data), "fact", " of the data"),
     )
+    if found.cure is not None:
+        order = ("B", "A") if found.cure.swapped else ("A", "B")
+        said += verified(found.cure, *order)
     differing = [f"{count} {what}{'s' * (count > 1)}{of}" for count, what, of in counts if count]
     said.append(f"They differ in {', '.join(differing)}." if differing else "Config, environment and data are equal.")
     return said

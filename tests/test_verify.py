@@ -1,0 +1,348 @@
+"""Is a cure known by its settings, its gain compared with what was predicted, and is what went otherwise named?"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import ROOT, Zygote
+from test_diagnose import moments, rank_records, starved, write_run
+
+sys.path.insert(0, str(ROOT / "bench"))
+
+from plants import PLANTS, code, command, pictures
+
+from segtrain.cli import main
+from segtrain.diagnose import diagnose
+from segtrain.diagnose.differences import changes, differing, fit
+from segtrain.diagnose.foretold import foretold
+from segtrain.diagnose.live import closing_line
+from segtrain.diagnose.reasons import reasons
+from segtrain.diagnose.terms import phases
+from segtrain.diagnose.verdict import Verdict
+from segtrain.diagnose.verify import Verification, verify
+from segtrain.diagnose.verify_words import outcome, page, sentences
+from segtrain.errors import DataError
+from segtrain.observe.spans import Records
+from segtrain.report.compare import compare
+from segtrain.report.compare import sentences as of_diff
+from segtrain.report.run import load
+
+LATENCY = moments(0, 0.0575)  # a sample takes 121 ms, 2 workers: 10 of them are proposed, and a gain of 4.98 / 0.99
+
+
+def make(
+    folder: Path, records: Records, settings: dict[str, Any] | None = None, later: float = 0.0, **start: Any
+) -> Path:
+    """A finished run of one rank whose processes began ``later`` seconds after others."""
+    moved = replace(
+        records,
+        begins=tuple({**begin, "ts": begin["ts"] + later} for begin in records.begins),
+        windows=tuple({**window, "ts": window["ts"] + later} for window in records.windows),
+    )
+    write_run(folder, moved)
+    (folder / "config.yaml").write_text(yaml.safe_dump({"out": str(folder), **(settings or {})}))
+    ts = records.begins[0]["ts"] + later
+    events = [
+        {"event": "run_start", "ts": ts, **start},
+        {"event": "run_end", "ts": ts + 9, "status": "done", "step": 40},
+    ]
+    (folder / "journal.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    os.utime(folder / "config.yaml", (ts, ts))
+    return folder
+
+
+def data(**settings: Any) -> dict[str, Any]:
+    return {"data": {"workers": 2, **settings}, "log": {"every": 10}}
+
+
+def slow(place: Path, name: str = "slow", settings: dict[str, Any] | None = None, **start: Any) -> Path:
+    return make(place / name, starved(**LATENCY), settings or data(), **start)
+
+
+def cured(place: Path, settings: dict[str, Any] | None = None, name: str = "cured", **more: Any) -> Path:
+    records = more.pop("records", None) or rank_records(workers=10, **LATENCY)
+    return make(place / name, records, settings or data(workers=10), later=100, **more)
+
+
+def check(place: Path, settings: dict[str, Any] | None = None, **more: Any) -> Verification:
+    return verify(slow(place), cured(place, settings, **more), say=lambda text: None)
+
+
+@pytest.mark.parametrize(
+    ("cure", "settings"),
+    [
+        ("data.workers=8", ("data.workers=8",)),
+        (
+            "checkpoint.every=1000st checkpoint.background=true",
+            ("checkpoint.every=1000st", "checkpoint.background=true"),
+        ),
+        (
+            "data.prefetch=8 (the next batch, while this computes), data.colour=cpu",
+            ("data.prefetch=8", "data.colour=cpu"),
+        ),
+        ("data.crop=[64,64], data.transforms=", ("data.crop=[64,64]", "data.transforms=")),
+        ("fewer data.workers, or more memory (data.worker_kind=auto)", ()),
+        ("docker run --shm-size=2g", ()),
+    ],
+)
+def test_a_cure_tells_its_settings_apart_from_advice(cure: str, settings: tuple[str, ...]) -> None:
+    verdict = Verdict("decode", 0.5, "", cure, 2.0, "high")
+    assert verdict.settings == settings
+    assert verdict.to_dict()["settings"] == settings
+
+
+@pytest.mark.parametrize(
+    ("cure", "after", "kind"),
+    [
+        ((), data(workers=8), "words"),
+        (("data.workers=8",), data(workers=8), "exact"),
+        (("data.workers=8",), data(workers=8, crop=[64, 64]), "more"),
+        (("data.workers=8",), data(workers=6), "part"),
+        (("data.workers=8",), data(workers=1), "none"),  # the other direction
+        (("data.workers=8",), data(crop=[64, 64]), "none"),
+        (("data.workers=2",), data(), "none"),  # it was so before
+        (("data.workers=8", "data.cache=ram"), data(workers=8), "part"),
+        (("data.cache=ram", "data.rotate=0"), data(cache="ram", rotate=0.0), "part"),  # rotate is 0 by default
+        (("data.transforms=",), data(), "none"),
+    ],
+)
+def test_settings_are_held_against_the_cure(cure: tuple[str, ...], after: dict[str, Any], kind: str) -> None:
+    assert fit(changes(data(), after, cure)) == kind
+
+
+def test_what_cannot_matter_for_speed_is_no_difference() -> None:
+    more = {
+        "out": "there",
+        "name": "b",
+        "train": {"seed": 3, "duration": "9ep"},
+        "optim": {"lr": 0.5},
+        **data(cache=False),
+    }
+    assert differing(data(), more) == {}  # a key that one lacks has its default; a bare off is false
+    assert differing(data(), {**more, **data(prefetch=9)}) == {"data.prefetch": (4, 9)}
+
+
+def test_a_prediction_that_held(tmp_path: Path) -> None:
+    found = check(tmp_path)
+    assert (found.fit, found.held, found.swapped) == ("exact", True, False)
+    assert found.predicted == pytest.approx(4.98 / 0.99, rel=0.02)
+    assert found.measured == pytest.approx(4.98 / 1.0, rel=1e-3)
+    assert found.off == pytest.approx(found.predicted / found.measured - 1)
+    wait = next(term for term in found.phases if term.name == "wait")
+    assert (wait.before, wait.after) == (pytest.approx(400, abs=0.1), pytest.approx(2, abs=0.1))
+    assert wait.predicted == pytest.approx(400 - 498 * (1 - 1 / found.predicted), abs=0.2)
+    text = page(found)
+    assert text.startswith(f"{tmp_path}/cured after {tmp_path}/slow: the prediction held")
+    assert "the cure and nothing else that matters for speed: data.workers 2 -> 10" in text
+    assert "\n  why" not in text
+    assert json.loads(json.dumps(found.to_dict()))["held"] is True
+
+
+def test_the_order_is_found_by_the_settings_then_by_the_time(tmp_path: Path) -> None:
+    before, after = slow(tmp_path), cured(tmp_path)
+    there, back = verify(before, after), verify(after, before)
+    assert (there.before.run, back.before.run, back.swapped) == (before, before, True)
+    assert "was named first, and is taken for the run after: it has the cure" in " ".join(page(back).split())
+    assert "was named first" not in page(there)
+    # The cured one was made first: its settings count.
+    old = make(tmp_path / "old", rank_records(workers=10, **LATENCY), data(workers=10), later=-100)
+    assert verify(old, before).before.run == before
+    # No setting tells: the later one is the one after.
+    first, second = (make(tmp_path / n, rank_records(), data(), later=t) for n, t in (("first", 0), ("second", 50)))
+    assert verify(second, first).before.run == first
+    assert "it began later" in " ".join(page(verify(second, first)).split())
+
+
+def test_why_a_prediction_did_not_hold(tmp_path: Path) -> None:
+    """Reading takes longer with ten workers than with two, and other programs have come, on another host."""
+    worse = moments(0, 0.2)
+    records = rank_records({"wait": 3.0}, workers=10, host="elsewhere", **worse)
+    found = check(tmp_path, data(workers=10, crop=[64, 64]), records=records, versions={"torch": "9.9"})
+    assert (found.fit, found.held) == ("more", False)
+    text = " ".join(page(found).split())
+    for words in (
+        "the prediction did not hold",
+        "other settings differ as well: data.crop [256, 256] -> [64, 64]",
+        "host differs: one before, elsewhere after",
+        "'wait' took 400 ms of a step and takes 300 ms",
+        "'read' above all (115 -> 400 ms)",
+        "the cause is still there",
+        "next storage-latency: data.workers=",
+    ):
+        assert words in text, words
+    assert "torch differs" not in text  # the first run does not tell its version
+    crowded = replace(found.after.found, facts={**found.after.found.facts, "cores_of_others": 1.5})
+    said = reasons((), {}, found.before.found, crowded, (), ())
+    assert said[0] == "other programs kept 0.0 cores busy before and 1.5 after"
+
+
+def test_a_cured_run_names_what_bounds_it_next(tmp_path: Path) -> None:
+    found = check(tmp_path, records=rank_records({"log": 9.0}, workers=10, **LATENCY))
+    assert found.held is False
+    assert any("now bound by logging (logging)" in reason for reason in found.reasons)
+    assert "next     logging: log.every=500" in page(found)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (data(workers=6), "this does not test the prediction"),
+        (data(crop=[64, 64]), "the cure was not taken"),
+        ({**data(workers=10), "model": {"arch": "unet"}}, "not comparable"),
+        (data(workers=10, scene_size=[64, 64]), "not comparable"),
+        (data(workers=10, scene_size=[144, 192]), "the prediction held"),  # the default
+    ],
+)
+def test_runs_that_do_not_test_the_prediction(settings: dict[str, Any], said: str, tmp_path: Path) -> None:
+    found = verify(
+        slow(tmp_path, settings={**data(layout="scenes")}),
+        cured(tmp_path, settings={**settings, "data": {"layout": "scenes", **settings["data"]}}),
+    )
+    assert outcome(found) == said
+    assert (found.held is None) == (said != "the prediction held")
+
+
+def test_the_same_images_elsewhere_are_the_same_data_set(tmp_path: Path) -> None:
+    def derived(name: str, count: int) -> dict[str, Any]:
+        return {"derived": {"data": f"{name}: {count} images to train, 4 to score, 10 classes"}}
+
+    before = slow(tmp_path, settings=data(layout="folders", root="there"), **derived("there", 16))
+    for count, apart in ((16, ()), (17, ("another data set (16 images to train, 4 to score, 10 classes before, 17",))):
+        after = cured(tmp_path, data(workers=10, layout="folders", root="here"), f"to{count}", **derived("here", count))
+        found = verify(before, after)
+        assert len(found.apart) == len(apart)
+        assert all(text.startswith(start) for text, start in zip(found.apart, apart))
+        assert found.fit == "more"
+
+
+def test_another_number_of_ranks_is_compared_by_images_and_said(tmp_path: Path) -> None:
+    two = [rank_records(workers=10, rank=rank, world=2, **LATENCY) for rank in range(2)]
+    after = cured(tmp_path, records=two[0])
+    (after / "spans/rank-00001.jsonl").write_text(
+        "".join(json.dumps(x) + "\n" for x in (*two[1].begins, *two[1].windows))
+    )
+    found = verify(slow(tmp_path), after)
+    assert found.measured == pytest.approx(2 * 4.98, rel=1e-3)
+    assert "ranks differs: 1 before, 2 after" in " ".join(page(found).split())
+    assert all(term.predicted is None for term in found.phases)
+
+
+def test_nonsense_names_the_folder(tmp_path: Path) -> None:
+    before = slow(tmp_path)
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(DataError, match="nothing has no spans"):
+        verify(before, tmp_path / "nothing")
+    with pytest.raises(DataError, match="compared with itself"):
+        verify(before, tmp_path / "." / "slow")
+    make(tmp_path / "empty", replace(rank_records(), windows=()))
+    with pytest.raises(DataError, match="empty has no window"):
+        verify(before, tmp_path / "empty")
+
+
+def test_what_is_saved_is_taken_from_the_phases_that_the_cure_shortens() -> None:
+    facts = {"step_ms": 100.0, "images_per_s": 80.0, "ranks": 1, "phases": {"wait": 0.5, "forward": 0.4, "log": 0.1}}
+    for cause, cure, gain, expected in (
+        ("decode", "", 2.0, {"wait": 0, "forward": 40, "log": 10}),
+        ("decode", "", 4.0, {"wait": 0, "forward": 20, "log": 5}),  # more than the wait: they wait for cores as well
+        ("main-thread", "data.workers=2", 1.25, {"wait": 30, "forward": 40, "log": 10}),
+        ("too-many-threads", "", 2.0, {"wait": 25, "forward": 20, "log": 5}),
+    ):
+        terms = phases(facts, facts, Verdict(cause, 0.5, "", cure, gain, "high"))
+        assert {term.name: term.predicted for term in terms} == pytest.approx(expected)
+    assert all(
+        t.predicted is None
+        for t in phases(facts, {**facts, "images_per_s": 160.0}, Verdict("decode", 0.5, "", "", 2.0, "high"))
+    )
+
+
+def test_an_earlier_run_beside_has_foretold_it(tmp_path: Path) -> None:
+    before, after = slow(tmp_path), cured(tmp_path)
+    make(tmp_path / "stranger", rank_records(), data(workers=3), later=50)
+    line = foretold(after)
+    assert line is not None
+    gain = diagnose(before).verdicts[0].gain
+    assert line.startswith(f"{before}: data.workers=10 would bring {gain:.2f} x; it brought 4.98 x")
+    assert "why" not in line
+    assert str(closing_line(after)).endswith(f"\nforetold  {line}")
+    assert foretold(before) is None  # an earlier one foretells
+    assert foretold(cured(tmp_path, data(workers=10, prefetch=9), "more")) is None
+    (before / "journal.jsonl").write_text('{"event": "run_end", "status": "failed"}\n')
+    assert foretold(after) is None
+
+
+def test_nothing_beside_a_run_makes_it_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, after = slow(tmp_path), cured(tmp_path)
+    for content in ("[1, 2", "7", "data: 8\nlog: [1]", "data: {workers: 2, unknown: {a: b}}"):
+        (before / "config.yaml").write_text(content)
+        assert foretold(after) is None
+    monkeypatch.chdir(after)
+    slow(tmp_path, "again")
+    assert "data.workers=10" in str(foretold(Path(".")))
+    (tmp_path / "again/spans/rank-00000.jsonl").write_bytes(b'{"rank": 0, "first": 1, "phases": {}}\n\xff')
+    assert foretold(Path(".")) is None
+
+
+def test_the_page_of_a_run_gives_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = slow(tmp_path)
+    assert main(["diagnose", str(before)]) == 0
+    said = capsys.readouterr().out
+    assert f"try   segtrain train {before}/config.yaml data.workers=10 out={tmp_path}/slow-cured\n" in said
+    assert f"segtrain diagnose {before} --against {tmp_path}/slow-cured" in said
+    (tmp_path / "slow-cured").mkdir()
+    main(["diagnose", str(before)])
+    assert f"out={tmp_path}/slow-cured2\n" in capsys.readouterr().out
+
+
+def test_a_diff_tells_it_whatever_the_order(tmp_path: Path) -> None:
+    before, after = load(slow(tmp_path)), load(cured(tmp_path))
+    gain = diagnose(before.folder).verdicts[0].gain
+    for a, b, letters in ((before, after, "AB"), (after, before, "BA")):
+        said = of_diff(compare(a, b))
+        first, second = letters
+        assert any(
+            s.startswith(f"{first} was bound by the time that storage") and f"; {second} is bound" in s for s in said
+        )
+        assert any(s.startswith(f"Proposed for {first}: data.workers=10; {second} has the cure") for s in said)
+        assert any(
+            f"predicted {gain:.2f} x, measured 4.98 x, " in s and s.endswith("it held (within 25%).") for s in said
+        )
+    calm = load(make(tmp_path / "calm", rank_records(), data()))
+    other = load(make(tmp_path / "other", rank_records(), data(prefetch=9)))
+    assert sentences(verify(calm.folder, other.folder)) == ["Nothing but the device holds up either of them."]
+    assert "Nothing but the device holds up either of them." in of_diff(compare(calm, other))
+
+
+def test_a_real_run_with_the_cure_tells_what_it_brought(zygote: Zygote, tmp_path: Path) -> None:
+    """Storage that takes 50 ms to answer, then the same with the proposed workers, in a folder beside it."""
+    images, runs = tmp_path / "pictures", tmp_path / "runs"
+    pictures(images)
+    plant = PLANTS["storage-latency"]
+
+    def train(name: str, steps: int, *settings: str) -> str:
+        words = command(images, runs / name, replace(plant, steps=steps), settings)
+        rank = zygote.start(
+            code=code("storage-latency", words, plant.device), cwd=images, PYTHONPATH=f"{ROOT}{os.pathsep}{ROOT}/bench"
+        )
+        assert rank.wait() == 0, rank.output[-3000:]
+        return rank.output
+
+    assert "foretold" not in train("a", 24)
+    first = diagnose(runs / "a").verdicts[0]
+    assert first.cause == "storage-latency"
+    said = train("b", 72, *first.settings)  # as long as the first
+    assert f"foretold  {runs}/a: {' '.join(first.settings)} would bring " in said, said[-2000:]
+    told = page(verify(runs / "b", runs / "a"))  # named the other way round
+    for words in (
+        f"{runs}/b after {runs}/a: the prediction ",
+        "bound by the time that storage takes to answer",
+        f"settings the cure and nothing else that matters for speed: data.workers 2 -> {first.settings[0][13:]}",
+        f"predicted {first.gain:.2f} x, measured ",
+    ):
+        assert words in told, told
