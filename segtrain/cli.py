@@ -37,6 +37,9 @@ def build_parser() -> argparse.ArgumentParser:
     score.set_defaults(call=verbs.score)
     score.add_argument("run", type=Path, help="run folder")
     score.add_argument("--which", choices=("best", "last"), default="best", help="checkpoint (default: best)")
+    score.add_argument(
+        "--images", metavar="DIR", type=Path, help="write each image's score, and pictures of the worst and the best"
+    )
     score.add_argument("--json", action="store_true", help="print one JSON object, miou as a fraction")
 
     predict = of.add_parser("predict", help="write masks and overlays of images")

@@ -41,7 +41,7 @@ def score(known: argparse.Namespace, overrides: list[str], arguments: list[str])
     from segtrain.parallel.cluster import discover
     from segtrain.train.score import score
 
-    result = score(known.run, overrides, known.which, discover(), quiet=known.json)
+    result = score(known.run, overrides, known.which, discover(), quiet=known.json, images=known.images)
     if result is not None and known.json:
         print(json.dumps(result))
     return 0

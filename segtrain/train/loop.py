@@ -269,7 +269,7 @@ def _finish(session: Session) -> int:
     session.screen.say(
         f"best mIoU {100 * state.best_miou:.2f}%   {state.wall_s:.0f} s of training, {state.cpu_s:.0f} CPU-s, evaluation left out\n"
         + (f"{speed}\n" if speed else "")
-        + f"pictures  {run_dir}/pictures/val.png\ncurves    tensorboard --logdir {run_dir}/tensorboard\n"
+        + f"pictures  {run_dir}/pictures: val.png, worst.png, best.png\ncurves    tensorboard --logdir {run_dir}/tensorboard\n"
         f"report    segtrain report {run_dir}\n"
         f"next      segtrain eval {run_dir}   segtrain predict {run_dir} IMAGES   segtrain export {run_dir}"
     )

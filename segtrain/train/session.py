@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import socket
 import time
 from dataclasses import dataclass
@@ -22,14 +21,15 @@ from segtrain.data.subset import without
 from segtrain.errors import ConfigError
 from segtrain.losses import Criterion, build_criterion
 from segtrain.models import build_model
-from segtrain.observe import console, pictures
+from segtrain.observe import console
 from segtrain.observe.journal import Journal
 from segtrain.observe.trackers import Trackers, open_trackers, refuse_trackers
 from segtrain.optim import Ema, LossScaler, build_optimizer
 from segtrain.parallel.startup import compiler_kept_out
 from segtrain.parallel.strategy import Strategy, full_state, load_full_state, unwrapped
-from segtrain.train import checkpoint, faults
+from segtrain.train import checkpoint, faults, scored
 from segtrain.train.agree import agree_on_config, agree_on_index
+from segtrain.train.derived import decoder, derive, versions, wants_channels_last
 from segtrain.train.evaluate import evaluate
 from segtrain.train.exact import mean_buffers, restore_buffers
 from segtrain.train.plan import Plan, make_plan
@@ -46,7 +46,6 @@ from segtrain.train.state import (
 )
 from segtrain.train.step import Precision
 
-MOST_CLASSES = 64  # whose confusion matrix goes into the journal: some 30 kB a line
 DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -96,7 +95,7 @@ class Session:
             "scaler": self.scaler.state_dict(),
             "state": {**vars(self.state)},
             "config_hash": self.config.hash,
-            "decoder": _decoder(),
+            "decoder": decoder(),
             "world_size": self.strategy.world_size,
             "buffers_of_ranks": None if of_ranks is None else of_ranks.cpu(),
         }
@@ -106,6 +105,7 @@ class Session:
 
     def score(self) -> float:
         """mIoU on the validation split, of the moving average where there is one. Every rank takes part."""
+        last = self.state.step >= self.plan.steps
         with self.watch.paused(self.state):
             with mean_buffers(self.plain, self.ema, self.strategy), averaged_weights(self.plain, self.ema):
                 result = evaluate(
@@ -121,10 +121,12 @@ class Session:
                     channels_last=self.channels_last,
                     base_scale=self.config.data.base_scale,
                     pictures=self.config.log.pictures,
+                    extremes=scored.extremes(self.config) if last else 0,
                 )
             self.state.scores = result.scores.to_dict()
             if self.strategy.rank == 0:
-                self._show(result)
+                scored.tell(self, result)
+                scored.keep(self, result, last)
         return float(result.scores.miou)
 
     def _whole_model(self) -> nn.Module:
@@ -134,32 +136,6 @@ class Session:
         whole = build_model(self.config.model.model_copy(update={"encoder_weights": None}), self.criterion.num_classes)
         whole.load_state_dict({name: _whole_cpu(value) for name, value in self.plain.state_dict().items()})
         return whole.to(self.strategy.device)
-
-    def _show(self, result: Any) -> None:
-        state, labels, scores = self.state, self.validation.labels, result.scores
-        epoch = self.plan.epoch(state.step)
-        self.journal.write(
-            "eval", step=state.step, epoch=epoch, scores=state.scores, protocol=result.protocol,
-            seconds=result.seconds, cpu_s=state.cpu_s, **_counts(result),
-        )  # fmt: skip
-        self.screen.say(
-            f"epoch {epoch:.2f}  step {state.step}  mIoU {100 * scores.miou:.2f}%  pixel accuracy {100 * scores.accuracy:.2f}%  "
-            f"({result.seconds:.1f} s, {result.protocol['line']})"
-        )
-        values = {"val/miou": scores.miou, "val/accuracy": scores.accuracy}
-        self.trackers.scalars({**values, **{f"val/iou/{n}": v for n, v in zip(labels.names, scores.iou)}}, state.step)
-        if result.pictures:
-            sheet = pictures.contact_sheet(
-                result.pictures, labels.names, labels.palette, ignore_index=labels.ignore_index,
-                title=f"{self.config.name or 'run'}  step {state.step}  mIoU {100 * scores.miou:.1f}%",
-            )  # fmt: skip
-            pictures.save_png(self.config.run_dir / "pictures" / "val.png", sheet)
-            self.trackers.image("val", sheet, state.step)
-
-
-def _counts(result: Any) -> dict[str, Any]:
-    """The confusion matrix for the journal, where there are few enough classes that its line stays short."""
-    return {"confusion": result.confusion} if len(result.confusion) <= MOST_CLASSES else {}
 
 
 def _whole_cpu(value: Tensor) -> Tensor:
@@ -193,7 +169,7 @@ def open_session(config: Config, strategy: Strategy) -> Session:
     dataset, validation = (without(split, prepared["skipped"][role]) for role, split in whole.items())
     plan = make_plan(config, len(dataset), strategy.cluster, on_gpu)  # of the samples that stay
     encoder = {id(p) for p in network.encoder_parameters()}
-    channels_last = strategy.name != "fsdp" and _channels_last(config.train.channels_last, strategy.device)
+    channels_last = strategy.name != "fsdp" and wants_channels_last(config.train.channels_last, strategy.device)
     if channels_last:
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     with compiler_kept_out(not config.train.compile):
@@ -221,13 +197,13 @@ def open_session(config: Config, strategy: Strategy) -> Session:
 
     rank = strategy.rank
     screen = console.Console(plan.steps, plan.epoch(plan.steps), rank=rank)
-    derived = _derived(config, strategy, plan, dataset, validation, plain, channels_last)
+    derived = derive(config, strategy, plan, dataset, validation, plain, channels_last)
     screen.say(console.banner(f"segtrain {__version__}  {config.name or 'run'}  #{config.hash}", derived))
     for remark in [*prepared["remarks"], *remarks]:
         screen.say(remark)
     journal = Journal(run_dir / "journal.jsonl", rank)
     journal.write(
-        "run_start", version=__version__, versions=_versions(), name=config.name, hash=config.hash,
+        "run_start", version=__version__, versions=versions(), name=config.name, hash=config.hash,
         host=socket.gethostname(), pid=os.getpid(), device=str(strategy.device), world_size=strategy.world_size,
         total_steps=plan.steps, derived=derived,
     )  # fmt: skip
@@ -236,10 +212,10 @@ def open_session(config: Config, strategy: Strategy) -> Session:
             journal.write("faults", role=role, skipped=len(skipped), images=len(whole[role]), file=faults.FILE)
     if saved is not None:
         screen.say(f"going on from step {state.step} of {plan.steps}")
-        begun = saved.get("decoder", _decoder())
-        if begun != _decoder():
+        begun = saved.get("decoder", decoder())
+        if begun != decoder():
             screen.say(
-                f"the samples so far were made by the {begun} decoder, from now on by the {_decoder()} one ({native.describe()}): they "
+                f"the samples so far were made by the {begun} decoder, from now on by the {decoder()} one ({native.describe()}): they "
                 "round alike but for a few levels, so the run is not equal to the bit"
             )
         journal.write("resume", step=state.step, world_size=saved["world_size"])
@@ -299,51 +275,3 @@ def _prepare(config: Config, train: Dataset, val: Dataset) -> dict[str, Any]:
     prepare_run_dir(config, train.labels)
     faults.keep(config.run_dir, found.pop("lines"))
     return found
-
-
-def _derived(
-    config: Config,
-    strategy: Strategy,
-    plan: Plan,
-    dataset: Dataset,
-    validation: Dataset,
-    network: nn.Module,
-    channels_last: bool,
-) -> dict[str, Any]:
-    size = sum(p.numel() for p in network.parameters())
-    images, ranks = config.train.batch_size, strategy.world_size
-    threads = f", {torch.get_num_threads()} threads each" if strategy.device.type == "cpu" else ""
-    crops = ", ".join(f"{h}x{w} until step {until}" for until, (h, w), _ in plan.crops)
-    return {
-        "run folder": str(config.run_dir),
-        "data": f"{dataset.name}: {len(dataset)} images to train, {len(validation)} to score, {dataset.labels.num_classes} classes",
-        "model": f"{config.model.arch} {config.model.encoder if config.model.arch != 'pico' else ''}".strip()
-        + f", {console.count(size)} parameters",
-        "ranks": f"{ranks} x {strategy.device.type}{threads}, strategy {strategy.name} {strategy.backend}".strip(),
-        "batch": f"{images} images = {ranks} ranks x {config.train.accumulate} micro-batches x "
-        f"{images / ranks / config.train.accumulate:g}",
-        "crops": crops,
-        "decoder": native.describe(),
-        "steps": f"{plan.steps} = {plan.epoch(plan.steps):g} epochs; eval every {plan.eval_every}, save every {plan.save_every}",
-        "numbers": f"{config.train.precision}"
-        + (", channels_last" if channels_last else "")
-        + (", compiled" if config.train.compile else ""),
-    }
-
-
-def _decoder() -> str:
-    return "native" if native.available() else "packages"
-
-
-def _channels_last(setting: bool | str, device: torch.device) -> bool:
-    """auto: where it is the faster layout, which is on GPUs and on CPUs with AVX512 (with AVX2 it makes no difference)."""
-    if setting != "auto":
-        return bool(setting)
-    if device.type == "cpu":
-        cpu = getattr(torch.backends, "cpu", None)  # torch 2.1
-        return cpu is not None and "AVX512" in cpu.get_cpu_capability()
-    return device.type == "cuda"
-
-
-def _versions() -> dict[str, str]:
-    return {"python": platform.python_version(), "torch": torch.__version__}
