@@ -359,6 +359,50 @@ def test_off_at_the_start_waits_for_a_request_and_an_old_one_does_not_count(tmp_
     assert {series.type for series in read_profile(tmp_path)} >= {"cpu", "memory", "network"}
 
 
+def test_a_long_profile_gets_rarer_until_a_distance_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(system, "WIDEN_BYTES", 4000)
+    moments = iter(range(10_000))
+
+    def look() -> Counters:
+        t = float(next(moments))
+        return Counters(t, {f"cpu{k}": (t, 0.0, 2 * t) for k in range(8)}, 5.0, 0.0, (0, 0), (t, t, t), (t, t))
+
+    said, told = list[str](), list[system.Order]()
+
+    def tell(order: system.Order) -> None:
+        told.append(order)
+        if order == system.Order(True, 200):
+            (tmp_path / system.CONTROL).write_text('{"on": true, "ms": 100, "asked": 5.0}')
+        elif order == system.Order(True, 200, 5.0):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR2)}
+    try:
+        requests = system.Requests(tmp_path / system.CONTROL)
+        sampler = system.Sampler(Writer(tmp_path, "algo-1"), said.append, lambda: look)
+        system.keep_sampling(sampler, system.Order(True, 100), requests, tell, os.getppid(), said.append)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert [(order.ms, order.asked) for order in told] == [(100, 0.0), (200, 0.0), (100, 5.0), (200, 5.0)]
+    assert sum("from here on a sample every 200 ms" in text for text in said) == 1
+    (size,) = {len(list(track.times)) for track in read_profile(tmp_path).values()}
+    assert size >= 4  # 4 kB are two moments or three, twice
+
+
+def test_a_run_that_goes_on_goes_on_as_far_apart(tmp_path: Path) -> None:
+    folder = tmp_path / "profile/system/incremental/2020061000"
+    folder.mkdir(parents=True)
+    for name, size in ((f"{MINUTE}.algo-1.json", 2 * system.WIDEN_BYTES), (f"{MINUTE}.algo-2.json", 10**9)):
+        with (folder / name).open("wb") as file:
+            file.truncate(size)
+    with sampling(tmp_path, 500, Cluster()):
+        wait_until(lambda: list(tmp_path.glob("profile/*.state.json")), "the sampler speaks")
+        assert [host.ms for host in hosts(tmp_path)] == [2000]
+
+
 def test_other_ranks_of_a_host_start_none_and_survive_its_signal(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGUSR2)
     with sampling(tmp_path, 100, Cluster(rank=1, world_size=2, local_rank=1, local_world_size=2)):

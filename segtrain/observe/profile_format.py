@@ -80,8 +80,8 @@ class Writer:
         self._path, self._file = "", -1
         self._heads: dict[tuple[str, str, str], str] = {}
 
-    def write(self, ts: float, values: Iterable[Value]) -> None:
-        """``ts``: Unix time in seconds, that of all ``values``. A value that is not finite is left out: JSON has none."""
+    def write(self, ts: float, values: Iterable[Value]) -> int:
+        """Returns bytes. ``ts``: Unix time in seconds, that of all ``values``. A value that is not finite is left out: JSON has none."""
         path = file_of(ts, self.node)
         if path != self._path:
             self._open(path)
@@ -96,6 +96,7 @@ class Writer:
         if written < len(data):  # the disk is full
             os.ftruncate(self._file, os.fstat(self._file).st_size - written)
             raise OSError("the disk is full")
+        return written
 
     def _head(self, kind: str, name: str, dimension: str) -> str:
         words = json.dumps({"Type": kind, "Name": name, "Dimension": dimension}, separators=(",", ":"))

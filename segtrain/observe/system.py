@@ -3,7 +3,8 @@
     python -m segtrain.observe.system RUN/profile --ms 500
 
 It is a process, so that no sample waits for Python's lock in the rank, and it imports no torch. It ends with the process that
-started it. Which files it leaves in the profile's folder:
+started it. After each WIDEN_BYTES that it has written, samples get twice as far apart, up to MOST_MS: a profile of weeks stays at about a
+gigabyte. Which files it leaves in the profile's folder:
 
 ``system/incremental/...``  the readings (profile_format.py)
 ``algo-N.state.json``       what it does now: ``node``, ``host``, ``pid``, ``on``, ``ms``, ``since`` (Unix time), ``asked``
@@ -21,7 +22,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from segtrain.observe.profile_format import Value, Writer
 CONTROL = "control.json"
 DEFAULT_MS = 500
 LEAST_MS, MOST_MS = 100, 60_000
+WIDEN_BYTES = 128 << 20
 SHORTEST_S = 0.05  # the kernel counts the time of cores in steps of 10 ms
 TICK_S = 0.5  # how soon a request, a signal or the end of the parent is seen
 
@@ -103,7 +105,7 @@ class Requests:
 
 
 class Sampler:
-    """Looks and writes. ``look`` and ``gpus`` are opened when it is first on."""
+    """Looks and writes. ``look`` and ``gpus`` are opened when it is first on. ``written``: bytes since the distance was set."""
 
     def __init__(self, writer: Writer, say: Callable[[str], None], opens: Callable[[], Look] = open_counters) -> None:
         self._writer, self._say, self._opens = writer, say, opens
@@ -111,6 +113,7 @@ class Sampler:
         self._gpus: Callable[[], list[Value]] = lambda: []
         self._before: Any = None
         self._failed = False
+        self.written = 0
 
     def rest(self) -> None:
         """It is off: the next look is a first one again, and nothing stays open."""
@@ -132,7 +135,7 @@ class Sampler:
         if before is None:
             return
         try:
-            self._writer.write(time.time(), [*rates(before, after), *self._gpus()])
+            self.written += self._writer.write(time.time(), [*rates(before, after), *self._gpus()])
         except OSError as error:
             self._writer.close()
             if not self._failed:
@@ -141,7 +144,12 @@ class Sampler:
 
 
 def keep_sampling(
-    sampler: Sampler, order: Order, requests: Requests, tell: Callable[[Order], None], parent: int
+    sampler: Sampler,
+    order: Order,
+    requests: Requests,
+    tell: Callable[[Order], None],
+    parent: int,
+    say: Callable[[str], None] = say_on_stderr,
 ) -> None:
     """Until the process ``parent`` is gone, or SIGTERM, which still gets the time since the last sample. Samples lie on multiples of their distance, on all hosts at the same moments."""
     signal.signal(signal.SIGTERM, _end)
@@ -152,10 +160,17 @@ def keep_sampling(
             new = requests.order(order)
             if new != order:
                 order = new
+                sampler.written = 0
                 sampler.rest()
                 tell(order)
             if order.on:
                 slot = _sample_in_a_new(slot, sampler, order.ms)
+                if sampler.written >= WIDEN_BYTES and order.ms < MOST_MS:
+                    order, sampler.written = replace(order, ms=min(2 * order.ms, MOST_MS)), 0
+                    tell(order)
+                    say(
+                        f"the system profile has grown by {WIDEN_BYTES >> 20} MB: from here on a sample every {order.ms} ms"
+                    )
             else:
                 time.sleep(TICK_S)
     except _Ended:
@@ -196,7 +211,10 @@ def main(arguments: list[str] | None = None) -> int:
         known.folder.mkdir(parents=True, exist_ok=True)
         requests = Requests(known.folder / CONTROL)
         sampler = Sampler(Writer(known.folder, known.node), say_on_stderr)
-        keep_sampling(sampler, Order(known.ms > 0, known.ms or DEFAULT_MS), requests, tell, known.parent)
+        before = sum(path.stat().st_size for path in known.folder.glob(f"system/incremental/*/*.{known.node}.json"))
+        sampler.written = before % WIDEN_BYTES  # a run that goes on in its folder goes on as far apart
+        ms = min((known.ms or DEFAULT_MS) * 2 ** (before // WIDEN_BYTES), MOST_MS)
+        keep_sampling(sampler, Order(known.ms > 0, ms), requests, tell, known.parent)
     except (OSError, SegtrainError) as error:
         say_on_stderr(f"warning: the run has no system profile in {known.folder}: {error}; training goes on")
         return 1
