@@ -270,7 +270,7 @@ def test_of_what_is_too_large_a_part_is_fetched_and_said(
         ("s3://absent-bucket/run", r"s3://absent-bucket/run: NoSuchBucket: .*aws s3 ls"),
         ("s3://here/nothing", r"s3://here/nothing: nothing lies below s3://here/nothing/: "),
         ("s3://here/data", r"s3://here/data holds 1 objects and no run .*sagemaker:JOB"),
-        ("s3://secret/run", r"s3://secret/run: AccessDenied: .*s3:ListBucket.*AWS_PROFILE"),
+        ("s3://secret/street", r"s3://secret/street/journal.jsonl: 403: .*s3:GetObject.*AWS_PROFILE"),
         ("s3://B/run", r"s3://B/run: .*[Bb]ucket"),
         ("s3://", r"'s3://' is no place in S3"),
         ("gs://bucket/run", r"gs://bucket/run: .*gcloud storage rsync -r .* gs://bucket/run FOLDER"),
@@ -284,12 +284,8 @@ def test_each_refusal_is_one_line_with_its_cure(
 ) -> None:
     s3.put_object(Bucket="here", Key="data/a.png", Body=b"x")
     s3.create_bucket(Bucket="secret")
-    deny = {
-        "Effect": "Deny",
-        "Principal": "*",
-        "Action": "s3:*",
-        "Resource": ["arn:aws:s3:::secret", "arn:aws:s3:::secret/*"],
-    }
+    put(s3, job / "street", "street", "secret")
+    deny = {"Effect": "Deny", "Principal": "*", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::secret/*"}
     s3.put_bucket_policy(Bucket="secret", Policy=json.dumps({"Version": "2012-10-17", "Statement": [deny]}))
     done = segtrain("diagnose", place)
     assert done.returncode == 2
@@ -315,8 +311,40 @@ def test_who_cannot_ask_is_told_what_to_set(
     assert re.match(f"error: s3://here/run: {said}", done.stderr), done.stderr
 
 
-def test_no_region_is_said(job: Path, segtrain: Callable[..., Any]) -> None:
-    done = segtrain("diagnose", f"sagemaker:{JOB}", AWS_DEFAULT_REGION="")
+@pytest.fixture
+def guarded(s3: Any) -> Iterator[dict[str, str]]:
+    """moto looks at keys and rights from here on; the keys of a user without any right."""
+    import boto3
+
+    iam = boto3.client("iam")
+    iam.create_user(UserName="guest")
+    made = iam.create_access_key(UserName="guest")["AccessKey"]
+
+    def guard(after: str) -> None:
+        url = f"{os.environ['AWS_ENDPOINT_URL']}/moto-api/reset-auth"
+        plain = {"Content-Type": "text/plain"}
+        with urllib.request.urlopen(urllib.request.Request(url, after.encode(), plain, method="POST")):
+            pass
+
+    guard("0")
+    yield {"AWS_ACCESS_KEY_ID": made["AccessKeyId"], "AWS_SECRET_ACCESS_KEY": made["SecretAccessKey"]}
+    guard("inf")
+
+
+def test_whose_keys_do_not_fit_is_told_so(guarded: dict[str, str], segtrain: Callable[..., Any]) -> None:
+    for changes, said in (
+        (guarded, r"AccessDenied: .*s3:ListBucket.*AWS_PROFILE"),
+        ({}, r"InvalidAccessKeyId: AWS does not know these credentials: set AWS_PROFILE"),
+        ({**guarded, "AWS_SECRET_ACCESS_KEY": "wrong"}, r"SignatureDoesNotMatch: the secret key is not the one"),
+    ):
+        done = segtrain("diagnose", "s3://here/run", **changes)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert re.match(f"error: s3://here/run: {said}", done.stderr), done.stderr
+
+
+def test_no_region_is_said(job: Path, segtrain: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    done = segtrain("diagnose", f"sagemaker:{JOB}")
     assert (done.returncode, "no AWS region is set: set AWS_DEFAULT_REGION" in done.stderr) == (2, True), done.stderr
 
 
