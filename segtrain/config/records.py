@@ -43,7 +43,11 @@ class Log(Section):
     tensorboard: bool = Field(True, description="scalars and pictures into RUN/tensorboard")
     mlflow: str = Field("", description="tracking URI; empty: off")
     wandb: str = Field("", description="project of Weights & Biases; empty: off")
-    pictures: int = Field(8, ge=0, description="validation images on the contact sheet")
+    pictures: int = Field(
+        8,
+        ge=0,
+        description="validation images on the contact sheet; at the end half as many of the worst, and of the best",
+    )
     digest: bool = Field(False, description="journal a checksum of each step's samples and pixels (costs a little CPU)")
     spans: bool = Field(True, description="what each rank and its workers did, second by second, into RUN/spans")
     sentinel: int = Field(
