@@ -132,7 +132,8 @@ def diagnose(known: argparse.Namespace, overrides: list[str], arguments: list[st
 
     run = local(known.run)
     if known.against is not None:
-        both = verify.verify(run.folder, local(known.against).folder)
+        other = local(known.against)
+        both = verify.verify(run.folder, other.folder, shown=(run.shown, other.shown))
         print(verify.as_json(both) if known.json else verify_words.page(both))
         return 0
     found = diagnose(run.folder)

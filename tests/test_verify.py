@@ -342,7 +342,7 @@ def test_a_real_run_with_the_cure_tells_what_it_brought(zygote: Zygote, tmp_path
     for words in (
         f"{runs}/b after {runs}/a: the prediction ",
         "bound by the time that storage takes to answer",
-        f"settings the cure and nothing else that matters for speed: data.workers 2 -> {first.settings[0][13:]}",
+        f"changed  the cure and nothing else that matters for speed: data.workers 2 -> {first.settings[0][13:]}",
         f"predicted {first.gain:.2f} x, measured ",
     ):
         assert words in told, told

@@ -28,6 +28,7 @@ class Side:
     run: Path
     found: Diagnosis
     evidence: Evidence
+    shown: str  # what a user calls it: the folder, or where it was fetched from
 
     @property
     def rate(self) -> float:
@@ -88,7 +89,7 @@ class Verification:
 
     def to_dict(self) -> dict[str, Any]:
         def side(of: Side) -> dict[str, Any]:
-            return {"run": str(of.run), **of.found.to_dict()}
+            return {"run": of.shown, **of.found.to_dict()}
 
         return {
             "before": side(self.before), "after": side(self.after), "swapped": self.swapped, "fit": self.fit,
@@ -100,19 +101,24 @@ class Verification:
         }  # fmt: skip
 
 
-def verify(run: str | Path, other: str | Path, say: Callable[[str], None] = say_on_stderr) -> Verification:
-    """Of two run folders, whichever of them has the cure. Raises DataError where one has no spans, or no window yet."""
+def verify(
+    run: str | Path, other: str | Path, say: Callable[[str], None] = say_on_stderr, shown: tuple[str, str] = ("", "")
+) -> Verification:
+    """Of two run folders, whichever of them has the cure. Raises DataError where one has no spans, or no window yet.
+
+    ``shown``: what to call them, if not by their folders.
+    """
     if Path(run).resolve() == Path(other).resolve():
         raise DataError(f"{run} is compared with itself: name the run before and the run with the cure")
-    return compare(side(Path(run), say), side(Path(other), say))
+    return compare(side(Path(run), say, shown[0]), side(Path(other), say, shown[1]))
 
 
-def side(run: Path, say: Callable[[str], None]) -> Side:
+def side(run: Path, say: Callable[[str], None], shown: str = "") -> Side:
     evidence = gather(run, say)
     found = judge(evidence)
     if "images_per_s" not in found.facts:
         raise DataError(f"{run} has no window of steps yet, so that its speed is not known: {_why(found)}")
-    return Side(run, found, evidence)
+    return Side(run, found, evidence, shown or str(run))
 
 
 def _why(found: Diagnosis) -> str:

@@ -18,11 +18,11 @@ NO_REASON = "the figures do not say why"
 def page(found: Verification) -> str:
     """Lines for a person: whether it held, the two runs, the cure, the gain, why not, the terms of a step."""
     before, after = found.before, found.after
-    lines = [f"{after.run} after {before.run}: {outcome(found)}", ""]
-    width = max(len(str(before.run)), len(str(after.run)))
+    lines = [f"{after.shown} after {before.shown}: {outcome(found)}", ""]
+    width = max(len(before.shown), len(after.shown))
     for word, side in (("before", before), ("after", after)):
-        lines.append(f"  {word:<8} {side.run!s:<{width}}  {side.rate:8.4g} images/s  {headline(side.found)}")
-    parts = [("cure", _cure(found)), ("settings", settings(found)), ("gain", gain(found))]
+        lines.append(f"  {word:<8} {side.shown:<{width}}  {side.rate:8.4g} images/s  {headline(side.found)}")
+    parts = [("cure", _cure(found)), ("changed", settings(found)), ("gain", gain(found))]
     parts += [("why", text) for text in why(found)]
     parts += [("order", text) for text in _order(found)]
     parts += [("note", text) for text in notes(found)]
@@ -69,11 +69,11 @@ def _sentence(text: str) -> str:
 
 def foretold(found: Verification) -> str:
     """One line, of a cure that was followed to the letter."""
-    cure, brought = f"{found.before.run}: {' '.join(found.before.cure)}", f"it brought {found.measured:.2f} x"
+    cure, brought = f"{found.before.shown}: {' '.join(found.before.cure)}", f"it brought {found.measured:.2f} x"
     if found.predicted is None:
         return f"{cure} was proposed, no gain predicted; {brought}"
     said = f"{cure} would bring {found.predicted:.2f} x; {brought}"
-    return said if found.held else f"{said} (why: segtrain diagnose {found.before.run} --against {found.after.run})"
+    return said if found.held else f"{said} (why: segtrain diagnose {found.before.shown} --against {found.after.shown})"
 
 
 def gain(found: Verification) -> str:
@@ -140,7 +140,7 @@ def _order(found: Verification) -> list[str]:
     if not found.swapped:
         return []
     known = "it has the cure" if found.fit in (EXACT, MORE, PART) else "it began later"
-    return [f"{found.after.run} was named first, and is taken for the run after: {known}"]
+    return [f"{found.after.shown} was named first, and is taken for the run after: {known}"]
 
 
 def _next(after: Diagnosis) -> list[str]:

@@ -35,9 +35,9 @@ def _try(run: Path, found: Diagnosis) -> list[str]:
     settings = found.verdicts[0].settings if found.verdicts else ()
     if not settings or not (run / "config.yaml").is_file():
         return []
-    name = f"{run.resolve().name}-cured"
-    there = [run.resolve().with_name(name + number).exists() for number in ("", *map(str, range(2, 100)))]
-    again = run.parent / (name + ("" if not there[0] else str(there.index(False) + 1)))
+    run = run.resolve() if run.name in ("", "..") else run
+    names = (run.with_name(f"{run.name}-cured{number}") for number in ("", *range(2, 1000)))
+    again = next((name for name in names if not name.exists()), run.with_name("cured"))
     train = shlex.join(["segtrain", "train", str(run / "config.yaml"), *settings, f"out={again}"])
     return ["", f"try   {train}", f"      {shlex.join(['segtrain', 'diagnose', str(run), '--against', str(again)])}"]
 
