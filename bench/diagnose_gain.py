@@ -2,6 +2,7 @@
 
     python bench/diagnose_gain.py                  # some minutes; writes bench/results/DATE-diagnose-gain.md and .json
     python bench/diagnose_gain.py --only decode
+    python bench/diagnose_gain.py --draws 3 --seed 1   # each cause thrice, of another strength, with other workers, batches and threads
 
 Cured is by the settings of the verdict's own cure where it names some, by those that plants.py has in their place where it leaves a
 choice, else by taking the planted cause out. Measured is the ratio of images a second of the two runs, their first second left out.
@@ -16,7 +17,7 @@ import datetime
 import json
 import os
 import platform
-import re
+import random
 import shutil
 import statistics
 import subprocess
@@ -28,10 +29,11 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from plants import PLANTS, SHAPE, SLOW_NETWORK, Plant, code, command, pictures  # noqa: E402
+from plants import PLANTS, SHAPE, SLOW_NETWORK, Plant, code, command, draw, pictures  # noqa: E402
 
 from segtrain.cores import cores  # noqa: E402
 from segtrain.diagnose import Diagnosis, diagnose  # noqa: E402
+from segtrain.diagnose.words import page  # noqa: E402
 from segtrain.parallel.cluster import Cluster, free_port  # noqa: E402
 
 LEFT_OUT = ("shm", "slow-host")  # the first trains nothing, the second is slow-rank under another name
@@ -43,9 +45,14 @@ def run(name: str, plant: Plant, data: Path, settings: tuple[str, ...]) -> Diagn
     out = data / "run"
     shutil.rmtree(out, ignore_errors=True)
     words = command(data, out, plant, settings)
-    environment = {**os.environ, "PYTHONPATH": f"{HERE}:{HERE.parent}", "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        **plant.environment,
+        "PYTHONPATH": f"{HERE}:{HERE.parent}",
+        "OMP_NUM_THREADS": "1",
+    }
     if plant.cause == SLOW_NETWORK.cause:
-        inside = f"{SHAPE.format(rate='200mbit')} && exec {sys.executable} -m segtrain {' '.join([*words, 'parallel.procs=2'])}"
+        inside = f"{SHAPE.format(rate=plant.rate)} && exec {sys.executable} -m segtrain {' '.join([*words, 'parallel.procs=2'])}"
         commands = [(["unshare", "-rn", "bash", "-c", inside], environment)]
     else:
         port = free_port()
@@ -67,20 +74,19 @@ def run(name: str, plant: Plant, data: Path, settings: tuple[str, ...]) -> Diagn
     return diagnose(out)
 
 
-def settings_of(cure: str) -> tuple[str, ...]:
-    return tuple(re.findall(r"(?<!\S)[a-z]+\.[a-z_]+=[^\s,;]+", cure))
-
-
-def compare(name: str, plant: Plant, data: Path, rounds: int) -> dict:
+def compare(name: str, plant: Plant, data: Path, rounds: int, show: bool = False) -> dict:
     found = []
     for _ in range(rounds):
         slow = run(name, plant, data, ())
         first = slow.verdicts[0] if slow.verdicts else None
-        cure = () if plant.heal or first is None else plant.cure or settings_of(first.cure)
+        mine = first is not None and first.cause == plant.cause
+        cure = (plant.cure if mine else ()) or (first.settings if first and not plant.heal else ())
         # A run that is faster needs more steps to be as long.
         gain = min(8.0, first.gain if first else 1.0)
         longer = replace(plant, steps=max(plant.steps, round(plant.steps * gain)))
         cured = run("" if plant.heal else name, longer, data, cure)
+        if show:
+            print(page(Path("slow"), slow), page(Path("cured"), cured), sep="\n", file=sys.stderr, flush=True)
         found.append(
             {
                 "named": slow.bound,
@@ -95,6 +101,7 @@ def compare(name: str, plant: Plant, data: Path, rounds: int) -> dict:
     last = found[-1]
     return {
         "planted": name,
+        "with": _strength(plant),
         "cause": plant.cause,
         "named": [f["named"] for f in found],
         **middle,
@@ -103,11 +110,23 @@ def compare(name: str, plant: Plant, data: Path, rounds: int) -> dict:
     }
 
 
+def _strength(plant: Plant) -> str:
+    words = [w for w in plant.settings if not w.startswith("data.transforms")]
+    if plant.cause == SLOW_NETWORK.cause:
+        words.append(plant.rate)
+    else:
+        words += [f"x {plant.times:.2f}", f"device {1000 * plant.device_s * plant.device:.0f} ms"]
+    return " ".join(words)
+
+
 def line(row: dict) -> str:
     right = sum(named == row["cause"] for named in row["named"])
+    named = ", ".join(
+        [f"{row['cause']} ({right} of {len(row['named'])})", *(n for n in row["named"] if n != row["cause"])]
+    )
     off = row["predicted"] / row["measured"] - 1
     return (
-        f"| {row['planted']} | {row['cause']} ({right} of {len(row['named'])}) | {row['share']:.0%} | `{row['cure']}` | "
+        f"| {row['planted']} | {row['with']} | {named} | {row['share']:.0%} | `{row['cure']}` | "
         f"{row['predicted']:.2f} | {row['measured']:.2f} | {off:+.0%} | {row['after']} |"
     )
 
@@ -116,12 +135,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="names of plants, separated by commas; empty: all")
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--draws", type=int, default=0, help="of each plant, in place of the plant itself")
+    parser.add_argument("--seed", type=int, default=0, help="of the draws")
+    parser.add_argument("--show", action="store_true", help="print the diagnoses")
     parser.add_argument(
         "--out", type=Path, default=None, help="without ending; empty: bench/results/DATE-diagnose-gain"
     )
     args = parser.parse_args()
     date = datetime.date.today().isoformat()
-    out = args.out or HERE / "results" / f"{date}-diagnose-gain"
+    drawn = f"-draws-{args.seed}" if args.draws else ""
+    out = args.out or HERE / "results" / f"{date}-diagnose-gain{drawn}"
     plants = {name: plant for name, plant in {**PLANTS, "slow-network": SLOW_NETWORK}.items() if name not in LEFT_OUT}
     wanted = [name for name in args.only.split(",") if name] or list(plants)
     rows: list[dict] = []
@@ -129,29 +152,35 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder)
         pictures(data)
-        for name in wanted:
-            rows.append(compare(name, plants[name], data, args.rounds))
+        machine = f"{cores()} cores, {platform.machine()}, Python {platform.python_version()}; load before {load}"
+        for name, plant in _chosen(plants, wanted, args.draws, args.seed):
+            rows.append(compare(name, plant, data, args.rounds, args.show))
             print(line(rows[-1]), flush=True)
-            save(
-                out,
-                rows,
-                f"{cores()} cores, {platform.machine()}, Python {platform.python_version()}; load before {load}",
-                date,
-            )
+            save(out, rows, machine, date)
     return 0
+
+
+def _chosen(plants: dict[str, Plant], wanted: list[str], draws: int, seed: int) -> list[tuple[str, Plant]]:
+    if not draws:
+        return [(name, plants[name]) for name in wanted]
+    return [
+        (name, draw(name, plants[name], random.Random(f"{seed} {name} {k}"))) for k in range(draws) for name in wanted
+    ]
 
 
 def save(out: Path, rows: list[dict], machine: str, date: str) -> None:
     near = sum(abs(row["predicted"] / row["measured"] - 1) <= CLOSE for row in rows)
+    right = sum(named == row["cause"] for row in rows for named in row["named"])
     lines = [
         f"# What cures bring, predicted and measured, {date}",
         "",
         f"- machine: {machine}",
         f"- command: python bench/diagnose_gain.py {' '.join(sys.argv[1:])}".rstrip(),
-        f"- {near} of {len(rows)} predictions are within {CLOSE:.0%} of what was measured",
+        f"- {right} of {sum(len(row['named']) for row in rows)} times the planted cause is named first; "
+        f"{near} of {len(rows)} predictions are within {CLOSE:.0%} of what was measured",
         "",
-        "| planted | named first | share lost | cure | predicted gain | measured | off by | then bound by |",
-        "|---" * 8 + "|",
+        "| planted | how | named first | share lost | cure | predicted gain | measured | off by | then bound by |",
+        "|---" * 9 + "|",
         *map(line, rows),
     ]
     out.with_name(out.name + ".md").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -1,20 +1,24 @@
 """What makes a run slow on purpose? One cause at a time, planted into a process that then trains.
 
 tests/test_diagnose_planted.py looks whether each is found first; diagnose_gain.py compares what its cure was said to bring with what it
-brings. Each is many times larger than all the rest of a step, in which a "device" takes a fixed time: the loss sleeps.
+brings. Each is many times larger than all the rest of a step, in which a "device" takes a fixed time: the loss sleeps. ``draw`` makes
+others of the same causes: stronger or weaker, with more or fewer workers, samples, ranks and threads.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-DEVICE_S = 0.03
+DEVICE_S = float(os.environ.get("PLANT_DEVICE_S", 0.03))
+TIMES = float(os.environ.get("PLANT_TIMES", 1))  # how strong a plant is: a factor of all its delays
 BATCH = 4
+NET_S = 0.03  # of a step, beside its device
 
 
 def _around(place: Any, name: str, before: Callable[..., None]) -> None:
@@ -47,11 +51,11 @@ def _stored(path: Path) -> bool:
 
 
 def storage_latency() -> None:
-    _around(Path, "read_bytes", lambda path: time.sleep(0.05) if _stored(path) else None)
+    _around(Path, "read_bytes", lambda path: time.sleep(0.05 * TIMES) if _stored(path) else None)
 
 
 def storage_bandwidth() -> None:
-    """2 MB/s, shared by all readers alike."""
+    """2 MB/s (for TIMES 1), shared by all readers alike."""
     import threading
 
     lock, free = threading.Lock(), [0.0]  # when the bytes so far have all come
@@ -59,7 +63,7 @@ def storage_bandwidth() -> None:
     def wait(path: Path) -> None:
         for _ in range(0, path.stat().st_size if _stored(path) else 0, 4096):
             with lock:
-                free[0] = max(free[0], time.monotonic()) + 4096 / 2e6
+                free[0] = max(free[0], time.monotonic()) + 4096 / 2e6 * TIMES
                 until = free[0]
             time.sleep(max(0.0, until - time.monotonic()))
 
@@ -72,9 +76,13 @@ def decode() -> None:
     import segtrain.data.native
     import segtrain.data.pixels
 
-    _around(segtrain.data.native, "crop", lambda image, *_: None if isinstance(image, np.ndarray) else burn(0.05))
     _around(
-        segtrain.data.pixels, "image_of", lambda record: None if isinstance(record.image, np.ndarray) else burn(0.05)
+        segtrain.data.native, "crop", lambda image, *_: None if isinstance(image, np.ndarray) else burn(0.05 * TIMES)
+    )
+    _around(
+        segtrain.data.pixels,
+        "image_of",
+        lambda record: None if isinstance(record.image, np.ndarray) else burn(0.05 * TIMES),
     )
 
 
@@ -85,11 +93,11 @@ def _in_the_loop(work: Callable[[], None]) -> None:
 
 
 def main_thread() -> None:
-    _in_the_loop(lambda: burn(0.15))
+    _in_the_loop(lambda: burn(0.15 * TIMES))
 
 
 def sync_point() -> None:
-    _in_the_loop(lambda: time.sleep(0.15))
+    _in_the_loop(lambda: time.sleep(0.15 * TIMES))
 
 
 def slow_rank() -> None:
@@ -108,26 +116,26 @@ def slow_host() -> None:
 def logging() -> None:
     from segtrain.observe.journal import Journal
 
-    _around(Journal, "write", lambda self, event, **_: time.sleep(0.15) if event == "step" else None)
+    _around(Journal, "write", lambda self, event, **_: time.sleep(0.15 * TIMES) if event == "step" else None)
 
 
 def evaluation() -> None:
     import segtrain.train.session
 
-    _around(segtrain.train.session, "evaluate", lambda *_, **__: time.sleep(0.4))
+    _around(segtrain.train.session, "evaluate", lambda *_, **__: time.sleep(0.4 * TIMES))
 
 
 def checkpoint() -> None:
     from segtrain.train.checkpoint import Writer
 
-    _around(Writer, "save", lambda *_: time.sleep(0.3))
+    _around(Writer, "save", lambda *_: time.sleep(0.3 * TIMES))
 
 
 def small_batch() -> None:
     """A step that costs the same for one image as for many."""
     import torch
 
-    _around(torch.optim.AdamW, "step", lambda *_: time.sleep(0.15))
+    _around(torch.optim.AdamW, "step", lambda *_: time.sleep(0.15 * TIMES))
 
 
 def shm() -> None:
@@ -156,16 +164,26 @@ class Plant:
     device: bool = True  # of fixed time
     cure: tuple[str, ...] = ()
     heal: bool = False
+    times: float = 1.0  # how strong; by PLANT_TIMES in the process that trains
+    device_s: float = 0.03  # by PLANT_DEVICE_S
+    rate: str = "200mbit"  # of the network
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"PLANT_TIMES": repr(self.times), "PLANT_DEVICE_S": repr(self.device_s)}
 
 
 SLOW_TRANSFORM = """
+import os
 import time
+
+SECONDS = 0.05 * float(os.environ.get("PLANT_TIMES", 1))
 
 
 def slow(image, mask, rng):
     import hashlib
 
-    end = time.thread_time() + 0.05
+    end = time.thread_time() + SECONDS
     while time.thread_time() < end:
         hashlib.pbkdf2_hmac("sha256", b"work", b"salt", 4000)
     return image, mask
@@ -211,6 +229,48 @@ HEALTHY = {
 }
 SLOW_NETWORK = Plant("slow-network", settings=("train.batch_size=4",), ranks=2, steps=12)
 SHAPE = "ip link set lo up mtu 1500 && tc qdisc add dev lo root tbf rate {rate} burst 256kb latency 2s"
+
+
+def draw(name: str, plant: Plant, rng: random.Random) -> Plant:
+    """Another plant of that cause: what is drawn is how strong it is, who works on it, and what share of the time it costs."""
+    times = 2 ** rng.uniform(-1.5, 1.5)
+    lost, batch = rng.uniform(0.35, 0.8), rng.choice((2, 4, 8))
+    workers, every = rng.choice((1, 2, 3, 4)), rng.choice((1, 2, 4))
+    size = f"train.batch_size={batch}"
+    pause = {"logging": 0.15, "evaluation": 0.4, "checkpoint": 0.3}.get(name, 0.15) * times
+    settings: tuple[str, ...] = (size, "data.workers=2")
+    if name == "storage-latency":
+        pause, settings = 0.1 * times * batch / workers, (size, f"data.workers={workers}")
+    elif name == "storage-bandwidth":
+        pause, settings = 0.03 * times * batch, (size, f"data.workers={workers}")
+    elif name == "decode":
+        pause = 0.05 * times * batch / 2
+    elif name == "augmentation":
+        pause, settings = 0.05 * times * batch / 2, (*settings, "data.transforms=slow.py:slow")
+    elif name in ("too-few-workers", "samples in the loop"):
+        pause, settings = 0.05 * times * batch, (size, f"data.workers={int(name == 'too-few-workers')}")
+    elif name == "too-many-threads":
+        crop = rng.choice((64, 96, 128))
+        settings = (f"parallel.threads={rng.choice((4, 6, 8, 12))}", f"data.crop=[{crop},{crop}]", "data.workers=1")
+    elif name == "logging":
+        settings = (*settings, f"log.every={every}")
+    elif name == "evaluation":
+        settings = (*settings, f"eval.every={1 + every}st")
+    elif name == "checkpoint":
+        settings = (*settings, f"checkpoint.every={1 + every}st")
+    elif name == "small-batch":
+        settings = (f"train.batch_size={rng.choice((1, 2, 4))}", "data.workers=2")
+    elif name == "slow-network":
+        return replace(plant, rate=f"{rng.choice((100, 200, 300, 400))}mbit", settings=(f"train.batch_size={batch}",))
+    each = pause / {"logging": every, "evaluation": 1 + every, "checkpoint": 1 + every}.get(name, 1)
+    beside = name in ("storage-latency", "storage-bandwidth", "decode", "augmentation", "too-few-workers")
+    step = each if beside else each / lost
+    stronger = max(1.0, NET_S / (step * (1 - lost)))  # what is left of the step must hold the net's own work
+    times, step = times * stronger, step * stronger
+    device = max(0.0, step * (1 - lost) - NET_S)
+    return replace(
+        plant, settings=settings, times=times, device_s=device, steps=min(400, max(plant.steps, round(5 / step)))
+    )
 
 
 def pictures(root: Path, count: int = 16, size: tuple[int, int] = (240, 320)) -> None:

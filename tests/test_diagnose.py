@@ -60,13 +60,14 @@ def rank_records(
     windows: int = 4,
     gradient: int = 0,
     other_cpu: float = 0.0,
+    crowded: dict[str, float] | None = None,
 ) -> Records:
     """A rank whose windows are all alike. ``stages`` and ``sample_cpu``: seconds of one sample; ``cpu``: of the rest of a window."""
     phases, stages = {**CALM, **(phases or {})}, {**SAMPLE, **(stages or {})}
     made, own = STEPS * images, sum(stages.values()) if sample_cpu is None else sample_cpu
     begin = {
         "begin": 1, "ts": T0, "rank": rank, "host": host, "local_rank": rank, "world_size": world, "local_world_size": local or world,
-        "device": device, "cores": cores, "batch_size": images * world, "accumulate": 1, "bytes_gradient": gradient,
+        "device": device, "cores": cores, "batch_size": images * world, "accumulate": 1, "bytes_gradient": gradient, "crowded": crowded,
     }  # fmt: skip
     window = {
         "seconds": sum(phases.values()), "rank": rank, "host": host, "images": made, "phases": phases, "slowest_ms": 130.0,
@@ -233,6 +234,20 @@ def test_a_crowded_host_makes_no_worker_idle() -> None:
     assert (calm.cause, full.cause) == ("decode", "decode")
     assert "no core works" in calm.evidence
     assert "no core works" not in full.evidence
+
+
+def test_what_a_crowd_of_threads_costs_is_taken_from_its_measurement() -> None:
+    """A window: 0.4 s forward, 0.5 s backward, 0.1 s else."""
+    passes = {"threads": 2, "forward": 2.0, "backward": 5.0}
+    verdict = of(rank_records(threads=16, cores=2, crowded=passes)).verdicts[0]
+    assert (verdict.cause, verdict.cure) == ("too-many-threads", "parallel.threads=2")
+    assert verdict.gain == pytest.approx(1.0 / (0.4 / 2 + 0.5 / 5 + 0.1))
+    assert "a backward pass took 5 x" in verdict.evidence
+    unmeasured = of(rank_records(threads=16, cores=2)).verdicts[0]
+    assert (unmeasured.gain, unmeasured.confidence) == (1.0, "low")
+    assert (
+        of(rank_records(threads=16, cores=2, crowded={**passes, "forward": 1.05, "backward": 0.9})).bound == "healthy"
+    )
 
 
 def test_the_model_of_a_step() -> None:

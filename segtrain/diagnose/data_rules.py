@@ -12,7 +12,7 @@ STARVED = 0.10  # share of the time that may be waited for
 MOSTLY = 0.5
 IDLE = 0.75  # of a sample's time: no crowd on the cores explains that much
 SLACK = 0.6  # of the workers' time: below it they are not what the loop waits for
-ROOM = 0.75  # of a core
+WORTH = 1.2  # gain from which on more workers are the cure
 MOST_WAITING = 64  # workers of a rank that only wait
 STREAM = 20e6  # bytes a second that any storage gives to one reader
 
@@ -35,9 +35,9 @@ def data_verdicts(figures: Figures) -> list[Verdict]:
         return [_stage_that_waits(now, rank, wait, waiting)]
     if samples.cpu > 1.3 * samples.wall:
         return [_own_threads(rank, wait), _stage(figures, now, rank, wait)]
-    if samples.workers + rank.computed / rank.step + ROOM <= rank.cores:
-        return [_too_few(now, rank, wait), _stage(figures, now, rank, wait)]
-    return [_stage(figures, now, rank, wait)]
+    more = _too_few(now, rank, wait)
+    stage = _stage(figures, now, rank, wait)
+    return [more, stage] if samples.workers < int(rank.cores) and more.gain > WORTH else [stage]
 
 
 def _gain(rank: Rank, cured: Stages) -> float:

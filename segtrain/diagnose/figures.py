@@ -59,6 +59,7 @@ class Rank:
     fastest: float  # of the windows' means
     least_own: float  # of the windows' means of ``own``: what other programs disturbed least
     least: Mapping[str, float]  # shares of phases, of the window in which each was least
+    crowded: Mapping[str, Any] | None = None  # what its threads cost, where they have no core each (spans.py)
     samples: Samples | None = None
 
     @property
@@ -170,6 +171,7 @@ def _rank(records: Records, windows: Iterable[Mapping[str, Any]]) -> Rank | None
         fastest=min(sum(w["phases"].values()) / (w["last"] - w["first"] + 1) for w in windows),
         least_own=min(_own(w["phases"]) / (w["last"] - w["first"] + 1) for w in windows),
         least={p: min(w["phases"].get(p, 0.0) / sum(w["phases"].values()) for w in windows) for p in phases},
+        crowded=begin.get("crowded"),
         samples=_samples([w["workers"] for w in windows if isinstance(w.get("workers"), dict)], steps),
     )
 

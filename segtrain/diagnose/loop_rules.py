@@ -19,6 +19,7 @@ FIXED = 0.30  # share of a step that does not grow with its batch
 FEW = 4  # images of a rank's step: above it a batch is not small
 LAUNCHES = 0.6  # share of the time below which a GPU that waits for no data gets too little at once
 THREADS = 1.5  # threads for each core
+CROWD = 0.10  # share of a step that they may cost
 SWAP = 1e6  # bytes a second
 FULL = 0.97  # of the memory
 
@@ -148,22 +149,27 @@ def copies(figures: Figures) -> Verdict | None:
 
 
 def threads(figures: Figures) -> Verdict | None:
-    """More threads than cores compute: what they could do at best is their CPU time spread over the cores."""
+    """More threads than cores compute. What that costs was measured before the first step; it cannot be told from a step."""
     rank = max(figures.ranks, key=lambda rank: rank.threads)
-    wanted = rank.threads * rank.ranks_here
-    if figures.on_gpu or wanted < THREADS * rank.host_cores:
+    if figures.on_gpu or rank.threads * rank.ranks_here < THREADS * rank.host_cores:
         return None
-    enough = max(1, rank.host_cores // rank.ranks_here)
-    work = rank.own - rank.phases.get("wait", 0.0)
-    share = 1 - enough / rank.threads
+    measured, enough = rank.crowded, max(1, rank.host_cores // rank.ranks_here)
+    passes = {phase: rank.phases.get(phase, 0.0) for phase in ("forward", "backward")}
+    times = {phase: max(1.0, float(measured[phase])) if measured else rank.threads / enough for phase in passes}
+    lost = sum(took * (1 - 1 / times[phase]) for phase, took in passes.items())
+    if lost <= CROWD * rank.step:
+        return None
+    best = int(measured["threads"]) if measured else enough
+    told = " and ".join(f"a {phase} pass took {factor:.2g}" for phase, factor in times.items())
     return Verdict(
         "too-many-threads",
-        share * work / rank.step,
+        lost / rank.step,
         f"{rank.ranks_here} rank{'s' * (rank.ranks_here > 1)} with {rank.threads} compute threads each share {rank.host_cores} cores: at "
-        "the end of each operator all wait for the one that got no core",
-        f"parallel.threads={enough}",
-        max(1.0, rank.step / (rank.step - share * work)),
-        "medium",
+        "the end of each operator all wait for the one that got no core"
+        + (f"; before the first step {told} x as long as with {best}" if measured else ""),
+        f"parallel.threads={best}",
+        rank.step / (rank.step - lost) if measured else 1.0,
+        "high" if measured else "low",
     )
 
 

@@ -4,7 +4,8 @@ RUN/spans/rank-00000.jsonl, one file a rank. A process begins with a line of its
 
 ``begin`` (1: this form), ``ts`` (Unix time), ``rank``, ``host``, ``local_rank``, ``world_size``, ``local_world_size``, ``device``,
 ``cores`` (that this process may use), ``batch_size`` (of a step, all ranks), ``accumulate``, ``bytes_gradient`` (that this rank
-shares in each step)
+shares in each step), ``crowded`` (null, or where there are more compute threads than cores: ``threads`` that would be best, and how
+many times as long a pass takes now: ``forward``, ``backward``)
 
 Then a line a window, which ends with the first step after a second, or with the run. All numbers are of this rank and this window:
 
@@ -33,7 +34,7 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,7 @@ class Begin:
     batch_size: int
     accumulate: int
     bytes_gradient: int
+    crowded: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from segtrain.observe.clock import Clock
 from segtrain.observe.device_clock import DeviceClock
 from segtrain.observe.spans import Begin, Spans, Work, file_of
 from segtrain.parallel.strategy import Strategy
+from segtrain.train.crowd import crowding
 from segtrain.train.session import Session
 from segtrain.train.tracing import Tracer
 
@@ -38,6 +39,7 @@ def recording(session: Session, clock: Clock, loader: TrainLoader) -> Iterator[C
         yield lambda done: clock.forget()
         return
     cluster = strategy.cluster
+    images = [part.stop - part.start for part in loader.parts]
     begin = Begin(
         rank=strategy.rank,
         host=socket.gethostname(),
@@ -49,6 +51,7 @@ def recording(session: Session, clock: Clock, loader: TrainLoader) -> Iterator[C
         batch_size=config.train.batch_size,
         accumulate=config.train.accumulate,
         bytes_gradient=_bytes_gradient(session.parameters, strategy),
+        crowded=crowding(session, max(images)),
     )
     spans = Spans(
         file_of(config.run_dir, strategy.rank),
@@ -56,7 +59,7 @@ def recording(session: Session, clock: Clock, loader: TrainLoader) -> Iterator[C
         clock,
         lambda: _work(session, loader),
         first=session.state.step,
-        images=sum(part.stop - part.start for part in loader.parts),
+        images=sum(images),
         threads=torch.get_num_threads(),
     )
     starving = Starving(config.model_dump(mode="json"), session.screen.say)

@@ -1,0 +1,67 @@
+"""More compute threads than cores: what do they cost this network? Measured before the first step, for the diagnosis.
+
+No figure of a run tells it. A small network loses most of its time where threads wait for each other at the end of each operator, a
+large one loses little, with the same use of the cores.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from segtrain.cores import cores
+from segtrain.train.session import Session
+from segtrain.train.step import Precision, running_statistics_kept
+
+THREADS = 1.5  # for each core
+SECONDS = 0.4  # for each number of threads, but two passes at least
+
+
+def crowding(session: Session, images: int) -> dict[str, Any] | None:
+    """``threads``: the number with which the two passes take least; ``forward``, ``backward``: how many times as long each takes now.
+
+    None where threads have a core each, on a GPU, or where the network cannot be asked alone (sharded, compiled, with batch norm
+    that is shared by the ranks). Weights, gradients, running statistics and random numbers stay as they are.
+    """
+    config, strategy, now = session.config, session.strategy, torch.get_num_threads()
+    ranks = strategy.cluster.local_world_size
+    if strategy.device.type != "cpu" or now * ranks < THREADS * cores():
+        return None
+    if strategy.name == "fsdp" or config.train.compile or config.parallel.sync_bn:
+        return None
+    (height, width), _ = session.plan.size_at(session.state.step)
+    batch = torch.rand(images, 3, height, width, generator=torch.Generator().manual_seed(0))
+    if session.channels_last:
+        batch = batch.contiguous(memory_format=torch.channels_last)
+    random_numbers = torch.get_rng_state()
+    try:
+        took = {n: _passes(session.plain, batch, session.precision, n) for n in (now, max(1, cores() // ranks), 1)}
+    finally:
+        torch.set_num_threads(now)
+        torch.set_rng_state(random_numbers)
+    best = min(took, key=lambda n: sum(took[n]))
+    forward, backward = (round(slow / quick, 3) for slow, quick in zip(took[now], took[best]))
+    return {"threads": best, "forward": forward, "backward": backward}
+
+
+def _passes(network: nn.Module, batch: Tensor, precision: Precision, threads: int) -> tuple[float, float]:
+    """Median seconds of a forward and of a backward pass in training mode, after one that makes memory and kernels ready."""
+    torch.set_num_threads(threads)
+    weights = [p for p in network.parameters() if p.requires_grad]
+    took: list[tuple[float, float]] = []
+    network.train()
+    with running_statistics_kept(network):
+        while len(took) < 3 or sum(map(sum, took[1:])) < SECONDS:
+            begin = time.perf_counter()
+            with precision.autocast():
+                heads = network(batch, low=True)
+            total: Tensor = sum(head.float().square().mean() for head in heads)  # type: ignore[assignment]
+            middle = time.perf_counter()
+            torch.autograd.grad(total, weights, allow_unused=True)
+            took.append((middle - begin, time.perf_counter() - middle))
+    forward, backward = (statistics.median(column) for column in zip(*took[1:]))
+    return forward, backward
