@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from segtrain.config import Eval
@@ -23,6 +26,9 @@ from segtrain.metrics import Scores, confusion, confusions
 from segtrain.observe import image_table
 from segtrain.observe.image_table import Row
 from segtrain.observe.pictures import image_miou
+from segtrain.report.charts import image_scores
+from segtrain.report.gallery import gallery
+from segtrain.report.run import Run, load
 from segtrain.train.evaluate import evaluate
 from segtrain.train.image_scores import counts, packed, unpacked
 
@@ -251,6 +257,120 @@ def test_names_lose_the_folders_that_all_share() -> None:
     assert image_table.short_names(["d/x/1.png", "d/x/1.png"]) == ["1.png", "1.png"]
     assert image_table.short_names(["1.png", "d/2.png"]) == ["1.png", "d/2.png"]
     assert image_table.short_names([]) == []
+
+
+SMALL = (
+    "data.scenes=24", "data.scene_size=[48, 64]", "data.crop=[32, 48]", "data.workers=0", "train.duration=4st", "train.batch_size=4",
+    "eval.every=2st", "checkpoint.every=2st", "log.tensorboard=false", "log.profile_ms=0", "out=run",
+)  # fmt: skip
+
+
+def test_a_run_keeps_its_worst_images_and_eval_finds_them_again(zygote: Any, tmp_path: Path) -> None:
+    process = zygote.start("train", "parallel.procs=1", "log.pictures=3", *SMALL, cwd=tmp_path)
+    assert process.wait() == 0, process.output
+    run = tmp_path / "run"
+    rows = image_table.read(run / image_table.LAST)
+    assert len(rows) == len({row.image for row in rows}) == 6
+    assert [row.miou for row in rows] == sorted(row.miou or 0.0 for row in rows)
+    assert len(image_table.read(run / image_table.BEST)) == 6
+    assert {path.name for path in (run / "pictures").iterdir()} == {"val.png", "worst.png", "best.png"}
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file()}
+
+    process = zygote.start("eval", "run", "--which", "last", "--json", "--images", "found", cwd=tmp_path)
+    assert process.wait() == 0, process.output
+    worst = json.loads(process.output.splitlines()[-1])["worst_images"]
+    assert [one["image"] for one in worst] == [row.image for row in rows[:5]]
+    assert [round(one["miou"], 6) for one in worst] == [row.miou for row in rows[:5]]
+    assert (tmp_path / "found/images.csv").read_bytes() == (run / image_table.LAST).read_bytes()
+    assert {path.name for path in (tmp_path / "found").iterdir()} == {"images.csv", "worst.png", "best.png"}
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file()} == before
+
+    process = zygote.start("eval", "run", "--images", "run/config.yaml", cwd=tmp_path)
+    assert process.wait() == 2
+    assert "cannot make the folder run/config.yaml" in process.output
+    process = zygote.start("eval", "run", "log.pictures=0", "--images", "found", cwd=tmp_path)
+    assert process.wait() == 0, process.output
+    assert [path.name for path in (tmp_path / "found").iterdir()] == ["images.csv"]  # no pictures of another evaluation
+    assert "the worst images" in process.output
+
+
+def written(folder: Path, rows: list[Row] | None, names: tuple[str, ...] = (), noise: bool = False) -> Run:
+    """A run folder with a table of images and pictures."""
+    (folder / "pictures").mkdir(parents=True)
+    event = {"event": "eval", "ts": 1.0, "step": 7, "scores": {"miou": 0.5}}
+    (folder / "journal.jsonl").write_text(json.dumps(event) + "\n")
+    if rows is not None:
+        (folder / image_table.LAST).write_bytes(image_table.as_csv(rows))
+    for name in names:
+        size = (1400, 1800, 3) if noise else (40, 60, 3)
+        pixels = np.random.default_rng(len(name)).integers(0, 255 if noise else 9, size, dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / "pictures" / f"{name}.png")
+    return load(folder)
+
+
+def shown(run: Run) -> tuple[str, dict[str, Any]]:
+    drawn: dict[str, Any] = {}
+
+    def add(found: Any, key: str) -> str:
+        drawn[key] = found[1]
+        return str(found[0])
+
+    return gallery(run, add), drawn
+
+
+def test_the_page_names_the_worst_and_the_best(tmp_path: Path) -> None:
+    rows = [Row(f"/d/val/{k}<.png", k / 20, 0.9, 50, "car & van", 0.125) for k in range(11)] + [
+        Row("/d/v.png", None, None, 0)
+    ]
+    html, drawn = shown(written(tmp_path / "run", rows, ("val", "best", "other", "worst")))
+    worst, best = (html.index(f"The {what} images") for what in ("worst", "best"))
+    names = re.findall(r"<td>(\d+)&lt;\.png</td>", html)
+    assert names == ["0", "1", "2", "3", "10", "9", "8", "7"]
+    assert worst < best < html.index("Worst predictions") < html.index("Best predictions") < html.index(">Predictions<")
+    assert html.index(">Predictions<") < html.index("<b>other</b>")
+    assert "car &amp; van 12.5 %" in html
+    assert "11 images, the last evaluation (step 7), all in images-last.csv; 1 more are all void" in html
+    chart = drawn["imagescores"]
+    assert sum(chart["series"][0]["y"]) == 11
+    assert html.count("data:image/jpeg") == 4
+
+
+@pytest.mark.parametrize(
+    "values", [[0.0], [1.0], [0.0, 1.0], [0.7, 0.7], [0.701, 0.72, 0.99, 1.0], [k / 99 for k in range(100)]]
+)
+def test_every_image_is_in_one_bin(values: list[float]) -> None:
+    _, chart = image_scores(values, "")
+    for place, count in zip(chart["x"], chart["series"][0]["y"]):
+        low, high = place - chart["width"] / 2, place + chart["width"] / 2
+        assert count == sum(low <= 100 * value < high or 100 * value == high == 100 for value in values)
+    assert sum(chart["series"][0]["y"]) == len(values)
+    assert len(chart["x"]) <= 31
+
+
+def test_a_run_without_a_table_or_with_a_torn_one_shows_its_pictures(tmp_path: Path) -> None:
+    html, drawn = shown(written(tmp_path / "none", None, ("val",)))
+    assert not drawn
+    assert html.startswith('<figure class="picture">')
+    run = written(tmp_path / "torn", [Row("a.png", 0.5, 0.5, 1, "car", 0.5)])
+    (tmp_path / "torn" / image_table.LAST).write_text("image,miou\n")
+    assert shown(run) == ("", {})
+    only_void = written(tmp_path / "void", [Row("a.png", None, None, 0)])
+    assert shown(only_void) == ("", {})
+    html, _ = shown(written(tmp_path / "one", [Row("a.png", 0.5, 0.5, 1, "car", 0.5)]))
+    assert "The worst images" in html
+    assert "The best images" not in html
+
+
+def test_a_page_stays_light_and_no_sheet_takes_the_place_of_another(tmp_path: Path) -> None:
+    html, _ = shown(written(tmp_path / "run", None, ("val", "best", "worst"), noise=True))
+    sizes = [len(text) * 3 / 4 for text in re.findall(r"base64,([^\"]+)", html)]
+    assert sum(sizes) < 510_000
+    assert len(sizes) + html.count("is left out, it would make the page heavy") == 3
+    light = written(tmp_path / "light", None, ("best", "worst"))
+    heavy = np.random.default_rng(0).integers(0, 255, (430, 900, 3), dtype=np.uint8)
+    Image.fromarray(heavy).save(tmp_path / "light/pictures/val.png")
+    html, _ = shown(light)
+    assert html.count("data:image/jpeg") == 3  # more than a third, yet there is room
 
 
 if __name__ == "__main__":

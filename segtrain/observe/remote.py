@@ -29,11 +29,11 @@ from segtrain.observe.runs import list_runs
 MOST_LINES, MOST_SPANS, MOST_PROFILE, MOST_PICTURES, MOST_ARCHIVE = (mb << 20 for mb in (128, 128, 256, 16, 512))
 ARCHIVE = "/output/output.tar.gz"  # a job leaves its run in it at its end, with the checkpoints where it has no prefix for them
 _RECORDS = ("config.yaml", "labels.json", "best.json", FILE)
-_SPANS, _PICTURES = re.compile(r"spans/rank-\d+\.jsonl"), re.compile(r"pictures/[^/]+\.png")
+_SPANS, _PICTURES = re.compile(r"spans/rank-\d+\.jsonl"), re.compile(r"pictures/[^/]+\.png|images-(?:best|last)\.csv")
 _MARK = re.compile(r"(?:(.*)/)?(?:journal\.jsonl|best\.json|spans/rank-\d+\.jsonl)")
 _SMALL = re.compile(
     r"(?:\./)?(?:run/)?(config\.yaml|(?:labels|best)\.json|journal\.jsonl|spans/rank-\d+\.jsonl|pictures/[^/]+\.png|"
-    r"profile/system/incremental/(?:\d+/)?\d+\.algo-\d+\.json)"
+    r"images-(?:best|last)\.csv|profile/system/incremental/(?:\d+/)?\d+\.algo-\d+\.json)"
 )
 _MARGIN_S = 120  # of the profile before the first event, and after the newest one
 

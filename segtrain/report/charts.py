@@ -144,6 +144,26 @@ def spread(found: Sequence[Lap], names: Sequence[str]) -> Figure:
     }  # fmt: skip
 
 
+def image_scores(values: Sequence[float], note: str) -> Figure:
+    """How many images have which mIoU; ``values`` in [0, 1], at least one."""
+    shares = [100 * value for value in values]
+    low, high = min(shares), max(shares)
+    width = next((width for width in (1, 2) if (high - low) / width <= 30), 5)
+    bins = [min(int(share // width), 100 // width - 1) for share in shares]  # 100 % belongs to the last bin
+    counts = [bins.count(place) for place in range(min(bins), max(bins) + 1)]
+    names = ("worst", "10 %", "median", "90 %", "best")
+    found = quantiles(shares, 0.0, 0.1, 0.5, 0.9, 1.0)
+    numbers = table(names, [tuple(f"{value:.1f} %" for value in found)], left=())
+    alt = f"mIoU of single images: worst {found[0]:.1f} %, median {found[2]:.1f} %, best {found[4]:.1f} %"
+    html = figure("imagescores", "Distribution of the images' mIoU", alt, numbers, note)
+    return html, {
+        "type": "bars", "axis": "value", "unit": "%", "height": 180,
+        "x": [(min(bins) + place + 0.5) * width for place in range(len(counts))], "width": width,
+        "marks": [{"x": figures(found[1], 3), "label": "one in ten below"}, {"x": figures(found[2], 3), "label": "median"}],
+        "series": [{"label": "images", "colour": "forward", "y": counts}],
+    }  # fmt: skip
+
+
 def lines(
     key: str, title: str, series: Sequence[tuple[str, str, Sequence[Event], Any]], *, unit: str = "", height: int = 220,
     note: str = "", points: bool = False, log: bool = False,

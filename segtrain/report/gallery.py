@@ -1,51 +1,126 @@
-"""What did the model see, and where was it wrong? The pictures a run wrote, small enough for a page."""
+"""What did the model see, and where was it wrong? The worst and the best images, and the pictures a run wrote, small enough for a page."""
 
 from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from PIL import Image
 
-from segtrain.report.html import esc
+from segtrain.errors import DataError
+from segtrain.observe import image_table
+from segtrain.observe.image_table import Row
+from segtrain.report import charts
+from segtrain.report.html import esc, percent, table
 from segtrain.report.run import Run
 
-_WIDTH = 1360  # pixels: two a point of a laptop's column
-_QUALITY = 82
 _MOST_BYTES = 500_000  # of all pictures together
+# Width in pixels, quality of the JPEG: the first is two pixels a point of a laptop's column, the next ones for a sheet above its share.
+_FORMS = ((1360, 82), (1360, 68), (1080, 68), (820, 62))
+_LISTED = 4  # images by name, of the worst and of the best: as many as a run draws
+_SHEETS = {
+    "worst": (
+        "Worst predictions",
+        "the images of the validation split with the lowest mIoU of their own, the worst first",
+    ),
+    "best": ("Best predictions", "those with the highest, the best first"),
+    "val": ("Predictions", "images spread evenly over the validation split"),
+}
+_ALT = "image, truth, prediction and errors side by side, each with its own mIoU"
 
 
-def gallery(run: Run) -> str:
-    """The contact sheets under ``pictures/``; what cannot be read, or would make the page heavy, is named instead."""
-    found, left = [], _MOST_BYTES
-    for path in sorted((run.folder / "pictures").glob("*.png")):
+def gallery(run: Run, add: Callable[[charts.Figure | None, str], str]) -> str:
+    """The images by their scores, then the sheets under ``pictures/``; what cannot be read, or would be too heavy, is named instead."""
+    return _scores(run, add) + _sheets(run.folder / "pictures")
+
+
+def _scores(run: Run, add: Callable[[charts.Figure | None, str], str]) -> str:
+    """Of the last evaluation, for the pictures are its own; of the best one where the run has not come to its end."""
+    rows, when = _table(run)
+    scored = [row for row in rows if row.miou is not None]
+    if not scored:
+        return ""
+    void = len(rows) - len(scored)
+    note = f"{len(scored)} images, {when}" + (f"; {void} more are all void and have no score" if void else "")
+    worst = scored[: min(_LISTED, (len(scored) + 1) // 2)]
+    best = scored[::-1][: min(_LISTED, len(scored) // 2)]
+    chart = charts.image_scores([row.miou for row in scored if row.miou is not None], note)
+    return (
+        add(chart, "imagescores")
+        + f'<div class="side">{_names("The worst images", worst)}{_names("The best images", best)}</div>'
+    )
+
+
+def _table(run: Run) -> tuple[list[Row], str]:
+    """Empty where there is none, or a torn one."""
+    for file, event, which in (
+        (image_table.LAST, run.evals[-1] if run.evals else {}, "last"),
+        (image_table.BEST, run.best, "best"),
+    ):
+        if (run.folder / file).is_file():
+            try:
+                rows = image_table.read(run.folder / file)
+            except DataError:
+                continue
+            return rows, f"the {which} evaluation" + (f" (step {event['step']})" if event else "") + f", all in {file}"
+    return [], ""
+
+
+def _names(caption: str, rows: Sequence[Row]) -> str:
+    if not rows:
+        return ""
+    names = image_table.short_names([row.image for row in rows])
+    cells = [
+        (name, percent(row.miou), percent(row.accuracy), f"{row.worst_class} {percent(row.worst_iou)}")
+        for name, row in zip(names, rows)
+    ]
+    return table(("image", "mIoU", "pixel accuracy", "its worst class, IoU"), cells, left=(0, 3), caption=caption)
+
+
+def _sheets(folder: Path) -> str:
+    order = [*_SHEETS]
+    paths = sorted(folder.glob("*.png"), key=lambda p: (order.index(p.stem) if p.stem in order else len(order), p.name))
+    drawn = _fitted(paths)
+    return "".join(_figure(path, drawn[path]) for path in paths)
+
+
+def _figure(path: Path, drawn: tuple[bytes, tuple[int, int]] | str) -> str:
+    if isinstance(drawn, str):
+        return f"<p class=quiet>{esc(drawn)}</p>"
+    data, size = drawn
+    text = base64.b64encode(data).decode("ascii")
+    title, said = _SHEETS.get(path.stem, (path.stem, ""))
+    return (
+        f'<figure class="picture"><figcaption><b>{esc(title)}</b> <span>{esc(said)}</span></figcaption>'
+        f'<img src="data:image/jpeg;base64,{text}" width="{size[0]}" height="{size[1]}" alt="{esc(title)}: {_ALT}"></figure>'
+    )
+
+
+def _fitted(paths: Sequence[Path]) -> dict[Path, tuple[bytes, tuple[int, int]] | str]:
+    """Each picture as JPEG with its width and height, or what to say of it. What light ones leave of their share, heavy ones get."""
+    found: dict[Path, tuple[bytes, tuple[int, int]] | str] = {}
+    sheets: list[tuple[int, Path, Image.Image]] = []
+    for path in paths:
         try:
-            data, size = _small(path)
+            with Image.open(path) as sheet:
+                picture = sheet.convert("RGB")
+            sheets.append((len(_jpeg(picture, *_FORMS[0])[0]), path, picture))
         except (OSError, ValueError) as error:
-            found.append(f"<p class=quiet>{esc(path.name)} cannot be read: {esc(error)}</p>")
-            continue
-        if len(data) > left:
-            found.append(
-                f"<p class=quiet>{esc(path.name)} is left out, it would make the page heavy: see {esc(path)}</p>"
-            )
-            continue
-        left -= len(data)
-        text = base64.b64encode(data).decode("ascii")
-        alt = "Validation images: image, truth, prediction and errors side by side, each with its own mIoU"
-        found.append(
-            f'<figure class="picture"><img src="data:image/jpeg;base64,{text}" width="{size[0]}" height="{size[1]}" '
-            f'alt="{alt}"><figcaption>pictures/{esc(path.name)}: images spread evenly over the validation split'
-            "</figcaption></figure>"
-        )
-    return "".join(found)
+            found[path] = f"{path.name} cannot be read: {error}"
+    left = _MOST_BYTES
+    for place, (_, path, picture) in enumerate(sorted(sheets, key=lambda item: item[0])):
+        share = left // (len(sheets) - place)
+        small = next((form for size in _FORMS if len((form := _jpeg(picture, *size))[0]) <= share), None)
+        left -= len(small[0]) if small else 0
+        found[path] = small or f"{path.name} is left out, it would make the page heavy: see {path}"
+    return found
 
 
-def _small(path: Path) -> tuple[bytes, tuple[int, int]]:
-    with Image.open(path) as sheet:
-        picture = sheet.convert("RGB")
-    if picture.width > _WIDTH:
-        picture = picture.resize((_WIDTH, round(picture.height * _WIDTH / picture.width)), Image.Resampling.LANCZOS)
+def _jpeg(picture: Image.Image, width: int, quality: int) -> tuple[bytes, tuple[int, int]]:
+    if picture.width > width:
+        picture = picture.resize((width, round(picture.height * width / picture.width)), Image.Resampling.LANCZOS)
     out = io.BytesIO()
-    picture.save(out, "JPEG", quality=_QUALITY, optimize=True, progressive=True)
+    picture.save(out, "JPEG", quality=quality, optimize=True, progressive=True)
     return out.getvalue(), picture.size

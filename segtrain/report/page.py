@@ -104,7 +104,7 @@ def render(run: Run, say: Callable[[str], None] = say_on_stderr, shown: str = ""
         ("speed", "Time of a step", when_it_worked + sample),
         ("learning", "Learning", _learning(run, add)),
         ("classes", "Classes", classes.section(run)),
-        ("pictures", "Pictures", gallery(run)),
+        ("pictures", "Pictures", gallery(run, add)),
         ("facts", "Facts", facts.config_table(run) + facts.pairs("Environment", facts.environment(run))
          + facts.pairs("Data and protocol", facts.data(run)) + facts.happenings(run)),
     ]  # fmt: skip

@@ -109,8 +109,8 @@ def evaluate(
                 image, mask = (torch.tensor(array)[None] for array in dataset.read(index))
                 shown[index] = _picture(dataset, index, image, *predict(image, mask))
     facts = protocol(dataset, settings, sizes, scales, precision)
-    samples = [tuple(shown[index] for index in some) for some in (wanted, worst, best)]
-    return Evaluation(Scores.from_confusion(table), table, facts, images, *samples, seconds)
+    spread, worst_shown, best_shown = (tuple(shown[index] for index in some) for some in (wanted, worst, best))
+    return Evaluation(Scores.from_confusion(table), table, facts, images, spread, worst_shown, best_shown, seconds)
 
 
 def _loop(predict: Predict, batches: DeviceFeed, tally: _Tally, dataset: Any, wanted: list[int]) -> dict[int, Any]:

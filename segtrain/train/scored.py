@@ -60,8 +60,8 @@ def write_sheets(folder: Path, result: Evaluation, labels: LabelSpace, title: st
     sheets = {}
     for name, samples, head in (
         ("val", result.pictures, title),
-        ("worst", result.worst, f"the worst images: {title}"),
-        ("best", result.best, f"the best images: {title}"),
+        ("worst", result.worst, f"the worst images: {title} over all"),
+        ("best", result.best, f"the best images: {title} over all"),
     ):
         if samples:
             sheets[name] = pictures.contact_sheet(
