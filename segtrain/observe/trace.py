@@ -12,7 +12,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from segtrain.observe.system import read_json, write_json
 FOLDER, CONTROL = "traces", "control.json"
 MOST_STEPS = 100
 AHEAD_S = 3.0  # a request names a step so far ahead that all ranks have read it by then
-MARK = "segtrain"  # the span by which both parts of a trace find their common time
+MARK = "segtrain"  # the spans by which both parts of a trace find their common time
 OURS = 10**8  # process number in the trace: no system counts so far
 
 
@@ -88,12 +88,16 @@ def events(
     ]
 
 
-def mark_of(trace: dict[str, Any]) -> float:
-    """When the mark was set, in microseconds of the trace. Raises SegtrainError where it is missing."""
-    for event in trace.get("traceEvents", []):
-        if event.get("name") == MARK and event.get("ph") == "X":
-            return float(event["ts"])
-    raise SegtrainError(f"torch.profiler's trace has no span {MARK!r}: this version of torch writes another form")
+def offset_us(trace: dict[str, Any], before: Sequence[float]) -> float:
+    """What a trace's microseconds have more than a clock that read ``before`` (seconds) just before each mark was set.
+
+    A mark may come late, when its thread had to wait, and never early: the least difference is the truest. Raises SegtrainError
+    where marks are missing.
+    """
+    marks = sorted(e["ts"] for e in trace.get("traceEvents", []) if e.get("name") == MARK and e.get("ph") == "X")
+    if len(marks) != len(before):
+        raise SegtrainError(f"torch.profiler's trace has no span {MARK!r}: this version of torch writes another form")
+    return min(float(mark) - 1e6 * moment for mark, moment in zip(marks, before))
 
 
 def write_trace(path: Path, trace: dict[str, Any]) -> None:
@@ -137,7 +141,7 @@ def trace(run: Path, steps: int) -> tuple[str, bool]:
             f"{world - len(written)} of {world} ranks have not answered: has the run ended, do all see this folder?"
         )
     else:
-        lines.append(f"open one in https://ui.perfetto.dev, or all: tensorboard --logdir {run / FOLDER}")
+        lines.append(f"open one in https://ui.perfetto.dev, or all: tensorboard --logdir {run}")
     return "\n".join(lines), len(written) == world
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import time
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch.profiler import ProfilerAction, ProfilerActivity, profile, record_function
+from torch.profiler import ProfilerActivity, profile, record_function
 
 from segtrain.data.stages import Tally
 from segtrain.errors import SegtrainError
@@ -20,6 +21,7 @@ from segtrain.observe.journal import say_on_stderr
 
 LOOK_S = 0.5  # between two looks at the request
 SPANS = 200  # of a step, at most
+MARKS = 5  # at the begin of a trace, to find the common time
 
 
 class Tracer:
@@ -39,7 +41,7 @@ class Tracer:
         """``done``: steps so far."""
         if self._open is not None:
             if done < self._open.last:
-                self._open.profiler.step()
+                self._open.mark(done + 1)
                 return
             self._write(self._open)
             self._open = None
@@ -73,15 +75,15 @@ class Tracer:
     def _write(self, open_: _Open) -> None:
         path = trace.file_of(self._run, self._rank, open_.first)
         samples, self._tally.trace = self._tally.trace or (), None
-        spans = [span for span in self._clock.recent if span[2] > open_.begin]
+        spans = [span for span in self._clock.recent if span[2] > open_.marks[0]]
         self._clock.keep(RECENT)
         try:
-            open_.profiler.stop()
+            open_.stop()
             path.parent.mkdir(exist_ok=True)
             alone = path.with_suffix(".pt.trace.json")
             open_.profiler.export_chrome_trace(str(alone))
             whole = json.loads(alone.read_text(encoding="utf-8"))
-            offset = trace.mark_of(whole) - open_.begin * 1e6
+            offset = trace.offset_us(whole, open_.marks)
             made = [
                 (
                     one.number,
@@ -97,15 +99,26 @@ class Tracer:
 
 
 class _Open:
-    """A trace that is being made, of the steps ``first`` to ``last``; ``begin``: seconds of time.perf_counter."""
+    """A trace that is being made, of the steps ``first`` to ``last``; ``marks``: when it began, in seconds of time.perf_counter."""
 
     def __init__(self, first: int, last: int) -> None:
         self.first, self.last = first, last
         activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available()
-        # With a schedule, if of one thing alone, the profiler marks the steps, which TensorBoard's plugin wants.
-        self.profiler = profile(activities=activities, schedule=lambda _: ProfilerAction.RECORD)
-        self.profiler.step_num = first
+        self.profiler = profile(activities=activities)
         self.profiler.start()
-        self.begin = time.perf_counter()
-        with record_function(trace.MARK):
-            pass
+        self.marks = []
+        for _ in range(MARKS):
+            self.marks.append(time.perf_counter())
+            with record_function(trace.MARK):
+                pass
+        self._step = contextlib.ExitStack()
+        self.mark(first)
+
+    def mark(self, step: int) -> None:
+        """This step begins, under the name that TensorBoard's plugin knows. The profiler's own marks of torch 2.0 count wrongly."""
+        self._step.close()
+        self._step.enter_context(record_function(f"ProfilerStep#{step}"))
+
+    def stop(self) -> None:
+        self._step.close()
+        self.profiler.stop()
