@@ -126,7 +126,10 @@ def test_a_jobs_run_is_told_of_as_on_a_disk_and_no_checkpoint_is_fetched(
     (copy,) = (tmp_path / "segtrain-cache/remote").iterdir()
     files = [path for path in copy.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 2_000_000
-    assert len([path for path in files if "algo-1" in path.name]) in (1, 2)  # minutes: not those of an hour before
+    began = json.loads((job / "street/journal.jsonl").read_text().splitlines()[0])["ts"]
+    minutes = [int(path.name.split(".")[0]) for path in files if "algo-1" in path.name]
+    assert minutes
+    assert min(minutes) > began - 1800  # not those of an hour before
 
     page = segtrain("report", f"sagemaker:{JOB}")
     assert (page.returncode, page.stdout) == (0, f"{JOB}-report.html\n"), page.stderr
@@ -151,6 +154,23 @@ def test_one_prefix_over_both_parts_is_enough(job: Path, segtrain: Callable[...,
     assert alone.stdout == segtrain("diagnose", job / "street", "--json").stdout, alone.stderr
 
 
+def test_of_two_profiles_the_runs_own_is_taken(s3: Any, trained: Path, tmp_path: Path) -> None:
+    both = tmp_path / "both"
+    shutil.copytree(trained, both / "run")
+    write_profile(both / "run/profile", trained, hosts=2)
+    write_profile(both / "profiler-output", trained)
+    put(s3, both, "job")
+    copy = local("s3://here/job", lambda text: None).folder
+    own = {name.name for name in (both / "run/profile").rglob("*.json")}
+    kept = [path.name for path in (copy / "profile").rglob("*.json")]
+    assert len(kept) == len(set(kept)) > 0
+    assert set(kept) <= own
+    assert {series.node for series in read_profile(copy)} == {"algo-1", "algo-2"}
+    for path in (both / "run/profile").rglob("*.json"):
+        s3.delete_object(Bucket="here", Key=f"job/{path.relative_to(both).as_posix()}")
+    assert {series.node for series in read_profile(local("s3://here/job", lambda text: None).folder)} == {"algo-1"}
+
+
 def test_only_what_changed_is_fetched_again_and_what_went_goes(s3: Any, job: Path) -> None:
     said: list[str] = []
     place = "s3://here/checkpoints/street"
@@ -159,6 +179,7 @@ def test_only_what_changed_is_fetched_again_and_what_went_goes(s3: Any, job: Pat
     assert kept == (job / "street/journal.jsonl").read_bytes()
     modified = s3.head_object(Bucket="here", Key="checkpoints/street/journal.jsonl")["LastModified"].timestamp()
     assert (copy / "journal.jsonl").stat().st_mtime == modified  # whether it lives is seen by that
+    assert (copy / "images-last.csv").read_bytes() == (job / "street/images-last.csv").read_bytes()
 
     s3.put_object(Bucket="here", Key="checkpoints/street/best.json", Body=b'{"step": 7}')
     s3.put_object(Bucket="here", Key="checkpoints/street/journal.jsonl", Body=kept[:-1] + b" ")  # of the same size
@@ -207,7 +228,7 @@ def test_a_run_that_lies_in_the_jobs_archive(
     for _ in range(2):
         copy = local(f"s3://here/segtrain/{JOB}", lambda text: None).folder
         names = {path.relative_to(copy / "unpacked").as_posix() for path in (copy / "unpacked").rglob("*.*")}
-        assert {"journal.jsonl", "config.yaml", "best.json", "spans/rank-00000.jsonl"} <= names
+        assert {"journal.jsonl", "config.yaml", "best.json", "images-last.csv", "spans/rank-00000.jsonl"} <= names
         assert not [name for name in names if name.endswith(".pt") or "evil" in name]
         assert {series.node for series in read_profile(copy)} == {"algo-1"}
 
