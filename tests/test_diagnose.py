@@ -367,8 +367,8 @@ def test_single_reads_are_summed_by_size(tmp_path: Path) -> None:
 
 
 def test_a_run_that_starves_is_told_once_for_each_cause() -> None:
-    said: list[str] = []
-    starving = Starving({}, said.append)
+    said: list[tuple[str, str]] = []
+    starving = Starving({}, lambda *told: said.append(told))
     fed, slow = rank_records(windows=12), starved(stages={"decode": 0.12}, cores=2, windows=12)
     few = starved(stages={"decode": 0.06}, workers=1, windows=12)
     for records, lines in (
@@ -386,9 +386,10 @@ def test_a_run_that_starves_is_told_once_for_each_cause() -> None:
     ):
         starving.look(records)
         assert len(said) == lines
-    assert "decode" in said[0]
-    assert "data.workers=" in said[1]
-    short = Starving({}, said.append)
+    assert [cause for cause, _ in said] == ["decode", "too-few-workers"]
+    assert "decode" in said[0][1]
+    assert "data.workers=" in said[1][1]
+    short = Starving({}, lambda *told: said.append(told))
     for _ in range(5):
         short.look(starved(windows=4))  # a few seconds tell nothing yet
     assert len(said) == 2

@@ -16,6 +16,7 @@ from plants import HEALTHY, PLANTS, SHAPE, SLOW_NETWORK, Plant, code, command, p
 
 from segtrain.diagnose import diagnose
 from segtrain.diagnose.words import page
+from segtrain.observe.journal import read_journal
 from segtrain.observe.profile_format import Value, Writer
 from segtrain.observe.spans import read_spans
 
@@ -70,6 +71,24 @@ def test_a_host_that_swaps(zygote: Zygote, data: Path, tmp_path: Path) -> None:
     writer.close()
     found = diagnose(run)
     assert [verdict.cause for verdict in found.verdicts[:2]] == ["memory", "storage-latency"], page(run, found)
+
+
+def test_a_run_that_starves_says_so_while_it_goes_on(zygote: Zygote, data: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    settings = ("train.duration=36st", "log.every=1")
+    what = code("storage-latency", command(data, run, PLANTS["storage-latency"], settings), device=True)
+    shorter = "import segtrain.observe.spans\nsegtrain.observe.spans.WINDOW_S = 0.2\n"  # than a second
+    process = zygote.start(code=shorter + what, cwd=data, PYTHONPATH=BENCH)
+    assert process.wait() == 0, process.output
+    events = read_journal(run / "journal.jsonl")
+    (slow,) = [event for event in events if event["event"] == "slow"]
+    assert slow["cause"] == "storage-latency"
+    assert slow["step"] < 36
+    before, said, after = process.output.partition(f"slow      {slow['text']}\n")
+    assert said, process.output
+    assert "\nslow " not in before + after
+    assert "36/36" in after  # the last step comes later
+    assert "\nspeed     bound by the time that storage takes to answer" in after
 
 
 def test_a_shaped_network(data: Path, tmp_path: Path) -> None:

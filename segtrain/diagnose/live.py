@@ -19,10 +19,10 @@ SURE = 2  # looks in a row that must agree
 
 
 class Starving:
-    """Told of each window that ends; says what the last ones starve for, once, and again when that changes."""
+    """Told of each window that ends; tells the cause that the last ones starve for, and its line, once, and again when that changes."""
 
-    def __init__(self, config: Mapping[str, Any], say: Callable[[str], None]) -> None:
-        self._config, self._say = config, say
+    def __init__(self, config: Mapping[str, Any], tell: Callable[[str, str], None]) -> None:
+        self._config, self._tell = config, tell
         self._said = self._seen = ""
         self._times = 0
 
@@ -38,7 +38,7 @@ class Starving:
         self._seen = cause
         if cause and cause != self._said and self._times >= SURE:
             self._said = cause
-            self._say(f"slow      {line(found)}")
+            self._tell(cause, line(found))
 
 
 def closing_line(run: Path) -> str | None:

@@ -17,6 +17,8 @@ The other fields, by event:
 ``checkpoint``  ``step``, ``file``, ``reason``, ``seconds`` that the loop stood still for it
 ``hang``        no progress for ``log.hang_s``: ``text`` as on the console, ``ranks`` [{"rank": ..., "step": ..., "phase": ..., "line": ...}, ...] that
                 answered (fields of ``Notice`` in hang.py)
+``slow``        the last seconds starved for data, said once a cause: ``step``, ``cause`` (as `segtrain diagnose` names it), ``text`` as on the
+                console
 ``signal``      ``signal`` ("SIGTERM"), ``step`` at which all ranks stop
 ``run_end``     ``status`` (``done``; ``stopped``: by a signal, resumable; ``failed``, with ``error``), ``step``, ``seconds`` (wall),
                 ``cpu_s``, ``workers`` that made the samples of rank 0 at the end

@@ -62,7 +62,7 @@ def recording(session: Session, clock: Clock, loader: TrainLoader) -> Iterator[C
         images=sum(images),
         threads=torch.get_num_threads(),
     )
-    starving = Starving(config.model_dump(mode="json"), session.screen.say)
+    starving = Starving(config.model_dump(mode="json"), lambda cause, text: _slow(session, cause, text))
     tracer = Tracer(config.run_dir, strategy.rank, clock, session.crew.tally)
 
     def step(done: int) -> None:
@@ -78,6 +78,11 @@ def recording(session: Session, clock: Clock, loader: TrainLoader) -> Iterator[C
         raise
     tracer.close()
     spans.close()
+
+
+def _slow(session: Session, cause: str, text: str) -> None:
+    session.screen.say(f"slow      {text}")
+    session.journal.write("slow", step=session.state.step, cause=cause, text=text)
 
 
 def _work(session: Session, loader: TrainLoader) -> Work:
