@@ -47,6 +47,7 @@ FOLDER = "spans"  # of a run folder
 WINDOW_S = 1.0
 RECENT = 16  # windows that stay at hand
 FORM = 1
+NUMBERS = ("ts", "seconds", "first", "last")  # that a window must have to be one
 NO_STEP = ("log", "eval", "checkpoint")  # phases that are no part of a step
 
 
@@ -249,7 +250,7 @@ def _records(lines: Iterable[bytes]) -> Records:
         rank = item["rank"]
         if "begin" in item:
             begins.append(item)
-        elif isinstance(item.get("first"), int) and isinstance(item.get("phases"), dict):
+        elif isinstance(item.get("phases"), dict) and all(isinstance(item.get(key), (int, float)) for key in NUMBERS):
             while windows and windows[-1]["last"] >= item["first"]:
                 windows.pop()
             windows.append(item)

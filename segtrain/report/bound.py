@@ -112,10 +112,11 @@ def _card(number: int, verdict: Verdict, places: Mapping[str, str]) -> str:
         rows.append(("See", links + (f": {SLOW_ROW}" if verdict.cause in ("slow-rank", "slow-host") else "")))
     listed = "".join(f"<div><dt>{what}</dt><dd>{content}</dd></div>" for what, content in rows)
     share = min(1.0, max(0.0, verdict.share))
+    how = "of the time is lost to it" if share < 1 else "of the run is held up by it"
     return (
         f'<li class="card {"first" if number == 0 else ""}"><h3>{esc(said)} <code>{esc(verdict.cause)}</code></h3>'
         f'<p class="lost"><span class="meter" aria-hidden="true"><i style="width:{100 * share:.1f}%"></i></span>'
-        f"<b>{percent(share, 0)}</b> of the time is lost to it</p><dl>{listed}</dl></li>"
+        f"<b>{percent(share, 0)}</b> {how}</p><dl>{listed}</dl></li>"
     )
 
 
