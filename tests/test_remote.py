@@ -160,7 +160,9 @@ def test_of_two_profiles_the_runs_own_is_taken(s3: Any, trained: Path, tmp_path:
     write_profile(both / "run/profile", trained, hosts=2)
     write_profile(both / "profiler-output", trained)
     put(s3, both, "job")
-    copy = local("s3://here/job", lambda text: None).folder
+    place = local("s3://here/job", lambda text: None)
+    assert (place.shown, place.stem) == ("s3://here/job", "run")
+    copy = place.folder
     own = {name.name for name in (both / "run/profile").rglob("*.json")}
     kept = [path.name for path in (copy / "profile").rglob("*.json")]
     assert len(kept) == len(set(kept)) > 0

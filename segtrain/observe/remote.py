@@ -82,7 +82,7 @@ def local(place: str, say: Say = say_on_stderr) -> Place:
     wanted |= _profile(objects, homes, copy.folder, say)
     _fetch(account, place, copy, wanted, objects, say)
     copy.keep_only({*wanted, *([] if homes else [UNPACKED])})
-    return Place(copy.folder, place, _stem(place))
+    return Place(copy.folder, place, _stem(homes[0] if homes and place.startswith("s3:") else place))
 
 
 def rows(place: str, say: Say = say_on_stderr) -> list[dict[str, Any]]:
