@@ -257,6 +257,9 @@ def test_what_is_saved_is_taken_from_the_phases_that_the_cure_shortens() -> None
         terms = phases(facts, facts, Verdict(cause, 0.5, "", cure, gain, "high"))
         assert {term.name: term.predicted for term in terms} == pytest.approx(expected)
     assert all(
+        t.predicted is None for t in phases(facts, {**facts, "ranks": 2}, Verdict("decode", 0.5, "", "", 2.0, "high"))
+    )
+    assert all(
         t.predicted is None
         for t in phases(facts, {**facts, "images_per_s": 160.0}, Verdict("decode", 0.5, "", "", 2.0, "high"))
     )
@@ -272,6 +275,8 @@ def test_an_earlier_run_beside_has_foretold_it(tmp_path: Path) -> None:
     assert "why" not in line
     assert str(closing_line(after)).endswith(f"\nforetold  {line}")
     assert foretold(before) is None  # an earlier one foretells
+    old = make(tmp_path / "old", rank_records(workers=10, **LATENCY), data(workers=10), later=-100)
+    assert foretold(old) is None
     assert foretold(cured(tmp_path, data(workers=10, prefetch=9), "more")) is None
     (before / "journal.jsonl").write_text('{"event": "run_end", "status": "failed"}\n')
     assert foretold(after) is None
@@ -281,6 +286,11 @@ def test_nothing_beside_a_run_makes_it_fail(tmp_path: Path, monkeypatch: pytest.
     before, after = slow(tmp_path), cured(tmp_path)
     for content in ("[1, 2", "7", "data: 8\nlog: [1]", "data: {workers: 2, unknown: {a: b}}"):
         (before / "config.yaml").write_text(content)
+        assert foretold(after) is None
+    (before / "config.yaml").write_text("data: {workers: 2}")
+    assert foretold(after) is not None
+    for content in ("[]", "{}", ""):
+        (before / "journal.jsonl").write_text(content)
         assert foretold(after) is None
     monkeypatch.chdir(after)
     slow(tmp_path, "again")

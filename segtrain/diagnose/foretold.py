@@ -83,11 +83,13 @@ def _settings(folder: Path) -> Mapping[str, Any]:
 
 def _done(folder: Path) -> bool:
     """Whether the last event of its journal is its end."""
-    with (folder / journal.FILE).open("rb") as file:
-        file.seek(max(0, file.seek(0, 2) - TAIL))
-        last = file.read().rstrip().rsplit(b"\n", 1)[-1]
-    event = json.loads(last)
-    return bool(event["event"] == "run_end" and event["status"] == "done")
+    try:
+        with (folder / journal.FILE).open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - TAIL))
+            event = json.loads(file.read().rstrip().rsplit(b"\n", 1)[-1])
+        return bool(event["event"] == "run_end" and event["status"] == "done")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def _silent(text: str) -> None:
