@@ -30,6 +30,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from plants import PLANTS, SHAPE, SLOW_NETWORK, Plant, code, command, draw, pictures  # noqa: E402
+from real_plants import REAL, large_pictures  # noqa: E402
 
 from segtrain.cores import cores  # noqa: E402
 from segtrain.diagnose import Diagnosis, diagnose  # noqa: E402
@@ -133,8 +134,9 @@ def line(row: dict) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="names of plants, separated by commas; empty: all")
+    parser.add_argument("--only", default="", help="names of plants, separated by semicolons; empty: all")
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--real", action="store_true", help="those of real_plants.py")
     parser.add_argument("--draws", type=int, default=0, help="of each plant, in place of the plant itself")
     parser.add_argument("--seed", type=int, default=0, help="of the draws")
     parser.add_argument("--show", action="store_true", help="print the diagnoses")
@@ -143,15 +145,16 @@ def main() -> int:
     )
     args = parser.parse_args()
     date = datetime.date.today().isoformat()
-    drawn = f"-draws-{args.seed}" if args.draws else ""
+    drawn = "-real" if args.real else f"-draws-{args.seed}" if args.draws else ""
     out = args.out or HERE / "results" / f"{date}-diagnose-gain{drawn}"
-    plants = {name: plant for name, plant in {**PLANTS, "slow-network": SLOW_NETWORK}.items() if name not in LEFT_OUT}
-    wanted = [name for name in args.only.split(",") if name] or list(plants)
+    known = REAL if args.real else {**PLANTS, "slow-network": SLOW_NETWORK}
+    plants = {name: plant for name, plant in known.items() if name not in LEFT_OUT}
+    wanted = [name for name in args.only.split(";") if name] or list(plants)
     rows: list[dict] = []
     load = "{:.1f} {:.1f} {:.1f}".format(*os.getloadavg())
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder)
-        pictures(data)
+        (large_pictures if args.real else pictures)(data)
         machine = f"{cores()} cores, {platform.machine()}, Python {platform.python_version()}; load before {load}"
         for name, plant in _chosen(plants, wanted, args.draws, args.seed):
             rows.append(compare(name, plant, data, args.rounds, args.show))

@@ -310,7 +310,9 @@ def prepare(name: str, device: bool) -> None:
     if device:
         fixed_time_device()
     if name:
-        PLANTS[name].plant()
+        from real_plants import REAL
+
+        {**PLANTS, **REAL}[name].plant()
 
 
 def code(name: str, words: list[str], device: bool) -> str:

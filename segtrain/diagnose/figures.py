@@ -14,6 +14,7 @@ AT_THE_END = ("eval", "checkpoint")  # what every run does once it is done, howe
 TOGETHER = ("sync", "gradient_sync")  # where a rank waits for others
 BESIDE = ("log", "eval", "checkpoint")  # no part of a step
 CROWDED = 0.9  # of all cores
+ENOUGH = 3  # windows, to leave one out
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,10 @@ class Rank:
 
     @property
     def computed(self) -> float:
-        """CPU seconds without those of making samples."""
+        """CPU seconds without those of making samples, and of what is no part of a step."""
         inside = self.samples is not None and self.samples.kind == "thread"
-        return max(0.0, self.cpu - (self.samples.cpu * self.samples.made if inside and self.samples else 0.0))
+        rest = self.cpu - (self.samples.cpu * self.samples.made if inside and self.samples else 0.0)
+        return max(0.0, rest) * (1 - self.share(*BESIDE))
 
     def share(self, *phases: str) -> float:
         return sum(self.phases.get(phase, 0.0) for phase in phases) / self.step
@@ -135,9 +137,13 @@ def figures(evidence: Evidence) -> Figures | None:
 
 
 def _steady(records: Records) -> tuple[dict[str, Any], ...]:
-    """Without the first window of each process: memory, threads and kernels are made ready in it."""
+    """Without the first window of each process: memory, threads and kernels are made ready in it. Where there are enough, without
+    the last one: the CPU time and the samples of the closing evaluation are in it.
+    """
     first = {begin.get("ts") for begin in records.begins}
-    return tuple(window for window in records.windows if window["ts"] not in first)
+    windows = tuple(window for window in records.windows if window["ts"] not in first)
+    closing = len(windows) >= ENOUGH and any(phase in windows[-1]["phases"] for phase in AT_THE_END)
+    return windows[:-1] if closing else windows
 
 
 def _rank(records: Records, windows: Iterable[Mapping[str, Any]]) -> Rank | None:
@@ -179,7 +185,9 @@ def _rank(records: Records, windows: Iterable[Mapping[str, Any]]) -> Rank | None
 def _without_the_end(window: Mapping[str, Any], records: Records) -> dict[str, Any]:
     if window is not records.windows[-1]:
         return dict(window)
-    return {**window, "phases": {phase: s for phase, s in window["phases"].items() if phase not in AT_THE_END}}
+    phases = {phase: s for phase, s in window["phases"].items() if phase not in AT_THE_END}
+    kept = sum(phases.values()) / max(1e-9, sum(window["phases"].values()))
+    return {**window, "phases": phases, "cpu_s": kept * window.get("cpu_s", 0.0)}  # as if all phases computed alike
 
 
 def _samples(work: list[Mapping[str, Any]], steps: int) -> Samples | None:

@@ -103,7 +103,7 @@ def _saved_for_scores(figures: Figures) -> float:
 
 def _longer(duration: str, factor: int) -> str:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(\D+)", duration)
-    return f"{float(found[1]) * factor:g}{found[2]}" if found else duration
+    return f"{float(found[1]) * factor:.12g}{found[2]}" if found else duration  # no exponent: settings know none
 
 
 def own_thread(figures: Figures) -> Verdict | None:
