@@ -70,7 +70,7 @@ WHOLE = ("data.scale=[0.05,0.05]", "data.crop=[64,128]")  # a crop shows nearly 
 
 REAL = {
     "large images": Plant("decode", settings=(*WHOLE, "data.workers=2", "train.batch_size=8"), device_s=0.005, cure=("data.cache=ram",)),
-    "large images, one worker": Plant("too-few-workers", settings=(*WHOLE, "data.workers=1", "train.batch_size=8"), steps=40),
+    "large images, one worker": Plant("too-few-workers", settings=(*WHOLE, "data.workers=1", "train.batch_size=8"), steps=40, device_s=0.06),
     "large images in the loop": Plant("main-thread", settings=(*WHOLE, "data.workers=0"), steps=40),
     "a blur": Plant(
         "augmentation",
@@ -86,5 +86,5 @@ REAL = {
     "checkpoints of a U-Net": Plant("checkpoint", settings=(*UNET, "checkpoint.every=1st"), device=False),
     "evaluations": Plant("evaluation", settings=("data.workers=1", "eval.every=2st"), steps=16),
     "a busy core": Plant("slow-rank", busy_core, (*SMALL_NET, "train.batch_size=8"), ranks=2, steps=40, device=False, heal=True),
-    "one image a step": Plant("small-batch", settings=("train.batch_size=1", "data.workers=1"), steps=200, device=False),
+    "one image a step": Plant("small-batch", settings=("train.batch_size=1", "data.crop=[64,64]", "data.workers=1"), steps=200, device=False),
 }  # fmt: skip

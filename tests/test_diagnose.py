@@ -61,6 +61,9 @@ def rank_records(
     gradient: int = 0,
     other_cpu: float = 0.0,
     crowded: dict[str, float] | None = None,
+    late: float | None = None,
+    sample_late: float = 0.0,
+    shared: float | None = None,
 ) -> Records:
     """A rank whose windows are all alike. ``stages`` and ``sample_cpu``: seconds of one sample; ``cpu``: of the rest of a window."""
     phases, stages = {**CALM, **(phases or {})}, {**SAMPLE, **(stages or {})}
@@ -73,8 +76,10 @@ def rank_records(
         "seconds": sum(phases.values()), "rank": rank, "host": host, "images": made, "phases": phases, "slowest_ms": 130.0,
         "cpu_s": cpu + (made * own if kind == "thread" else 0.0), "threads": threads, "other_cpu_s": other_cpu,
         "workers": {"count": workers, "kind": kind, "samples": made, "seconds": {k: made * v for k, v in stages.items()},
-                    "cpu_s": made * own, "bytes": made * size, "queue": 0.5, **({"reads": reads} if reads else {})},
+                    "cpu_s": made * own, "late_s": made * sample_late, "bytes": made * size, "queue": 0.5, **({"reads": reads} if reads else {})},
     }  # fmt: skip
+    window |= {"late_s": late} if late is not None else {}
+    window |= {"shared": {"seconds": shared, "hidden": 0.0}} if shared is not None else {}
     start = {**window, "phases": {**phases, "wait": 30.0}}  # memory, kernels and the first batch: not to be looked at
     lines = [
         {**(window if k else start), "ts": T0 + k, "first": k * STEPS + 1, "last": (k + 1) * STEPS}
@@ -271,6 +276,38 @@ def test_the_late_phase_of_a_slow_rank_is_named() -> None:
     assert found.bound == "slow-rank"
     assert "rank 0" in found.verdicts[0].evidence
     assert "'wait'" in found.verdicts[0].evidence
+
+
+def test_a_rank_without_a_core_is_told_from_one_that_works_more() -> None:
+    """Ten steps in a window: rank 0 is 100 ms behind in each."""
+    works, waits = (of(*two({"forward": 1.4}, {"sync": 1.0}, cpu=1.9, late=late)).verdicts[0] for late in (0.1, 0.8))
+    assert (works.cause, waits.cause) == ("slow-rank", "slow-rank")
+    assert "no core" not in works.evidence
+    assert "no core for 80 ms" in waits.evidence
+    assert waits.cure.startswith("free the cores")
+    assert works.gain == pytest.approx(0.2 / 0.1, rel=0.02)
+    assert waits.gain == pytest.approx(0.2 / 0.12, rel=0.02)
+
+
+def test_half_the_bytes_save_half_of_what_is_not_hidden() -> None:
+    """A window of 10 steps waits 1.0 s for gradients; they are on their way for 0.1 s a step, or for 0.15."""
+    for shared, saved in ((None, 0.05), (0.1, 0.05), (0.15, 0.075)):
+        ranks = [rank_records({"gradient_sync": 1.0}, rank=r, world=2, gradient=10**7, shared=shared) for r in (0, 1)]
+        verdict = next(v for v in of(*ranks).verdicts if v.cause == "slow-network")
+        assert verdict.gain == pytest.approx(0.2 / (0.2 - saved), rel=0.02)
+        assert ("behind the backward pass" in verdict.evidence) is (shared is not None)
+
+
+def test_lateness_that_is_counted_takes_the_place_of_guesses() -> None:
+    """Decoding of 120 ms with 20 ms of CPU, by two workers on two cores: a lock, or a lack of cores?"""
+    slow: dict[str, Any] = {"stages": {"decode": 0.12}, "sample_cpu": 0.02, "cores": 2, "workers": 2}
+    locked = of(starved(**slow, late=0.0)).verdicts[0]
+    crowded = of(starved(**slow, late=0.0, sample_late=0.1)).verdicts[0]
+    assert "no core works" in locked.evidence
+    assert "no core works" not in crowded.evidence
+    # The loop's own 0.5 s of lateness in a window of 4.98 s go with the decoding: 98 ms a step become 48.
+    gains = [of(starved(**slow, late=late, sample_late=0.1)).verdicts[0].gain for late in (0.0, 0.5)]
+    assert gains[1] / gains[0] == pytest.approx(0.098 / 0.048, rel=0.05)
 
 
 def test_ranks_that_starve_alike_are_not_told_apart() -> None:

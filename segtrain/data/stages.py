@@ -14,6 +14,8 @@ import time
 from collections import deque
 from typing import NamedTuple
 
+from segtrain.late import late
+
 
 class Cost(NamedTuple):
     """Of samples: wall seconds of their stages, CPU seconds of the threads that made them, bytes read from storage.
@@ -31,6 +33,7 @@ class Cost(NamedTuple):
     reads: int = 0
     bytes2: float = 0.0
     bytes_s: float = 0.0
+    late_s: float = 0.0  # of the wall time: it could have run, and had no core; 0 where that is not counted
 
     def plus(self, other: Cost) -> Cost:
         return Cost(*(mine + more for mine, more in zip(self, other)))  # type: ignore[arg-type]
@@ -46,7 +49,7 @@ _READ, _DECODE, _AUGMENT, _ASSEMBLE = range(4)
 class _Here(threading.local):
     """This thread's stage, when it began, those around it, and the sums since ``begin``."""
 
-    stage, since, cpu, bytes = _ASSEMBLE, 0.0, 0.0, 0
+    stage, since, cpu, bytes, late = _ASSEMBLE, 0.0, 0.0, 0, 0.0
 
     def __init__(self) -> None:
         self.around: list[int] = []
@@ -93,7 +96,7 @@ def begin() -> None:
     """This thread begins a sample."""
     here = _here
     here.sums, here.bytes, here.read, here.moments = [0.0] * 4, 0, 0.0, (0, 0.0, 0.0)
-    here.cpu, here.since = time.thread_time(), time.perf_counter()
+    here.late, here.cpu, here.since = late() or 0.0, time.thread_time(), time.perf_counter()
 
 
 def end() -> Cost:
@@ -101,7 +104,8 @@ def end() -> Cost:
     here = _here
     here.sums[here.stage] += time.perf_counter() - here.since
     read, decode, augment, assemble = here.sums
-    return Cost(read, decode, augment, assemble, time.thread_time() - here.cpu, here.bytes, *here.moments)
+    cpu_s, late_s = time.thread_time() - here.cpu, (late() or 0.0) - here.late
+    return Cost(read, decode, augment, assemble, cpu_s, here.bytes, *here.moments, late_s)
 
 
 class Made(NamedTuple):

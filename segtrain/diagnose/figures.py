@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +28,7 @@ class Samples:
     stages: Mapping[str, float]  # wall
     cpu: float
     bytes: float
+    late: float | None = None  # of the wall time: no core was free; None: not counted
     by_size: float | None = None  # share of the reading that grows with the bytes read; None: not known
 
     @property
@@ -55,6 +57,7 @@ class Rank:
     steps: int
     phases: Mapping[str, float]
     cpu: float  # of the process
+    late: float | None  # of its loop's thread, without phase ``wait``: no core was free; None: not counted
     other_cpu: float | None  # of its loop's thread in the phase ``other``; None: not written down
     slowest: float
     fastest: float  # of the windows' means
@@ -62,6 +65,7 @@ class Rank:
     least: Mapping[str, float]  # shares of phases, of the window in which each was least
     crowded: Mapping[str, Any] | None = None  # what its threads cost, where they have no core each (spans.py)
     samples: Samples | None = None
+    shared: float | None = None  # seconds in which gradients are on their way, hidden behind the backward pass or not
 
     @property
     def step(self) -> float:
@@ -154,6 +158,7 @@ def _rank(records: Records, windows: Iterable[Mapping[str, Any]]) -> Rank | None
         return None
     begin = records.begins[-1] if records.begins else {}
     here, cores = max(1, begin.get("local_world_size", 1)), max(1, begin.get("cores", 1))
+    counted = all("late_s" in w for w in windows)
     phases: dict[str, float] = {}
     for window in windows:
         for phase, spent in window["phases"].items():
@@ -172,13 +177,15 @@ def _rank(records: Records, windows: Iterable[Mapping[str, Any]]) -> Rank | None
         steps=steps,
         phases=phases,
         cpu=sum(w.get("cpu_s", 0.0) for w in windows) / steps,
+        late=sum(w["late_s"] for w in windows) / steps if counted else None,
         other_cpu=sum(w["other_cpu_s"] for w in windows) / steps if all("other_cpu_s" in w for w in windows) else None,
         slowest=max(w.get("slowest_ms", 0.0) for w in windows) / 1000,
         fastest=min(sum(w["phases"].values()) / (w["last"] - w["first"] + 1) for w in windows),
         least_own=min(_own(w["phases"]) / (w["last"] - w["first"] + 1) for w in windows),
         least={p: min(w["phases"].get(p, 0.0) / sum(w["phases"].values()) for w in windows) for p in phases},
         crowded=begin.get("crowded"),
-        samples=_samples([w["workers"] for w in windows if isinstance(w.get("workers"), dict)], steps),
+        shared=_shared([w["shared"]["seconds"] for w in windows if isinstance(w.get("shared"), dict)]),
+        samples=_samples([w["workers"] for w in windows if isinstance(w.get("workers"), dict)], steps, counted),
     )
 
 
@@ -190,7 +197,11 @@ def _without_the_end(window: Mapping[str, Any], records: Records) -> dict[str, A
     return {**window, "phases": phases, "cpu_s": kept * window.get("cpu_s", 0.0)}  # as if all phases computed alike
 
 
-def _samples(work: list[Mapping[str, Any]], steps: int) -> Samples | None:
+def _shared(seconds: list[float]) -> float | None:
+    return statistics.median(seconds) if seconds else None
+
+
+def _samples(work: list[Mapping[str, Any]], steps: int, counted: bool) -> Samples | None:
     made = sum(w.get("samples", 0) for w in work)
     if not made:
         return None
@@ -204,6 +215,7 @@ def _samples(work: list[Mapping[str, Any]], steps: int) -> Samples | None:
         stages=stages,
         cpu=sum(w.get("cpu_s", 0.0) for w in work) / made,
         bytes=sum(w.get("bytes", 0) for w in work) / made,
+        late=sum(w.get("late_s", 0.0) for w in work) / made if counted else None,
         by_size=_by_size([w for w in work if isinstance(w.get("reads"), dict)]),
     )
 

@@ -45,10 +45,12 @@ def stages_of(rank: Rank, crowded: bool, free: float | None = None) -> Stages:
     stalls = sum(rank.phases.get(phase, 0.0) for phase in BESIDE)
     used = (samples.made * samples.cpu + rank.computed) / rank.step
     return Stages(
-        device=rank.step - rank.phases.get("wait", 0.0) - stalls - _crowded_out(rank, crowded),
+        device=rank.step - rank.phases.get("wait", 0.0) - stalls - _crowded_out(rank, crowded, free),
         stalls=stalls,
         samples=rank.images,  # of training: workers make those of an evaluation too
-        wall=samples.wall if samples.workers <= 1 and not crowded else samples.cpu + idle(rank, crowded),
+        wall=samples.wall
+        if samples.late is None and samples.workers <= 1 and not crowded
+        else samples.cpu + idle(rank, crowded),
         cpu=samples.cpu,
         workers=samples.workers,
         computed=rank.computed,
@@ -56,26 +58,41 @@ def stages_of(rank: Rank, crowded: bool, free: float | None = None) -> Stages:
     )
 
 
-def _crowded_out(rank: Rank, crowded: bool) -> float:
+def _crowded_out(rank: Rank, crowded: bool, free: float | None) -> float:
     """Seconds in which the phases of a model on the CPU wait for a core, because the workers have them.
 
     They go when the workers need less. While they do not, the cores are what bounds the step, and it is counted there.
     """
     samples = rank.samples
-    if not crowded or samples is None or rank.device.startswith("cuda"):
+    if samples is None or rank.device.startswith("cuda"):
+        return 0.0
+    if rank.late is not None:
+        return rank.late * _own_part(rank, free)
+    if not crowded:
         return 0.0
     return rank.computed * (max(1.0, (samples.workers + rank.threads) / rank.cores) - 1)
+
+
+def _own_part(rank: Rank, free: float | None) -> float:
+    """Of the cores that were busy, which part was so with this rank: the rest of its lateness is that of other programs."""
+    samples = rank.samples
+    assert samples is not None
+    used = (samples.made * samples.cpu + rank.computed) / rank.step
+    busy = max(used, rank.cores - free) if free is not None else used
+    return used / busy if busy else 0.0
 
 
 def idle(rank: Rank, crowded: bool) -> float:
     """Seconds of a sample in which its worker needs no core: it waits for storage, a lock, a clock.
 
-    A worker that waits for a core is not idle. So on a crowded host reading alone counts, and elsewhere what is more than twice
-    the wait for a core that the rank's own threads explain.
+    A worker that waits for a core is not idle. Where the system does not count that (``late``): on a crowded host reading alone is
+    taken for idle, and elsewhere what is more than twice the wait for a core that the rank's own threads explain.
     """
     samples = rank.samples
     assert samples is not None
     gap = max(0.0, samples.wall - samples.cpu)
+    if samples.late is not None:
+        return max(0.0, gap - samples.late)
     read = min(gap, samples.stages.get("read", 0.0))
     if crowded:
         return read

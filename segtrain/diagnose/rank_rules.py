@@ -9,6 +9,7 @@ from segtrain.diagnose.verdict import Verdict
 
 SLOWER = 0.20  # share of a step by which the slowest rank may be behind
 STARVED = 0.8  # of the time of a rank's workers
+CROWD = 0.5  # of what a rank is behind
 NETWORK = 0.20  # share of a step that no rank can avoid for the gradients
 
 
@@ -37,14 +38,24 @@ def _slow(figures: Figures) -> Verdict | None:
     who = f"host {slow.host} (rank{'s' * (len(host) > 1)} {', '.join(str(r.rank) for r in host)})" if whole_host else (
         f"rank {slow.rank} on {slow.host or 'its host'}"
     )  # fmt: skip
+    place, crowd = slow.host or "its host", _crowd(slow, behind)
     return Verdict(
         "slow-host" if whole_host else "slow-rank",
         behind / slow.step,
-        f"{who} takes {1000 * slow.own:.3g} ms of its own in a step, the others {1000 * usual:.3g} ms and wait; it is late in '{phase}'",
-        f"look what else runs on {slow.host or 'its host'}, at its clocks and its disks; leave it out if it stays slow",
-        slow.step / (slow.step - behind),
+        f"{who} takes {1000 * slow.own:.3g} ms of its own in a step, the others {1000 * usual:.3g} ms and wait; it is late in '{phase}'"
+        + (f", where it has no core for {1000 * crowd:.3g} ms" if crowd else ""),
+        f"free the cores of {place}: other programs use them, or its ranks and workers are too many"
+        if crowd
+        else f"look what else runs on {place}, at its clocks and its disks; leave it out if it stays slow",
+        slow.step / (slow.step - (crowd or behind)),
         "high" if slow.steps >= 8 else "medium",
     )
+
+
+def _crowd(slow: Rank, behind: float) -> float:
+    """Seconds of its step that a rank is behind because it has no core, where that is most of it; else 0."""
+    late = min(behind, slow.late or 0.0)
+    return late if late > CROWD * behind else 0.0
 
 
 def _starved(rank: Rank) -> bool:
@@ -72,15 +83,18 @@ def _network(figures: Figures) -> Verdict | None:
     if share <= NETWORK or quickest.least["gradient_sync"] <= NETWORK / 2:
         return None
     sent = 2 * (quickest.world - 1) / quickest.world * quickest.bytes_gradient
+    moving = max(spent, quickest.shared or 0.0)
+    saved = min(spent, moving / 2)  # of half the bytes; what is hidden already stays hidden
+    hidden = f", {1 - spent / moving:.0%} of that behind the backward pass" if quickest.shared else ""
     halved = figures.evidence.setting("parallel.compress", "none") == "none"
     return Verdict(
         "slow-network",
         share,
         f"{share:.0%} of each step waits for gradients after the last one was computed, on every rank: {sent / 1e6:.3g} MB cross in "
-        f"{1000 * spent:.3g} ms, {8 * sent / spent / 1e9:.2g} Gbit/s",
+        f"{1000 * moving:.3g} ms{hidden}, {8 * sent / moving / 1e9:.2g} Gbit/s",
         "parallel.compress=fp16"
         if halved
         else "a larger train.batch_size with train.accumulate: fewer gradients for each image",
-        1 / (1 - share / 2),
+        quickest.step / (quickest.step - saved),
         "medium",
     )

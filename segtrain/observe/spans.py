@@ -19,9 +19,12 @@ Then a line a window, which ends with the first step after a second, or with the
                 counts as that work
 ``slowest_ms``  of one step, without ``log``, ``eval`` and ``checkpoint``
 ``cpu_s``       of this process, its threads included, worker processes left out; ``threads`` of torch
-``other_cpu_s``  of the loop's own thread, in the phase ``other``
+``other_cpu_s``  of the loop's own thread, in the phase ``other``; ``late_s``: in which it could have run and had no core, without
+                those of ``wait`` (absent: nobody counts them)
+``shared``      absent, or of the last step that torch's DDP has timed (ten at first, then each hundredth): ``seconds`` in which
+                gradients were on their way, ``hidden`` of them behind the backward pass
 ``workers``     ``count``, ``kind``; ``samples`` made; ``seconds`` {``read``, ``decode``, ``augment``, ``assemble``} summed over them
-                (wall); ``cpu_s`` for them; ``bytes`` read from storage; ``reads``: of single reads how many, and the sums of
+                (wall); ``cpu_s`` for them; ``late_s`` of the wall time they could have run and had no core; ``bytes`` read from storage; ``reads``: of single reads how many, and the sums of
                 bytes squared (``bytes2``) and of bytes times seconds (``bytes_s``); ``queue``: steps that lay ready when one was
                 asked for, mean (absent: none was asked for)
 
@@ -84,6 +87,7 @@ class Work:
     reads: int = 0
     bytes2: float = 0.0
     bytes_s: float = 0.0
+    late_s: float = 0.0
     asked: int = 0
     ready: int = 0
 
@@ -93,7 +97,7 @@ class Work:
 
         seconds = {name: round(more(name), 6) for name in ("read", "decode", "augment", "assemble")}
         done = {"count": self.count, "kind": self.kind, "samples": more("samples"), "seconds": seconds}
-        done |= {"cpu_s": round(more("cpu_s"), 6), "bytes": more("bytes")}
+        done |= {"cpu_s": round(more("cpu_s"), 6), "late_s": round(more("late_s"), 6), "bytes": more("bytes")}
         done["reads"] = {"count": more("reads"), "bytes2": more("bytes2"), "bytes_s": round(more("bytes_s"), 3)}
         return done | ({"queue": round(more("ready") / more("asked"), 3)} if more("asked") else {})
 
@@ -118,17 +122,19 @@ class Spans:
         first: int = 0,
         images: int,
         threads: int,
+        shared: Callable[[], Mapping[str, float] | None] = lambda: None,
         say: Callable[[str], None] = say_on_stderr,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._path, self._clock, self._work, self._say, self._now = path, clock, work, say, now
-        self._begin, self._images, self._threads = begin, images, threads
+        self._begin, self._images, self._threads, self._shared = begin, images, threads, shared
         self._step, self._steps, self._slowest = first, 0, 0.0
         self._phases: dict[str, float] = {}
         self._since = clock.pending[1]
         self._lost = False
         self._file = self._open()
         self._ts, self._cpu, self._rest, self._before = now(), time.process_time(), clock.rest_cpu, work()
+        self._late = clock.late
         self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
         self._first = {"begin": FORM, "ts": round(self._ts, 4), **asdict(begin)}
         self._write(self._first)
@@ -163,6 +169,7 @@ class Spans:
 
     def _end_window(self) -> None:
         ts, cpu, rest, work = self._now(), time.process_time(), self._clock.rest_cpu, self._work()
+        late, was = self._clock.late, self._late
         phases = {phase: round(seconds, 6) for phase, seconds in self._phases.items()}
         window = plain(
             {
@@ -177,14 +184,16 @@ class Spans:
                 "slowest_ms": round(1000 * self._slowest, 3),
                 "cpu_s": round(cpu - self._cpu, 6),
                 "other_cpu_s": round(rest - self._rest, 6),
+                **({} if late is None or was is None else {"late_s": round(late - was, 6)}),
                 "threads": self._threads,
+                **({"shared": shared} if (shared := self._shared()) else {}),
                 "workers": work.since(self._before),
             }
         )
         self._recent.append(window)
         self._write(window)
         self._step, self._steps, self._slowest, self._phases = self._step + self._steps, 0, 0.0, {}
-        self._ts, self._cpu, self._rest, self._before = ts, cpu, rest, work
+        self._ts, self._cpu, self._rest, self._before, self._late = ts, cpu, rest, work, late
 
     def close(self) -> None:
         """The steps that are left make a last window."""

@@ -61,6 +61,7 @@ def recording(session: Session, clock: Clock, loader: TrainLoader) -> Iterator[C
         first=session.state.step,
         images=sum(images),
         threads=torch.get_num_threads(),
+        shared=lambda: _shared(session.model),
     )
     starving = Starving(config.model_dump(mode="json"), lambda cause, text: _slow(session, cause, text))
     tracer = Tracer(config.run_dir, strategy.rank, clock, session.crew.tally)
@@ -88,6 +89,18 @@ def _slow(session: Session, cause: str, text: str) -> None:
 def _work(session: Session, loader: TrainLoader) -> Work:
     crew, (asked, ready) = session.crew, loader.queue()
     return Work(crew.count, crew.kind, crew.tally.samples, *crew.tally.cost, asked=asked, ready=ready)
+
+
+def _shared(model: torch.nn.Module) -> dict[str, float] | None:
+    """What DDP has measured of its own last timed step; None for other strategies, and before the first one."""
+    if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
+        return None
+    try:
+        timed = model._get_ddp_logging_data()  # type: ignore[operator]
+        seconds, hidden = (timed[f"backward_{name}_time"] / 1e9 for name in ("comm", "compute_comm_overlap"))
+    except (AttributeError, KeyError, RuntimeError):  # torch's own affair, which may change
+        return None
+    return {"seconds": round(seconds, 6), "hidden": round(min(seconds, hidden), 6)} if seconds > 0 else None
 
 
 def _bytes_gradient(parameters: list[torch.nn.Parameter], strategy: Strategy) -> int:
