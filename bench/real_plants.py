@@ -12,7 +12,7 @@ from pathlib import Path
 
 from plants import Plant, _in_the_loop, pictures
 
-LARGE = (1536, 3072)
+LARGE = (2048, 4096)
 
 TRANSFORMS = """
 import cv2
@@ -31,15 +31,9 @@ def large_pictures(root: Path) -> None:
     (root / "filters.py").write_text(TRANSFORMS)
 
 
-def synced_file() -> None:
-    """What a hand-written log does for each step: it waits until the disk has it."""
-    file, content = os.open("step.bin", os.O_WRONLY | os.O_CREAT), bytes(30_000_000)
-
-    def line() -> None:
-        os.pwrite(file, content, 0)
-        os.fsync(file)
-
-    _in_the_loop(line)
+def asked_program() -> None:
+    """Another program is asked in each step, as one asks nvidia-smi."""
+    _in_the_loop(lambda: subprocess.run([sys.executable, "-S", "-c", "pass"], check=True))  # type: ignore[arg-type, return-value]
 
 
 def scores() -> None:
@@ -66,7 +60,7 @@ SMALL_NET = ("data.crop=[64,64]", "data.workers=1")
 LARGE_CROP = ("data.crop=[256,256]", "train.batch_size=8")
 UNET = ("model.arch=unet", "model.encoder=resnet18", *SMALL_NET)
 
-WHOLE = ("data.scale=[0.05,0.05]", "data.crop=[64,128]")  # a crop shows nearly all of an image, so all of it is decoded
+WHOLE = ("data.scale=[0.04,0.04]", "data.crop=[64,128]")  # a crop shows nearly all of an image, so all of it is decoded
 
 REAL = {
     "large images": Plant("decode", settings=(*WHOLE, "data.workers=2", "train.batch_size=8"), device_s=0.005, cure=("data.cache=ram",)),
@@ -82,9 +76,8 @@ REAL = {
     ),
     "threads of a U-Net": Plant("too-many-threads", settings=("parallel.threads=12", *UNET), steps=30, device=False),
     "scores of each step": Plant("main-thread", scores, ("data.workers=1",), heal=True),
-    "a synced file": Plant("sync-point", synced_file, ("data.workers=1",), steps=60, heal=True),
+    "a program in each step": Plant("sync-point", asked_program, ("data.workers=1",), steps=60, heal=True),
     "checkpoints of a U-Net": Plant("checkpoint", settings=(*UNET, "checkpoint.every=1st"), device=False),
-    "evaluations": Plant("evaluation", settings=("data.workers=1", "eval.every=2st"), steps=16),
+    "evaluations": Plant("evaluation", settings=("data.workers=1", "eval.every=20st"), steps=100),
     "a busy core": Plant("slow-rank", busy_core, (*SMALL_NET, "train.batch_size=8"), ranks=2, steps=40, device=False, heal=True),
-    "one image a step": Plant("small-batch", settings=("train.batch_size=1", "data.crop=[64,64]", "data.workers=1"), steps=200, device=False),
 }  # fmt: skip

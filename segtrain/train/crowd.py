@@ -18,7 +18,7 @@ from segtrain.train.session import Session
 from segtrain.train.step import Precision, running_statistics_kept
 
 THREADS = 1.5  # for each core
-SECONDS = 0.4  # for each number of threads, but two passes at least
+SECONDS = 1.0  # for each number of threads, but two passes at least: how threads share cores varies
 
 
 def crowding(session: Session, images: int) -> dict[str, Any] | None:
