@@ -1,8 +1,9 @@
 """Does the cure of a diagnosis bring what was predicted? Plants each cause, diagnoses, cures, and compares with the second run.
 
     python bench/diagnose_gain.py                  # some minutes; writes bench/results/DATE-diagnose-gain.md and .json
-    python bench/diagnose_gain.py --only decode
-    python bench/diagnose_gain.py --draws 3 --seed 1   # each cause thrice, of another strength, with other workers, batches and threads
+    python bench/diagnose_gain.py --only "decode;main-thread"
+    python bench/diagnose_gain.py --draws 3 --seed 1   # each cause thrice (drawn_plants.py)
+    python bench/diagnose_gain.py --real              # by the work that causes them (real_plants.py)
 
 Cured is by the settings of the verdict's own cure where it names some, by those that plants.py has in their place where it leaves a
 choice, else by taking the planted cause out. Measured is the ratio of images a second of the two runs, their first second left out.
@@ -29,7 +30,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from plants import PLANTS, SHAPE, SLOW_NETWORK, Plant, code, command, draw, pictures  # noqa: E402
+from drawn_plants import draw  # noqa: E402
+from plants import PLANTS, SHAPE, SLOW_NETWORK, Plant, code, command, pictures  # noqa: E402
 from real_plants import REAL, large_pictures  # noqa: E402
 
 from segtrain.cores import cores  # noqa: E402

@@ -115,8 +115,8 @@ def test_moments_that_are_lost_are_found(zygote, tmp_path: Path) -> None:  # typ
 
 COUNTED_TWICE = """
 from segtrain.train import evaluate
-plain = evaluate.confusion
-evaluate.confusion = lambda *args: plain(*args) * (2 if os.environ.get("RANK") == "1" else 1)
+plain = evaluate.confusions
+evaluate.confusions = lambda *args: plain(*args) * (2 if os.environ.get("RANK") == "1" else 1)
 """
 
 

@@ -35,9 +35,11 @@ def data_verdicts(figures: Figures) -> list[Verdict]:
         return [_stage_that_waits(now, rank, wait, waiting)]
     if samples.cpu > 1.3 * samples.wall:
         return [_own_threads(rank, wait), _stage(figures, now, rank, wait)]
-    more = _too_few(now, rank, wait)
     stage = _stage(figures, now, rank, wait)
-    return [more, stage] if samples.workers < int(rank.cores) and more.gain > WORTH else [stage]
+    own = stages_of(rank, figures.crowded)  # as if no other program were there: whose workers are too few does not depend on it
+    if samples.workers < int(rank.cores) and _too_few(own, rank, wait).gain > WORTH:
+        return [_too_few(now, rank, wait), stage]
+    return [stage]
 
 
 def _gain(rank: Rank, cured: Stages) -> float:

@@ -18,7 +18,9 @@ from segtrain.train.session import Session
 from segtrain.train.step import Precision, running_statistics_kept
 
 THREADS = 1.5  # for each core
-SECONDS = 1.0  # for each number of threads, but two passes at least: how threads share cores varies
+WORTH = 1.1  # times as long, from which on a word is said
+SECONDS = 1.0  # for each number of threads: how they share cores varies
+LONG = 4.0  # seconds of a pass that is made once, whatever it makes ready
 
 
 def crowding(session: Session, images: int) -> dict[str, Any] | None:
@@ -44,18 +46,24 @@ def crowding(session: Session, images: int) -> dict[str, Any] | None:
         torch.set_num_threads(now)
         torch.set_rng_state(random_numbers)
     best = min(took, key=lambda n: sum(took[n]))
+    times = sum(took[now]) / sum(took[best])
+    if times > WORTH:
+        session.screen.say(
+            f"  {now} compute threads{' of each rank' * (ranks > 1)} share {cores()} cores: a pass takes {times:.2g} x as long as with "
+            f"parallel.threads={best}"
+        )
     forward, backward = (round(slow / quick, 3) for slow, quick in zip(took[now], took[best]))
     return {"threads": best, "forward": forward, "backward": backward}
 
 
 def _passes(network: nn.Module, batch: Tensor, precision: Precision, threads: int) -> tuple[float, float]:
-    """Median seconds of a forward and of a backward pass in training mode, after one that makes memory and kernels ready."""
+    """Median seconds of a forward and of a backward pass in training mode, after one of each that makes memory and kernels ready."""
     torch.set_num_threads(threads)
     weights = [p for p in network.parameters() if p.requires_grad]
     took: list[tuple[float, float]] = []
     network.train()
     with running_statistics_kept(network):
-        while len(took) < 3 or sum(map(sum, took[1:])) < SECONDS:
+        while len(took) < 2 or sum(map(sum, took[1:])) < SECONDS:
             begin = time.perf_counter()
             with precision.autocast():
                 heads = network(batch, low=True)
@@ -63,5 +71,7 @@ def _passes(network: nn.Module, batch: Tensor, precision: Precision, threads: in
             middle = time.perf_counter()
             torch.autograd.grad(total, weights, allow_unused=True)
             took.append((middle - begin, time.perf_counter() - middle))
-    forward, backward = (statistics.median(column) for column in zip(*took[1:]))
+            if sum(took[0]) > LONG:
+                break
+    forward, backward = (statistics.median(column) for column in zip(*(took[1:] or took)))
     return forward, backward
