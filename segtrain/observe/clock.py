@@ -42,7 +42,7 @@ class Clock:
         self._last = now()
         self._rest_cpu, self._rest_since, self._looks = 0.0, time.thread_time(), True
         self._rest_lap, self._unseen, self._next_look = 0.0, 0, 0.0
-        self._late, self._late_since, self._late_asleep = 0.0, late(), 0.0
+        self._late_since, self._late_asleep, self._late_lap = late(), 0.0, 0.0
         self._recent: deque[tuple[str, float, float]] = deque(maxlen=RECENT)
 
     def __call__(self, phase: str) -> _Span:
@@ -86,8 +86,10 @@ class Clock:
 
     @property
     def late(self) -> float | None:
-        """Seconds in which the clock's own thread had no core, up to the last mark, without those of waiting; None: nobody counts."""
-        return None if self._late_since is None else self._late
+        """Seconds in which the clock's own thread, which asks, had no core, without those of waiting; None: nobody counts."""
+        if self._late_since is None:
+            return None
+        return max(0.0, (late() or 0.0) - self._late_since - self._late_asleep)
 
     def turn(self, phase: str) -> None:
         """The rest of the open span belongs to another phase. From another thread only while the clock's own one waits for it."""
@@ -129,14 +131,11 @@ class Clock:
         self._unseen += 1
         if self._looks:
             self._rest_cpu += (self._rest_lap + time.thread_time() - self._rest_since) * self._unseen
-            if self._late_since is not None:
-                self._late += max(0.0, (late() or 0.0) - self._late_since - self._late_asleep) * self._unseen
-            self._rest_lap, self._unseen, self._next_look = 0.0, 0, at + SAMPLE_S
+            self._late_asleep += self._late_lap * self._unseen
+            self._rest_lap, self._late_lap, self._unseen, self._next_look = 0.0, 0.0, 0, at + SAMPLE_S
         self._looks = at >= self._next_look
         if self._looks:
             self._rest_since = time.thread_time()
-            if self._late_since is not None:
-                self._late_since, self._late_asleep = late() or 0.0, 0.0
         return at
 
     def _end_lap(self) -> None:
@@ -170,8 +169,8 @@ class _Span:
         clock._end()
         if clock._looks and not clock._around:
             clock._rest_lap += time.thread_time() - clock._rest_since
-        if clock._looks and self._phase == WAIT and clock._late_since is not None:
-            clock._late_asleep -= late() or 0.0
+            if self._phase == WAIT:
+                clock._late_lap -= late() or 0.0
         clock._around.append(clock._phase)
         clock._phase = self._phase
 
@@ -181,10 +180,10 @@ class _Span:
         clock = self._clock
         clock._end()
         clock._phase = clock._around.pop()
-        if clock._looks and self._phase == WAIT and clock._late_since is not None:
-            clock._late_asleep += late() or 0.0
         if clock._looks and not clock._around:
             clock._rest_since = time.thread_time()
+            if self._phase == WAIT:
+                clock._late_lap += late() or 0.0
 
 
 def shares(sums: dict[str, float]) -> dict[str, float]:

@@ -184,7 +184,7 @@ class Spans:
                 "slowest_ms": round(1000 * self._slowest, 3),
                 "cpu_s": round(cpu - self._cpu, 6),
                 "other_cpu_s": round(rest - self._rest, 6),
-                **({} if late is None or was is None else {"late_s": round(late - was, 6)}),
+                **({} if late is None or was is None else {"late_s": round(max(0.0, late - was), 6)}),
                 "threads": self._threads,
                 **({"shared": shared} if (shared := self._shared()) else {}),
                 "workers": work.since(self._before),
