@@ -36,9 +36,7 @@ def data_verdicts(figures: Figures) -> list[Verdict]:
     if samples.cpu > 1.3 * samples.wall:
         return [_own_threads(rank, wait), _stage(figures, now, rank, wait)]
     stage = _stage(figures, now, rank, wait)
-    own = stages_of(
-        rank, figures.crowded
-    )  # as if no other program were there: whose workers are too few does not depend on it
+    own = stages_of(rank, figures.crowded)  # as if there were no other programs: they do not make workers enough
     if samples.workers < int(rank.cores) and _too_few(own, rank, wait).gain > WORTH:
         return [_too_few(now, rank, wait), stage]
     return [stage]
