@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import atexit
 import functools
+import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 
@@ -31,6 +33,7 @@ def _started() -> str:
         port = probe.getsockname()[1]
     server = subprocess.Popen(
         [sys.executable, "-c", _CODE, str(port)],
+        env={**os.environ, "MOTO_RECORDER_FILEPATH": os.path.join(tempfile.mkdtemp(), "requests")},  # not the checkout
         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
 
