@@ -1,4 +1,5 @@
 """Builds the native decoder (segtrain/data/native) where its libraries are; without them the package works through others, slower.
+Puts the launcher (launch/, configs/ and what it sends into containers) into the wheel.
 
 SEGTRAIN_NATIVE=0 leaves it out, SEGTRAIN_NATIVE=1 makes a missing library an error; otherwise it is tried.
 """
@@ -13,6 +14,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
 NATIVE = Path("segtrain/data/native")
@@ -75,6 +77,30 @@ class BuildNative(build_ext):
             return True
 
 
+class WithLauncher(build_py):
+    """A wheel carries what `segtrain launch` needs in segtrain/_checkout, laid out as in the repository (segtrain/launch.py says why)."""
+
+    def carried(self) -> list[Path]:
+        found = [*HERE.glob("launch/**/*.py"), *HERE.glob("configs/**/*.yaml"), *HERE.glob("docker/sagemaker/*")]
+        return sorted(path.relative_to(HERE) for path in [*found, HERE / "pyproject.toml"] if path.is_file())
+
+    def run(self) -> None:
+        super().run()
+        if self.editable_mode:
+            return  # the checkout itself is used
+        for path in self.carried():
+            target = Path(self.build_lib, "segtrain/_checkout", path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            self.copy_file(str(HERE / path), str(target))
+
+    def get_source_files(self) -> list[str]:
+        return [*super().get_source_files(), *(str(path) for path in self.carried())]
+
+    def get_outputs(self, include_bytecode: bool = True) -> list[str]:
+        carried = [os.path.join(self.build_lib, "segtrain/_checkout", path) for path in self.carried()]
+        return [*super().get_outputs(include_bytecode), *([] if self.editable_mode else carried)]
+
+
 class AnyPython(bdist_wheel):
     """The library holds no Python: one wheel a platform, for every version."""
 
@@ -95,4 +121,4 @@ if WANTED != "0" and os.name == "posix":
             language="c++",
         )
     ]
-setup(ext_modules=ext_modules, cmdclass={"build_ext": BuildNative, "bdist_wheel": AnyPython})
+setup(ext_modules=ext_modules, cmdclass={"build_ext": BuildNative, "build_py": WithLauncher, "bdist_wheel": AnyPython})

@@ -39,7 +39,8 @@ from segtrain.diagnose import Diagnosis, diagnose  # noqa: E402
 from segtrain.diagnose.words import page  # noqa: E402
 from segtrain.parallel.cluster import Cluster, free_port  # noqa: E402
 
-LEFT_OUT = ("shm", "slow-host")  # the first trains nothing, the second is slow-rank under another name
+# The first trains nothing, the second is slow-rank under another name, and of the third no gain is predicted.
+LEFT_OUT = ("shm", "slow-host", "threads of worker processes")
 CLOSE = 0.25
 
 
@@ -81,9 +82,9 @@ def compare(name: str, plant: Plant, data: Path, rounds: int, show: bool = False
     found = []
     for _ in range(rounds):
         slow = run(name, plant, data, ())
-        first = slow.verdicts[0] if slow.verdicts else None
+        first = slow.proposed
         mine = first is not None and first.cause == plant.cause
-        cure = (plant.cure if mine else ()) or (first.settings if first and not plant.heal else ())
+        cure = (plant.cure if mine else ()) or (first.fix.words if first and not plant.heal else ())
         # A run that is faster needs more steps to be as long.
         gain = min(8.0, first.gain if first else 1.0)
         longer = replace(plant, steps=max(plant.steps, round(plant.steps * gain)))

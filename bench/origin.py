@@ -1,6 +1,7 @@
 """The story that segtrain began with, in small: devices wait for a data loader of one's own, all cores are busy; what is the cause, what the cure?
 
     python bench/origin.py --out runs/origin      # two runs of half a minute; writes bench/results/DATE-origin.md
+    python bench/origin.py --repeat 10            # both ten times: is the prediction stable? DATE-origin-repeat.md
 
 Two ranks share the cores of this machine. Each has a "device" that takes a fixed time a step (it sleeps; a very small net stands in
 for the model). First the samples are made as a user's own loader often does: whole images, floats, numpy. Then with the settings
@@ -14,6 +15,7 @@ import datetime
 import os
 import platform
 import shutil
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +27,7 @@ from plants import pictures  # noqa: E402
 
 from segtrain.cores import cores  # noqa: E402
 from segtrain.diagnose import Diagnosis, diagnose  # noqa: E402
+from segtrain.diagnose.verify import HELD  # noqa: E402
 from segtrain.diagnose.words import page  # noqa: E402
 from segtrain.parallel.cluster import Cluster, free_port  # noqa: E402
 
@@ -60,29 +63,82 @@ def train(data: Path, out: Path, *settings: str) -> Diagnosis:
     shutil.rmtree(out, ignore_errors=True)
     words = [
         "train", f"out={out}", "data.layout=folders", f"data.root={data}", "data.crop=[128,128]", "data.scale=[0.75,1.5]",
-        f"train.batch_size={BATCH}", "train.duration=50st", "train.device=cpu", "parallel.threads=1", "eval.every=50st",
+        f"train.batch_size={BATCH}", "train.device=cpu", "parallel.threads=1", "eval.every=100000st",
         "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1]}", "log.every=10", "log.tensorboard=false",
-        "log.pictures=0", "checkpoint.every=50st", *settings,
+        "log.pictures=0", "checkpoint.every=100000st", *settings,
     ]  # fmt: skip
     port = free_port()
     environment = {**os.environ, "PYTHONPATH": f"{HERE}:{HERE.parent}", "OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK.format(device=DEVICE_S, words=words)], cwd=data,
-            env={**environment, **Cluster(rank, RANKS, rank, RANKS, "127.0.0.1", port).environment()},
-        )
-        for rank in range(RANKS)
-    ]  # fmt: skip
-    codes = [rank.wait() for rank in ranks]
+    log = out.with_suffix(".log")
+    with log.open("w") as said:
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, "-c", RANK.format(device=DEVICE_S, words=words)], cwd=data, stdout=said, stderr=said,
+                env={**environment, **Cluster(rank, RANKS, rank, RANKS, "127.0.0.1", port).environment()},
+            )
+            for rank in range(RANKS)
+        ]  # fmt: skip
+        codes = [rank.wait() for rank in ranks]
     if any(codes):
-        raise SystemExit("a rank failed: see its output above")
+        raise SystemExit(f"a rank failed: see {log}")
     return diagnose(out)
+
+
+def both(data: Path, out: Path, steps: int) -> tuple[Diagnosis, Diagnosis]:
+    """Diagnoses before and after. The run after is as long in seconds as its rate allows: three times as many steps."""
+    naive = ("data.transforms=naive.py:augment", "data.transforms_at=instead")
+    return (
+        train(data, out / "before", f"train.duration={steps}st", *naive),
+        train(data, out / "after", f"train.duration={3 * steps}st"),
+    )
+
+
+def row(number: int, naive: Diagnosis, cured: Diagnosis) -> tuple[str, float, float]:
+    """A line of the table, and the predicted and the measured gain."""
+    first, rates = naive.proposed, [found.facts["images_per_s"] for found in (naive, cured)]
+    predicted, measured = first.gain if first else 1.0, rates[1] / rates[0]
+    crowds = [found.facts.get("cores_of_others", 0.0) for found in (naive, cured)]
+    wait, sync = (naive.facts["phases"].get(phase, 0.0) for phase in ("wait", "sync"))
+    line = (
+        f"| {number} | {first.cause if first else naive.bound} | {wait:.0%} | {sync:.0%} | {rates[0]:.3g} | {rates[1]:.3g} | "
+        f"{predicted:.2f} | {measured:.2f} | {predicted / measured - 1:+.0%} | {crowds[0]:.1f}, {crowds[1]:.1f} |"
+    )
+    return line, predicted, measured
+
+
+HEAD = (
+    "| run | named first | wait | sync | images/s before | after | predicted gain | measured | off by | cores of other programs |\n"
+    + "|---" * 10
+    + "|"
+)
+
+
+def table(rows: list[tuple[str, float, float]]) -> str:
+    off = [predicted / measured - 1 for _, predicted, measured in rows]
+    within = sum(abs(value) <= HELD for value in off)
+    spread = [
+        f"{min(of):.2f} to {max(of):.2f} (median {statistics.median(of):.2f})" for of in zip(*(r[1:] for r in rows))
+    ]
+    return "\n".join(
+        [
+            f"- {within} of {len(rows)} predictions within {HELD:.0%}: off by {min(off):+.0%} to {max(off):+.0%}, median "
+            f"{statistics.median(off):+.0%}",
+            f"- predicted {spread[0]}, measured {spread[1]}",
+            "",
+            HEAD,
+            *(line for line, *_ in rows),
+        ]
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/origin"))
-    parser.add_argument("--result", type=Path, default=None)
+    parser.add_argument("--result", type=Path, default=None, help="file to write; empty: bench/results/DATE-origin.md")
+    parser.add_argument("--repeat", type=int, default=1, help="times that both runs are made")
+    parser.add_argument(
+        "--steps", type=int, default=50, help="of the run before; the run after has three times as many"
+    )
     args = parser.parse_args()
     out = args.out.resolve()
     shutil.rmtree(out, ignore_errors=True)
@@ -90,25 +146,34 @@ def main() -> None:
     data.mkdir(parents=True)
     pictures(data, 12, (1024, 2048))
     (data / "naive.py").write_text(NAIVE)
-    load = " ".join(f"{x:.1f}" for x in os.getloadavg())
-    naive = train(data, out / "before", "data.transforms=naive.py:augment", "data.transforms_at=instead")
-    cured = train(data, out / "after")
+    result = args.result or HERE / f"results/{datetime.date.today()}-origin{'-repeat' * (args.repeat > 1)}.md"
+    head = (
+        f"# The origin story in small, {datetime.date.today()}\n\n"
+        f"- machine: {cores()} cores, {model()}, Python {platform.python_version()}; load before "
+        f"{' '.join(f'{x:.1f}' for x in os.getloadavg())}\n"
+        f"- command: python bench/origin.py {' '.join(sys.argv[1:])}".rstrip()
+        + f"\n- {RANKS} ranks, {BATCH} images a step, a device of {1000 * DEVICE_S:g} ms a step\n"
+    )
+    rows = []
+    for number in range(1, args.repeat + 1):
+        naive, cured = both(data, out, args.steps)
+        rows.append(row(number, naive, cured))
+        print(HEAD if number == 1 else "", rows[-1][0], sep="\n" if number == 1 else "", flush=True)
+        result.write_text(head + table(rows) + "\n")
     for run in ("before", "after"):
         subprocess.run([sys.executable, "-m", "segtrain", "report", str(out / run)], check=True, cwd=HERE.parent)
-    speeds = [found.facts["images_per_s"] for found in (naive, cured)]
-    first = naive.verdicts[0]
     pages = "\n\n".join(page(Path(name), found) for name, found in (("before", naive), ("after", cured)))
-    text = (
-        f"# The origin story in small, {datetime.date.today()}\n\n"
-        f"- machine: {cores()} cores, {platform.machine()}, Python {platform.python_version()}; load before {load}\n"
-        f"- command: python bench/origin.py; {RANKS} ranks, {BATCH} images a step, a device of {1000 * DEVICE_S:g} ms a step\n"
-        f"- before (a loader of one's own): {speeds[0]:.3g} images/s, named: {first.cause}, cure: {first.cure}, predicted {first.gain:.2f} x\n"
-        f"- after (the built-in one, data.transforms empty): {speeds[1]:.3g} images/s, {speeds[1] / speeds[0]:.2f} x; bound by: {cured.bound}\n\n"
-        f"```text\n{pages}\n```\n"
-    )
-    print(text)
-    result = args.result or HERE / f"results/{datetime.date.today()}-origin.md"
-    result.write_text(text)
+    result.write_text(f"{head}{table(rows)}\n\n```text\n{pages}\n```\n")
+    print(result.read_text())
+
+
+def model() -> str:
+    """Name of the processor, where Linux tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 if __name__ == "__main__":

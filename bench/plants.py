@@ -43,12 +43,19 @@ def fixed_time_device() -> None:
     _around(segtrain.train.step, "low_res_loss", lambda *_: time.sleep(DEVICE_S))
 
 
+def _reading(before: Callable[[Path], None]) -> None:
+    """``before`` each image or mask is opened."""
+    import segtrain.data.header
+
+    _around(segtrain.data.header, "opened", lambda source, _: before(Path(source)) if _stored(Path(source)) else None)
+
+
 def _stored(path: Path) -> bool:
     return path.suffix in (".jpg", ".png")
 
 
 def storage_latency() -> None:
-    _around(Path, "read_bytes", lambda path: time.sleep(0.05 * TIMES) if _stored(path) else None)
+    _reading(lambda path: time.sleep(0.05 * TIMES))
 
 
 def storage_bandwidth() -> None:
@@ -58,13 +65,13 @@ def storage_bandwidth() -> None:
     lock, free = threading.Lock(), [0.0]  # when the bytes so far have all come
 
     def wait(path: Path) -> None:
-        for _ in range(0, path.stat().st_size if _stored(path) else 0, 4096):
+        for _ in range(0, path.stat().st_size, 4096):
             with lock:
                 free[0] = max(free[0], time.monotonic()) + 4096 / 2e6 * TIMES
                 until = free[0]
             time.sleep(max(0.0, until - time.monotonic()))
 
-    _around(Path, "read_bytes", wait)
+    _reading(wait)
 
 
 def decode() -> None:
@@ -97,6 +104,19 @@ def sync_point() -> None:
     _in_the_loop(lambda: time.sleep(0.15 * TIMES))
 
 
+def synced_file() -> None:
+    """A log of one's own, of which the disk must have each line before the next one is written."""
+    file = os.open("lines.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    _in_the_loop(lambda: sync_lines(file, 0.15 * TIMES))
+
+
+def sync_lines(file: int, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        os.write(file, b"a line\n")
+        os.fsync(file)
+
+
 def slow_rank() -> None:
     if os.environ["RANK"] == "1":
         sync_point()
@@ -123,7 +143,7 @@ def evaluation() -> None:
 
 
 def checkpoint() -> None:
-    from segtrain.train.checkpoint import Writer
+    from segtrain.train.writer import Writer
 
     _around(Writer, "save", lambda *_: time.sleep(0.3 * TIMES))
 
@@ -186,9 +206,25 @@ def slow(image, mask, rng):
     return image, mask
 """
 
+THREADED_TRANSFORM = """
+import cv2
+import numpy as np
+
+cv2.setNumThreads(8)  # a library's own threads, in each worker process
+LARGE = np.zeros((1024, 1024, 3), np.uint8)
+
+
+def threaded(image, mask, rng):
+    for _ in range(4):
+        cv2.GaussianBlur(LARGE, (31, 31), 9)
+    return image, mask
+"""
+
 PLANTS = {
-    "storage-latency": Plant("storage-latency", storage_latency, ("data.workers=2",)),
-    "storage-bandwidth": Plant("storage-bandwidth", storage_bandwidth, ("data.workers=2",), cure=("data.cache=ram",)),
+    "storage-latency": Plant("storage-latency", storage_latency, ("data.workers=2",), steps=14, times=3),
+    "storage-bandwidth": Plant(
+        "storage-bandwidth", storage_bandwidth, ("data.workers=2",), steps=14, times=4, cure=("data.cache=ram",)
+    ),
     "decode": Plant("decode", decode, ("data.workers=2",), steps=28, cure=("data.cache=ram",)),
     "augmentation": Plant(
         "augmentation",
@@ -204,8 +240,14 @@ PLANTS = {
         steps=16,
         device=False,
     ),
+    "threads of worker processes": Plant(
+        "too-many-threads",
+        settings=("data.workers=2", "data.worker_kind=process", "data.transforms=threaded.py:threaded"),
+        cure=("data.transforms=",),
+    ),
     "main-thread": Plant("main-thread", main_thread, heal=True),
     "sync-point": Plant("sync-point", sync_point, heal=True),
+    "a synced file": Plant("sync-point", synced_file, heal=True),
     "logging": Plant("logging", logging, ("log.every=1",)),
     "evaluation": Plant("evaluation", evaluation, ("eval.every=2st",), steps=16),
     "checkpoint": Plant("checkpoint", checkpoint, ("checkpoint.every=2st",), steps=20),
@@ -236,16 +278,17 @@ def pictures(root: Path, count: int = 16, size: tuple[int, int] = (240, 320)) ->
     from segtrain.data.presets import SCENES
     from segtrain.data.scenes import scene
 
-    for split, images in (("train", count), ("val", 4)):
+    for split, images, first in (("train", count, 0), ("val", 4, 10_000)):
         for part in ("images", "masks"):
             (root / part / split).mkdir(parents=True)
         for k in range(images):
-            image, mask = scene(1, k, size)
-            noise = np.random.default_rng(k).integers(0, 60, image.shape, np.uint8)
+            image, mask = scene(1, first + k, size)
+            noise = np.random.default_rng(first + k).integers(0, 60, image.shape, np.uint8)
             cv2.imwrite(str(root / f"images/{split}/{k:03}.jpg"), cv2.add(image, noise), [cv2.IMWRITE_JPEG_QUALITY, 95])
             cv2.imwrite(str(root / f"masks/{split}/{k:03}.png"), mask)
     (root / "classes.txt").write_text("".join(f"{name}\n" for name in SCENES.names))
     (root / "slow.py").write_text(SLOW_TRANSFORM)
+    (root / "threaded.py").write_text(THREADED_TRANSFORM)
 
 
 def command(data: Path, out: Path, plant: Plant, settings: tuple[str, ...] = ()) -> list[str]:
@@ -268,6 +311,11 @@ def prepare(name: str, device: bool) -> None:
         from real_plants import REAL
 
         {**PLANTS, **REAL}[name].plant()
+
+
+# For the code of a rank: what other programs do to it is neither counted nor looked at, so that it says the same beside any.
+ALONE = "import segtrain.late\nsegtrain.late.FILE = '/nonexistent'\n"
+UNSEEN = "log.profile_ms=0"
 
 
 def code(name: str, words: list[str], device: bool) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import typing
 from pathlib import Path
-from typing import Any
 
-from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from segtrain.config import Config, LossTerm
+from segtrain.config import Config, Loss
+from segtrain.config.section import Section, blocks, is_section
+from segtrain.config.wanted import in_words
 
 PAGE = Path(__file__).with_name("config.md")
 
@@ -26,11 +25,23 @@ file, command line.
 segtrain train configs/scenes.yaml train.duration=2st "data.crop=[64,96]" "loss.terms=[ce,dice]" --print-config
 ```
 
-`--print-config` prints the resolved config and stops. The same text goes into the run folder as `config.yaml`, with a hash of
-every setting that changes what is trained; a run is resumed only under the same hash. Settings that say where and how it runs
-(ranks, workers, paths, logging, checkpoints, evaluation) may change on resume.
+`--print-config` prints the resolved config and stops. The same text goes into the run folder as `config.yaml`. Settings that say
+where and how a run goes (ranks, workers, paths, logging, checkpoints, evaluation) may change on resume. Any other one that differs
+from the folder's `config.yaml` is refused by name.
 
-A wrong key, type or combination is one error that names the key, the value, the nearest right key and the cure, with exit code 2.
+Without `out`, the run folder is `runs/NAME-HASH`. The hash is made of the settings that change what is trained and are not at
+their defaults, so a release that adds a setting does not move the folder. A release that changes a default does not move it
+either: there the same command is refused, and the error names the setting and both values.
+
+A wrong key, type or combination is one error that names the key, the value and the fix, with exit code 2. A number that could
+never work (a crop larger than the memory, a scale of 0) is refused before anything is made. A key given twice in a file is refused.
+Dots in keys are for the command line: in a file the settings of a section are nested. A section with nothing in it is at its defaults.
+
+On the command line a value is YAML where its setting takes a number, a list or a mapping. A setting that takes text takes it as it
+stands: `data.images={split}/images` and `name=2026` need no quotes for YAML. Your shell still wants them around spaces and brackets.
+
+A folder or file that begins with `~/` lies in the home folder, in a config file as well (`out`, `data.root`, `model.init`,
+`model.encoder_weights`).
 
 Durations are texts with a unit: `20ep` (epochs), `500st` (optimizer steps), `15%` (of the run; warm-up only).
 Sizes are `[height, width]` in pixels.
@@ -42,26 +53,61 @@ def page() -> str:
     parts = [INTRO, "## Run\n", _table("", {name: Config.model_fields[name] for name in ("out", "name")})]
     for name, field in Config.model_fields.items():
         section = field.annotation
-        if isinstance(section, type) and issubclass(section, BaseModel):
+        if is_section(section):
             parts += [f"## {name}\n", f"{_flat(section.__doc__ or '')}\n", _table(f"{name}.", section.model_fields)]
+            for key, inner in section.model_fields.items():
+                if is_section(inner.annotation):
+                    parts += [f"### `{name}.{key}`\n", f"{_flat(inner.annotation.__doc__ or '')}\n"]
+                    parts.append(_table(f"{name}.{key}.", inner.annotation.model_fields))
             if name == "loss":
-                parts += ["### A term of `loss.terms`\n", f"{_flat(LossTerm.__doc__ or '')} {TERMS}\n"]
-                parts.append(_table("", LossTerm.model_fields))
+                parts += [
+                    "### A term of `loss.terms`\n",
+                    f"{TERMS}\n",
+                    *_blocks("", blocks(Loss.model_fields["terms"])),
+                ]
+        elif blocks(field):
+            parts += [f"## {name}\n", f"{OPTIM}\n", *_blocks(f"{name}.", blocks(field))]
     return "\n".join(parts)
 
 
-TERMS = "`loss.terms=[ce, dice]` is short for `loss.terms=[{name: ce, weight: 1}, {name: dice, weight: 1}]`."
+TERMS = """Each term has a name, a weight, and the settings of its name. `loss.terms=[ce, dice]` is short for
+`loss.terms=[{name: ce, weight: 1}, {name: dice, weight: 1}]`. A setting of another term is refused."""
+OPTIM = """Optimizer, schedule and what is done to the gradient. Each optimizer has settings of its own; one of another optimizer or
+schedule is refused. Where the command line chooses another `optim.name` than the file, the file's settings that this one has not are
+left out."""
+
+
+def _blocks(prefix: str, known: dict[str, type[Section]]) -> list[str]:
+    """What all blocks share in one table, what each has of its own in another."""
+    shared = set.intersection(*(set(kind.model_fields) for kind in known.values())) - {"name"}
+    first = next(iter(known.values()))
+    head = "| key | default | values | what it is |\n|---|---|---|---|"
+    names = ", ".join(f"`{name}`" for name in known)
+    rows = [f"| `{prefix}name` | `{next(iter(known))}` | {names} | which one |"]
+    rows += [_row(prefix, name, field) for name, field in first.model_fields.items() if name in shared]
+    parts = ["\n".join([head, *rows]) + "\n"]
+    lines = ["| name | what it is | key | default | values | what the key is |", "|---|---|---|---|---|---|"]
+    for name, kind in known.items():
+        own = [(key, field) for key, field in kind.model_fields.items() if key not in shared | {"name"}]
+        about = f"| `{name}` | {_flat(kind.__doc__ or '').rstrip('.')} "
+        lines += [about + _row(prefix, key, field) for key, field in own] or [about + "| | | | |"]
+    return [*parts, "\n".join(lines) + "\n"]
 
 
 def _table(prefix: str, fields: dict[str, FieldInfo]) -> str:
     lines = ["| key | default | values | what it is |", "|---|---|---|---|"]
-    for name, field in fields.items():
-        cells = (f"`{prefix}{name}`", f"`{_default(field)}`", _values(field), field.description or "")
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    lines += [_row(prefix, name, field) for name, field in fields.items()]
     return "\n".join(lines) + "\n"
 
 
+def _row(prefix: str, name: str, field: FieldInfo) -> str:
+    cells = (f"`{prefix}{name}`", f"`{_default(field)}`", _values(field), field.description or "")
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
 def _default(field: FieldInfo) -> str:
+    if is_section(field.annotation):
+        return "{}"
     value = field.get_default(call_default_factory=True)
     plain = json.loads(json.dumps(value, default=lambda section: section.name))
     return json.dumps(plain).replace('"', "") if not isinstance(plain, str) else plain or '""'
@@ -70,29 +116,12 @@ def _default(field: FieldInfo) -> str:
 def _values(field: FieldInfo) -> str:
     limits = {"ge": "from {}", "gt": "above {}", "le": "to {}", "lt": "below {}"}
     found = [
-        text.format(f"{getattr(limit, key):g}")
+        text.format(f"{value:,}" if isinstance(value := getattr(limit, key), int) else f"{value:g}")
         for limit in field.metadata
         for key, text in limits.items()
         if getattr(limit, key, None) is not None
     ]
-    return " ".join([_type(field.annotation), *found])
-
-
-def _type(kind: Any) -> str:
-    names = {int: "integer", float: "number", str: "text", bool: "true, false", type(None): "null"}
-    if kind in names:
-        return names[kind]
-    origin, members = typing.get_origin(kind), typing.get_args(kind)
-    if origin is typing.Literal:
-        return ", ".join(f"`{member}`" for member in members)
-    if origin is typing.Union:
-        return " or ".join(map(_type, members))
-    if origin is tuple:
-        inner = [_type(member) for member in members if member is not Ellipsis]
-        return f"list of {inner[0]}" if Ellipsis in members else f"[{', '.join(inner)}]"
-    if origin is dict:
-        return "mapping"
-    return "terms" if kind is LossTerm else getattr(kind, "__name__", str(kind))
+    return " ".join([in_words(field.annotation), *found])
 
 
 def _flat(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Which types and images are there on SageMaker? Writes docs/sagemaker-images.md from launch/aws:   python docs/make_images_page.py"""
+"""Writes docs/sagemaker-images.md, the page of SageMaker's types and images, from launch/aws:   python docs/make_images_page.py"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # launch/ is no installed package
 
-from launch.aws.images import IMAGES, Image, runs_on
+from launch.aws.images import IMAGES, IMAGES_DATED, OLD_AFTER_DAYS, Image, runs_on
 from launch.aws.instances import (
     GPUS,
     INSTANCES,
@@ -18,6 +18,7 @@ from launch.aws.instances import (
     SMDDP_TYPES_FROM,
     SPEEDS,
     SPEEDS_FROM,
+    UNFIT,
     Instance,
 )
 from launch.aws.prices import LAST_P3, LIST, PRICES_DATED
@@ -39,7 +40,11 @@ print(choice.uri, "-", choice.why)
 print(show(choice.findings))
 ```
 
-`--image` keeps the image that you name; the findings then say what speaks against it.
+`--image` keeps the image that you name; the findings then say what speaks against it. It must lie in a private ECR registry of the
+job's region: SageMaker pulls training images from nowhere else.
+
+Every type that SageMaker's service model allows can be asked for. A type that is newer than this page gets a note: its sizes,
+price and speed are not known here. A type that botocore does not know either needs `--unknown-type-ok`.
 
 - An image runs on a GPU when its torch has code for it: the same major compute capability and no later minor one, so code for
   sm_80 also runs on sm_86 and sm_89.
@@ -60,13 +65,14 @@ print(show(choice.findings))
 
 def page() -> str:
     """The whole page, Markdown."""
-    parts = [INTRO, "## Images\n", _images(), "## GPUs and images\n", FIT, _fit()]
+    parts = [INTRO, "## Images\n", DATED, _images(), "## GPUs and images\n", FIT, _fit()]
     parts += ["## GPU types\n", TYPES, _types(one for one in INSTANCES.values() if one.gpus)]
-    parts += ["## CPU types\n", "For the groups of a job that do not train.\n"]
-    parts += [_types(one for one in INSTANCES.values() if not one.gpus), SOURCES]
+    parts += ["## CPU types\n", "They train without a GPU. In a job with a GPU group they do nothing yet.\n"]
+    parts += [_types(one for one in INSTANCES.values() if not one.gpus), _left_out(), SOURCES]
     return "\n".join(parts)
 
 
+DATED = f"Last compared with AWS's list on {IMAGES_DATED}. From {OLD_AFTER_DAYS} days after that day on, each dry run notes that the table is old.\n"
 FIT = "The newest image whose torch has code for the GPU, how long AWS patches it, and the newest with SMDDP where the type allows it.\n"
 TYPES = (
     f"Price: $ an hour, on demand, training, us-east-1, as of {PRICES_DATED} (p3: the last known). "
@@ -82,6 +88,11 @@ SOURCES = f"""## Sources
 - Images: aws/deep-learning-containers, each with its commit in `launch/aws/images.py`. Registries: {ACCOUNTS_FROM}.
 - Regions: {OFFERED_FROM}.
 """
+
+
+def _left_out() -> str:
+    rows = [(f"`{start}*`", why) for start, why in UNFIT.items()]
+    return "## Types that segtrain does not run on\n\n" + _table(("type", "why"), rows)
 
 
 def _images() -> str:
@@ -128,7 +139,7 @@ def _types(some: Iterable[Instance]) -> str:
         ]
         price = "" if one.price is None else f"{one.price:.{2 if one.price >= 1 else 3}f}"
         speed = "" if one.speed is None else f"{one.speed:.2f}"
-        sizes = (one.vcpus, one.memory_gb, one.nvme_gb, f"{one.network_gbit:g}")
+        sizes = (one.vcpus, f"{one.memory_gb:g}", one.nvme_gb, f"{one.network_gbit:g}")
         rows.append((f"`{one.name}`", gpus, one.gpu_memory_gb or "", *sizes, ", ".join(notes), price, speed))
     names = ("type", "GPUs", "GB a GPU", "vCPUs", "memory GB", "disk GB", "network Gbit/s", "", "price", "speed")
     if all(not row[1] for row in rows):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from textwrap import fill
@@ -44,3 +45,11 @@ def _paragraph(finding: Finding, width: int) -> str:
     if finding.source:
         lines.append(fill(finding.source, width, initial_indent=f"{indent}[", subsequent_indent=f"{indent} ") + "]")
     return "\n".join(lines)
+
+
+def agreed(question: str) -> bool:
+    """Whether a person says yes to what costs money; no where nobody can answer."""
+    if not sys.stdin.isatty():
+        print(f"error: {question} Nobody can answer here: give --yes", file=sys.stderr)
+        return False
+    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")

@@ -11,12 +11,16 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import segtrain.errors
 from launch import job_parts as parts
 from launch import job_values as values
-from launch.job_parts import DEFAULT_METRICS, Channel, Group, Metric
+from launch.job_parts import DEFAULT_METRICS, Channel, Fallback, Group, Metric
 from segtrain.errors import ConfigError
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[1]  # holds configs/ and docker/ as well: a checkout, or what the wheel carries
+CARRIED = "_checkout"  # that folder in an installed package (setup.py)
+PACKAGE = Path(segtrain.errors.__file__).resolve().parent
+COMMAND = "segtrain launch sagemaker" if PACKAGE in ROOT.parents else "python launch/sagemaker.py"
 
 Strategy = Literal["single", "ddp", "fsdp", "dp", "smddp"]
 
@@ -31,6 +35,7 @@ class Job:
     strategy: Strategy = "ddp"
     instances: int = 1
     type: str = "ml.g5.12xlarge"
+    unknown_type_ok: bool = False  # a type that neither the table nor botocore knows is a warning
     groups: tuple[Group, ...] = ()  # instead of instances and type
     data: tuple[Channel, ...] = ()
     data_gb: float | None = None  # size of the data, for the check of the volume and the estimate
@@ -51,9 +56,18 @@ class Job:
     metrics: tuple[Metric, ...] = DEFAULT_METRICS
     image: str = ""
     profile_ms: int = 500  # 0: off
-    price: float | None = None  # dollars an hour of one instance; overrides the table
+    price: float | None = None  # dollars an hour of one instance that trains; overrides the table
     requirements: str = ""  # a pip requirements file whose lines are added
     program: str = "train.py"
+    fallbacks: tuple[Fallback, ...] = ()  # types to take, in this order, while ``type`` has no capacity
+    training_plan: str = ""  # ARN of reserved capacity, of ``type``
+    max_pending: int | None = None  # seconds of waiting for capacity
+    volume_kms: str = ""  # key of the machines' disks: its ID or ARN
+    output_kms: str = ""  # key of what the job leaves in S3
+    network_isolation: bool = False  # no calls out of or into the containers, but among themselves
+    encrypt_traffic: bool = False  # between the containers
+    remote_debug: bool = False  # a shell in the containers, by AWS Systems Manager
+    request: Mapping[str, Any] = field(default_factory=dict)  # further members of the platform's own request
 
     @property
     def hosts(self) -> int:
@@ -75,22 +89,40 @@ class Job:
 
 
 KEYS = tuple(item.name for item in fields(Job))
-_TEXTS = ("name", "config", "type", "output", "checkpoints", "role", "region", "image", "requirements", "program")
+_TEXTS = ("name", "config", "type", "output", "checkpoints", "role", "region", "image", "requirements", "program",
+          "training_plan", "volume_kms", "output_kms")  # fmt: skip
 _WHOLE = ("instances", "retries", "volume_gb", "profile_ms")
-_NUMBERS = ("data_gb", "price")
-_SECONDS = ("max_run", "max_wait", "warm_pool")
+_AMOUNTS = ("data_gb", "price")
+_SECONDS = ("max_run", "max_wait", "max_pending", "warm_pool")
+_SWITCHES = ("unknown_type_ok", "spot", "network_isolation", "encrypt_traffic", "remote_debug")
 _LISTS = ("subnets", "security_groups")
 _PAIRS = ("tags", "environment")
-_PARTS = {"data": parts.channels, "groups": parts.groups, "metrics": parts.metrics}
+_PARTS = {
+    "data": parts.channels,
+    "groups": parts.groups,
+    "metrics": parts.metrics,
+    "fallbacks": parts.fallbacks,
+    "request": parts.members,
+}
+_FLAGS = {
+    "tags": "--tag",
+    "environment": "--env",
+    "fallbacks": "--fallback",
+}  # of the keys that are called otherwise there
 _FLAGS_ONLY = ("fsx", "mode", "group")
 
 
-def load_job(path: str | Path | None, flags: Mapping[str, Any], overrides: Sequence[str] = ()) -> Job:
-    """A YAML file (or only defaults), the flags that were given (None: not given) on top, then ``section.key=value``.
+def load_job(
+    source: str | Path | Mapping[str, Any] | None, flags: Mapping[str, Any], overrides: Sequence[str] = ()
+) -> Job:
+    """A YAML file or its keys (None: only defaults), the flags that were given (None: not given) on top, then
+    ``section.key=value``.
 
     Raises ConfigError that names the key, the value and the cure.
     """
-    described = _checked(values.read_mapping(path), KEYS, str(path)) if path is not None else {}
+    path = "the job" if isinstance(source, Mapping) else source
+    keys = values.read_mapping(source) if isinstance(source, (str, Path)) else source or {}
+    described = _checked(keys, KEYS, str(path))
     given = _checked({key: value for key, value in flags.items() if value is not None}, KEYS + _FLAGS_ONLY, "")
     given = {key: value for key, value in given.items() if value not in ([], ())}
     _refuse_two_shapes(described, given, str(path))
@@ -129,15 +161,15 @@ def _checked(described: Mapping[str, Any], known: Sequence[str], source: str) ->
     """The fields with their right types. Raises ConfigError for an unknown key and a value of another type."""
     checked: dict[str, Any] = {}
     for key, value in values.known(described, known, source or "the flags").items():
-        where = f"{source}: {key}" if source else f"--{key.replace('_', '-')}"
+        where = f"{source}: {key}" if source else _FLAGS.get(key, f"--{key.replace('_', '-')}")
         if value is None:  # a key with nothing behind it: its default
             continue
         if key in _TEXTS:
             checked[key] = values.text(value, where)
         elif key in _WHOLE:
             checked[key] = values.whole(value, where)
-        elif key in _NUMBERS:
-            checked[key] = values.number(value, where)
+        elif key in _AMOUNTS:
+            checked[key] = values.amount(value, where)
         elif key in _SECONDS:
             checked[key] = values.seconds(value, where)
         elif key in _LISTS:
@@ -152,7 +184,7 @@ def _checked(described: Mapping[str, Any], known: Sequence[str], source: str) ->
 def _part(key: str, value: Any, where: str) -> Any:
     if key == "strategy":
         return values.choice(value, Strategy, where)
-    if key == "spot":
+    if key in _SWITCHES:
         return values.switch(value, where)
     if key == "settings":
         return values.dotted(values.mapping(value, where))

@@ -34,12 +34,20 @@ class Channel:
 
 @dataclass(frozen=True)
 class Group:
-    """Machines of one type in a job of several types. ``train``: this group trains; the others help."""
+    """Machines of one type in a job of several types. ``train``: this group trains; the others end at once and are idle."""
 
     name: str
     type: str
     instances: int = 1
     train: bool = False
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """A machine type that is taken while those before it have no capacity. ``instances`` None: as many as of the first."""
+
+    type: str
+    instances: int | None = None
 
 
 @dataclass(frozen=True)
@@ -73,6 +81,11 @@ _GROUP_KEYS = tuple(item.name for item in fields(Group) if item.name != "name")
 
 
 def mode(value: Any, where: str) -> Any:
+    if str(value).lower() == "pipe":
+        raise ConfigError(
+            f"{where}={value!r}: Pipe hands each channel on as one stream, which training in random order cannot read: "
+            "write FastFile, which reads from S3 without a copy as well, in any order"
+        )
     return values.choice(value, _CHOICES["mode"], where)
 
 
@@ -92,7 +105,9 @@ def channel(name: str, value: Any, where: str) -> Channel:
         return Channel(name, **values.place(value, where))
     described: dict[str, Any] = dict(values.known(value, _CHANNEL_KEYS, where))
     for key, item in described.items():
-        if key in _CHOICES:
+        if key == "mode":
+            mode(item, f"{where}.{key}")
+        elif key in _CHOICES:
             values.choice(item, _CHOICES[key], f"{where}.{key}")
         elif key == "groups":
             described[key] = values.texts(item, f"{where}.{key}")
@@ -124,6 +139,36 @@ def _group(name: str, value: Any, where: str) -> Group:
         values.whole(described.get("instances", 1), f"{where}.instances"),
         values.switch(described.get("train", False), f"{where}.train"),
     )
+
+
+def fallbacks(value: Any, where: str) -> tuple[Fallback, ...]:
+    """``[ml.g5.48xlarge, ml.g5.24xlarge*2]``."""
+    found = []
+    for item in values.texts(value, where):
+        name, star, count = item.partition("*")
+        found.append(Fallback(name, values.whole(count, f"{where} {item}") if star else None))
+    return tuple(found)
+
+
+def members(value: Any, where: str) -> dict[str, Any]:
+    """``{A: {B: 1}}``, or the command line's ``["A.B=1", ...]``."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    found: dict[str, Any] = {}
+    for item in values.texts(value, where):
+        path, equals, content = item.partition("=")
+        if not equals or not all(path.split(".")):
+            raise ConfigError(
+                f"{where}={item!r}: must be MEMBER.MEMBER=value, as InfraCheckConfig.EnableInfraCheck=true"
+            )
+        *above, last = path.split(".")
+        place = found
+        for name in above:
+            place = place.setdefault(name, {})
+            if not isinstance(place, dict):
+                raise ConfigError(f"{where}={item!r}: {name} has a value already")
+        place[last] = values.scalar(content, path)
+    return found
 
 
 def metrics(value: Any, where: str) -> tuple[Metric, ...]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 from segtrain.errors import ConfigError
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_LARGEST = 10**9
 _PLACES = "s3://BUCKET/PREFIX/, fsx://fs-0123456789abcdef0/MOUNTNAME/FOLDER or efs://fs-0123456789abcdef0/FOLDER"
 
 
@@ -40,19 +42,48 @@ def _yaml(content: str, source: str) -> Any:
                 f"{source} is YAML, which this Python cannot read: pip install pyyaml, or use flags"
             ) from None
     try:
-        return yaml.safe_load(content)
+        return _load_yaml()(content)
+    except RecursionError:
+        raise ConfigError(f"{source}: lists and mappings lie too deep in each other: write it flat") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"{source} is no YAML: {' '.join(str(error).split())}") from None
+        words = " ".join(str(error).split())
+        # What is refused although it is YAML (a key twice) says so by itself.
+        raise ConfigError(f"{source}{': ' if words.startswith('line ') else ' is no YAML: '}{words}") from None
+
+
+def _load_yaml() -> Callable[[str], Any]:
+    """As segtrain reads a config: no key twice, nothing that is huge in memory. Without pydantic, which that needs, plain YAML."""
+    try:
+        from segtrain.config.yaml_text import load_yaml
+    except ImportError:
+        import yaml
+
+        return yaml.safe_load
+    return load_yaml
 
 
 def _near_file(path: Path) -> str:
-    there = sorted(p.name for p in path.parent.glob("*.y*ml")) if path.parent.is_dir() else []
+    there = sorted(p.name for p in path.parent.glob("[!.]*.y*ml")) if path.parent.is_dir() else []
     near = difflib.get_close_matches(path.name, there, n=1, cutoff=0.4)
     return f"did you mean {str(path.parent / near[0])!r}?" if near else "check the path and its rights"
 
 
 def scalar(content: str, key: str) -> Any:
-    """The value of ``key=content`` as segtrain reads it: YAML; without PyYAML JSON, and else the text."""
+    """The value of ``key=content`` as segtrain reads it: YAML, and text where the setting takes text (``{split}.csv``).
+
+    Without pydantic YAML alone; without PyYAML JSON, and else the text.
+    """
+    try:
+        from segtrain.config import parse_overrides
+    except ImportError:
+        return _plain(content, key)
+    place: Any = parse_overrides([f"{key}={content}"])
+    for part in key.split("."):
+        place = place[part]
+    return place
+
+
+def _plain(content: str, key: str) -> Any:
     if re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", content):  # YAML 1.1 reads 1e-3 as a text
         return float(content)
     try:
@@ -64,8 +95,13 @@ def scalar(content: str, key: str) -> Any:
             return {"True": True, "False": False}.get(content, content)
     try:
         return yaml.safe_load(content) if content else ""
+    except RecursionError:
+        raise ConfigError(f"{key}={content[:80]}: lists and mappings lie too deep in each other") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"the value of {key}={content} is no YAML: {' '.join(str(error).split())}") from None
+        raise ConfigError(
+            f"the value of {key}={content} is no YAML ({' '.join(str(error).split())}): close its brackets, or if it is plain "
+            f"text, quote it: '{key}=\"{content}\"'"
+        ) from None
 
 
 def _wrong(where: str, value: Any, wanted: str) -> ConfigError:
@@ -89,6 +125,8 @@ def whole(value: Any, where: str) -> int:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise _wrong(where, value, "a whole number")
+    if abs(value) > _LARGEST:
+        raise ConfigError(f"{where} has {len(str(abs(value)))} digits: the largest that is read is {_LARGEST:,}")
     return value
 
 
@@ -96,9 +134,16 @@ def number(value: Any, where: str) -> float:
     try:
         if not isinstance(value, bool):
             return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         pass
     raise _wrong(where, value, "a number")
+
+
+def amount(value: Any, where: str) -> float:
+    """A number of dollars or gigabytes: 0 or more."""
+    if not 0 <= number(value, where) < math.inf:
+        raise _wrong(where, value, "a number, 0 or more")
+    return number(value, where)
 
 
 def switch(value: Any, where: str) -> bool:
@@ -109,7 +154,7 @@ def switch(value: Any, where: str) -> bool:
 
 def seconds(value: Any, where: str) -> int:
     """``6h``, ``90m``, ``2d``, ``3600s``, ``3600``."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([smhd]?)", str(value).strip())
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d+)?) ?([smhd]?)", str(value).strip())
     if match is None or isinstance(value, bool):
         raise _wrong(where, value, "a time, as 6h, 90m or 3600 (seconds)")
     return round(float(match[1]) * _UNITS[match[2]])
@@ -148,6 +193,7 @@ def pairs(value: Any, where: str) -> dict[str, str]:
         for item in split:
             if not item[0] or not item[1]:
                 raise _wrong(where, "".join(item), "key=value")
+        once([item[0] for item in split], where)
         value = {key: content for key, _, content in split}
     found = {}
     for key, content in value.items():
@@ -197,13 +243,17 @@ def group(content: str, where: str) -> tuple[str, str, int, bool]:
         raise _wrong(
             where, content, "NAME=TYPE*INSTANCES, with :train for the one that trains, as gpu=ml.g5.xlarge*2:train"
         )
-    return match[1], match[2], int(match[3] or 1), match[4] is not None
+    return match[1], match[2], whole(match[3] or 1, where), match[4] is not None
 
 
 def unique(items: Sequence[Any], where: str) -> tuple[Any, ...]:
     """As they are, where no two have one name. Raises ConfigError."""
-    names = [item.name for item in items]
+    once([item.name for item in items], where)
+    return tuple(items)
+
+
+def once(names: Sequence[str], where: str) -> None:
+    """Raises ConfigError where a name is there twice."""
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"{where}: {name!r} is there twice: give each its own name")
-    return tuple(items)

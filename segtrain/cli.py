@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 
 from segtrain import __version__, verbs
-from segtrain.errors import SegtrainError
+from segtrain.errors import EXIT_ERROR, SegtrainError
+from segtrain.terminal import printable, say_warnings
 
 EXAMPLES = """examples:
-  segtrain train                                         generated street scenes, no data needed
-  segtrain train configs/camvid.yaml data.root=CamVid    section.key=value overrides the file
-  torchrun --nproc-per-node 8 -m segtrain train configs/camvid.yaml data.root=CamVid
+  segtrain train                                                 generated street scenes, no data needed
+  segtrain train configs/camvid_cpu.yaml data.root=CamVid        section.key=value overrides the file
+  torchrun --nproc-per-node 8 -m segtrain train configs/camvid_cpu.yaml data.root=CamVid train.batch_size=16
 """
 RUN = "run folder, s3://BUCKET/PREFIX or sagemaker:JOB"
 
@@ -40,15 +41,20 @@ def build_parser() -> argparse.ArgumentParser:
     score.add_argument(
         "--images", metavar="DIR", type=Path, help="write each image's score, and pictures of the worst and the best"
     )
+    score.add_argument(
+        "--confusion", metavar="FILE", type=Path, help="write the confusion matrix: FILE.csv or FILE.json"
+    )
     score.add_argument("--json", action="store_true", help="print one JSON object, miou as a fraction")
 
     predict = of.add_parser("predict", help="write masks and overlays of images")
     predict.set_defaults(call=verbs.predict)
     predict.add_argument("run", type=Path, help="run folder, or the folder of an export")
-    predict.add_argument("images", nargs="+", type=Path, help="image files or folders")
+    predict.add_argument("images", nargs="+", help="image files or folders; settings as eval.tile=[512,512]")
     predict.add_argument(
         "--out", type=Path, default=Path("predictions"), help="folder to write to (default: predictions)"
     )
+    predict.add_argument("--no-overlay", action="store_true", help="write the masks alone")
+    predict.add_argument("--probabilities", action="store_true", help="write float16 (C, H, W) as .npz too")
     predict.add_argument("--which", choices=("best", "last"), default="best")
     predict.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
 
@@ -87,6 +93,14 @@ def build_parser() -> argparse.ArgumentParser:
     pack.add_argument("--estimate", action="store_true", help="write nothing: measure each --image on samples")
     pack.add_argument("--json", action="store_true", help="print one JSON object")
 
+    convert = data_verbs.add_parser(
+        "convert", help="write a data set anew with PNG masks of class ids, of JPEG masks above all"
+    )
+    convert.set_defaults(call=verbs.data_convert)
+    convert.add_argument("dir", metavar="SRC", help="folder of the data set, of any layout of files")
+    convert.add_argument("folder", metavar="DST", help="folder to write to; it must be new or empty")
+    convert.add_argument("--split", action="append", help="split to convert (default: all that SRC holds)")
+
     runs = of.add_parser("runs", help="a table of runs")
     runs.set_defaults(call=verbs.runs)
     runs.add_argument("dir", nargs="?", default="runs", help="folder with runs, or s3://BUCKET/PREFIX (default: runs)")
@@ -109,12 +123,25 @@ def build_parser() -> argparse.ArgumentParser:
     why.add_argument("--against", metavar="CURED", help="the run with the cure: was the prediction right?")
     why.add_argument("--json", action="store_true", help="print one JSON object")
 
-    profile = of.add_parser("profile", help="turn a running job's system profile on or off, or trace some steps")
+    profile = of.add_parser(
+        "profile", help="of a running job: its system profile on or off, a trace of some steps, Python's stacks"
+    )
     profile.set_defaults(call=verbs.profile)
-    profile.add_argument("profile_verb", choices=("on", "off", "status", "trace"))
+    profile.add_argument("profile_verb", choices=("on", "off", "status", "trace", "stacks"))
     profile.add_argument("run", type=Path, help="run folder")
     profile.add_argument("--ms", type=int, help="milliseconds between samples, 100 to 60000 (default: as before)")
     profile.add_argument("--steps", type=int, default=5, help="of a trace (default: 5)")
+    profile.add_argument("--seconds", type=float, default=10, help="of stacks (default: 10)")
+    profile.add_argument("--hz", type=float, default=100, help="samples of stacks a second (default: 100)")
+
+    launch = of.add_parser(
+        "launch", help="start training elsewhere: check the job, rehearse it here, send it, follow it"
+    )
+    platforms = launch.add_subparsers(required=True, metavar="PLATFORM", dest="platform")
+    on_sagemaker = platforms.add_parser("sagemaker", add_help=False, help="a training job on Amazon SageMaker")
+    on_sagemaker.set_defaults(call=verbs.launch)
+    on_fsx = platforms.add_parser("fsx", add_help=False, help="an FSx for Lustre file system that shows a prefix of S3")
+    on_fsx.set_defaults(call=verbs.launch)
 
     prove = of.add_parser("prove", help="run the five promises on this machine with your config")
     prove.set_defaults(call=verbs.prove)
@@ -135,32 +162,82 @@ def build_parser() -> argparse.ArgumentParser:
     doctor = of.add_parser("doctor", help="what this machine and installation give, and what is wrong with them")
     doctor.set_defaults(call=verbs.doctor)
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
+    for verb in (train, score, predict, check, pack, convert, prove, rates):
+        _take_settings(verb)
     return parser
+
+
+def _take_settings(verb: argparse.ArgumentParser) -> None:
+    """Settings are read behind argparse's back (``parse_known_args``): the usage and the help name them all the same."""
+    verb.usage = f"{verb.format_usage().removeprefix('usage: ').rstrip()} [section.key=value ...]".replace("%", "%%")
+    verb.epilog = "section.key=value changes a setting; `segtrain train --print-config` shows all of them"
+    verb.set_defaults(verb=verb)
 
 
 def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
+    for name in ("stdout", "stderr"):  # closed by the shell (`>&-`): what is printed goes nowhere
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+    say_warnings()
     # Idle OpenMP threads spin by default, and steal the core from the thread they wait for when the machine is shared.
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
+    os.environ.setdefault("OPENCV_LOG_LEVEL", "ERROR")  # of each GeoTIFF it would print that it does not know a tag
     parser = build_parser()
-    takes_settings = bool(arguments) and arguments[0] in ("train", "eval", "prove", "data", "bench")
+    takes_settings = bool(arguments) and arguments[0] in ("train", "eval", "predict", "prove", "data", "bench")
     known, overrides = parser.parse_known_args(_joined(arguments) if takes_settings else arguments)
     if takes_settings and "=" in (getattr(known, "config", None) or ""):  # `segtrain train key=value`, no file
         overrides, known.config = [known.config, *overrides], None
-    if overrides and not takes_settings:
+    if takes_settings:
+        _refuse_flags(known.verb, overrides)
+    if overrides and not takes_settings and arguments[0] != "launch":  # the launcher has a parser of its own
         parser.error(f"unrecognized arguments: {' '.join(overrides)}")
     try:
-        return int(known.call(known, overrides, arguments))
+        code = int(known.call(known, overrides, arguments))
+        sys.stdout.flush()  # a full disk behind it shows here, and not when Python ends
+        return code
     except SegtrainError as error:
         if _speaks(error):
-            print(f"error: {error}", file=sys.stderr, flush=True)
+            print(f"error: {printable(str(error))}", file=sys.stderr, flush=True)
         return error.exit_code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # `segtrain runs | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_stdout()
         return 0
+    except OSError as error:
+        if not _stdout_fails():
+            raise
+        _drop_stdout()
+        print(
+            f"error: cannot write to standard output: {error.strerror}: free space, or send it elsewhere",
+            file=sys.stderr,
+        )
+        return EXIT_ERROR
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "can't start new thread" not in str(error):
+            raise
+        print(
+            f"error: this process may have no more memory or threads ({error or 'out of memory'}): raise the limits "
+            "(ulimit -v, ulimit -u, the container's memory), or lower data.workers, train.batch_size or data.crop",
+            file=sys.stderr,
+        )
+        return EXIT_ERROR
+
+
+def _stdout_fails() -> bool:
+    """Whether standard output takes nothing more. The error of another file is not its own."""
+    try:
+        print(flush=True)
+    except OSError:
+        return True
+    return False
+
+
+def _drop_stdout() -> None:
+    """What is still to be printed goes nowhere: Python would fail once more on it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _joined(arguments: list[str]) -> list[str]:
@@ -171,6 +248,18 @@ def _joined(arguments: list[str]) -> list[str]:
         is_setting = word.startswith("--") and "=" not in word and ("." in word or word in ("--out", "--name"))
         joined.append(f"{word}={rest.pop(0)}" if is_setting and rest else word)
     return joined
+
+
+def _refuse_flags(verb: argparse.ArgumentParser, overrides: list[str]) -> None:
+    """``--wich last`` is a flag with a slip, no setting: those have a dot in their name, but for a few of one word."""
+    flags = [word for word in overrides if word.startswith("-") and "." not in word.partition("=")[0]]
+    if not flags:
+        return
+    from segtrain.config import Config
+
+    wrong = [word for word in flags if word.lstrip("-").partition("=")[0] not in Config.model_fields]
+    if wrong:
+        verb.error(f"unrecognized arguments: {' '.join(wrong)}")
 
 
 def _speaks(error: SegtrainError) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 EXIT_ERROR = 2  # bad input or config: mend it and start again
 EXIT_RESUMABLE = 75  # EX_TEMPFAIL of sysexits.h: the state is saved, the same command goes on
 
@@ -15,6 +17,8 @@ class SegtrainError(Exception):
     exit_code = EXIT_ERROR
     # Which of several ranks says it: None: every rank of a host meets it, and the first one speaks; else: decided.
     silent: bool | None = None
+    # Settings that put it right, where they are known: "data.label_map" -> value. The message shows how to paste them.
+    settings: dict[str, Any] | None = None
 
 
 class ConfigError(SegtrainError):

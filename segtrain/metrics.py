@@ -38,8 +38,14 @@ def confusion(pred: Tensor, target: Tensor, num_classes: int, ignore_index: int 
     return confusions(pred[None], target[None], num_classes, ignore_index)[0]
 
 
-def confusions(pred: Tensor, target: Tensor, num_classes: int, ignore_index: int = 255) -> Tensor:
-    """int64 (N, C, C): the ``confusion`` of each of N images (N, ...), by one count of all pixels."""
+def confusions(
+    pred: Tensor, target: Tensor, num_classes: int, ignore_index: int = 255, later: list[Tensor] | None = None
+) -> Tensor:
+    """int64 (N, C, C): the ``confusion`` of each of N images (N, ...), by one count of all pixels.
+
+    Reading whether an id is unknown waits for a GPU. With ``later`` it is not read here but appended there, as a tensor on the
+    device, for ``refuse_unknown``.
+    """
     if pred.shape != target.shape:
         raise DataError(
             f"prediction {tuple(pred.shape)} and target {tuple(target.shape)} differ in shape: resize one first"
@@ -54,22 +60,45 @@ def confusions(pred: Tensor, target: Tensor, num_classes: int, ignore_index: int
     if images > 1:
         wide = index if images * (cells + 2) < 2**31 else index.long()
         index = wide + torch.arange(images, dtype=wide.dtype, device=wide.device)[:, None] * (cells + 2)
-    counts = torch.bincount(index.flatten(), minlength=images * (cells + 2)).view(images, cells + 2)
+    count = histogram if index.is_cuda else torch.bincount  # on a CPU bincount is the faster
+    counts = count(index.flatten(), minlength=images * (cells + 2)).view(images, cells + 2)
     ends = [end.long() for end in pred.aminmax()] if pred.numel() else [*counts.new_zeros(2)]
-    least, most, unknown = torch.stack([*ends, counts[:, -1].sum()]).tolist()  # a GPU is waited for once
+    found = torch.stack([*ends, counts[:, -1].sum()])
+    tables = counts[:, 1:-1].view(images, num_classes, num_classes)
+    if later is not None:
+        ids = torch.where(valid & ((target < 0) | (target >= num_classes)), target.long(), num_classes).flatten()
+        later.append(torch.cat([found, *(end[None] for end in (ids.aminmax() if len(ids) else found[:2]))]))
+        return tables
+    least, most, unknown = found.tolist()  # a GPU is waited for once
+    if least < 0 or most >= num_classes or unknown:
+        wrong = target[valid & ((target < 0) | (target >= num_classes))]
+        _refuse(least, most, unknown, sorted(set(wrong.tolist()))[:5], num_classes, ignore_index)
+    return tables
+
+
+def histogram(index: Tensor, minlength: int) -> Tensor:
+    """int64 (minlength,): ``torch.bincount`` of ids below ``minlength``, which does not wait for a GPU to read the largest one."""
+    counts = torch.zeros(minlength, dtype=torch.int64, device=index.device)
+    return counts.index_add_(0, index, torch.ones((), dtype=torch.int64, device=index.device).expand(len(index)))
+
+
+def refuse_unknown(later: list[Tensor], num_classes: int, ignore_index: int = 255) -> None:
+    """Raise the DataError that ``confusions`` left for later, if there is one. Waits for the device, once."""
+    for least, most, unknown, *ids in torch.stack(later).tolist() if later else []:
+        if least < 0 or most >= num_classes or unknown:
+            _refuse(least, most, unknown, sorted({*ids} - {num_classes} or {num_classes}), num_classes, ignore_index)
+
+
+def _refuse(least: int, most: int, unknown: int, ids: list[int], num_classes: int, ignore_index: int) -> None:
     if least < 0 or most >= num_classes:
         raise DataError(
             f"the prediction holds classes {least}..{most}, but there are 0..{num_classes - 1}: "
             "it comes from a model with other classes"
         )
-    if unknown:
-        wrong = valid & ((target < 0) | (target >= num_classes))
-        ids = sorted(set(target[wrong].tolist()))[:5]
-        raise DataError(
-            f"{int(wrong.sum())} pixels of the target have ids {ids}, but there are classes 0..{num_classes - 1} "
-            f"and {ignore_index} for void: map them in data.label_map"
-        )
-    return counts[:, 1:-1].view(images, num_classes, num_classes)
+    raise DataError(
+        f"{unknown} pixels of the target have ids {ids}, but there are classes 0..{num_classes - 1} "
+        f"and {ignore_index} for void: map them in data.label_map"
+    )
 
 
 @dataclass(frozen=True)
@@ -90,6 +119,11 @@ class Scores:
     class_accuracy: tuple[float, ...]
     pixels: tuple[int, ...]  # of each class in the target
     predicted: tuple[int, ...]  # of each class in the prediction
+
+    @property
+    def classes_present(self) -> int:
+        """Classes with a pixel in the target."""
+        return sum(1 for count in self.pixels if count)
 
     @classmethod
     def from_confusion(cls, counts: Any) -> Scores:
@@ -115,8 +149,9 @@ class Scores:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON: nan, which JSON lacks, becomes None."""
-        return {
+        """Plain values for JSON: nan, which JSON lacks, becomes None. ``classes_present`` of ``classes`` are in the target."""
+        counts = {"classes": len(self.pixels), "classes_present": self.classes_present}
+        return counts | {
             key: [_plain(item) for item in value] if isinstance(value, tuple) else _plain(value)
             for key, value in asdict(self).items()
         }
@@ -133,9 +168,11 @@ class Scores:
             lines.append(
                 f"{name:{width}} {_percent(self.iou[c])} {_percent(self.dice[c])} {_percent(self.class_accuracy[c])}  {shares}"
             )
+        present = self.classes_present
+        few = f" ({present} of {len(names)} classes)" if present < len(names) else ""
         lines.append(
             f"{'all classes':{width}} {_percent(self.miou)} {_percent(self.mean_dice)} {_percent(self.mean_accuracy)}"
-            f"   pixel accuracy {_percent(self.accuracy).strip()} %"
+            f"   pixel accuracy {_percent(self.accuracy).strip()} %{few}"
         )
         return "\n".join(lines)
 

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from segtrain.config import Muon as MuonSettings
 from segtrain.config import Optim
+from segtrain.config.optim import POLY_POWER
 
 
 def multiplier(optim: Optim, step: int, steps: int, warmup: int) -> float:
@@ -23,44 +25,44 @@ def multiplier(optim: Optim, step: int, steps: int, warmup: int) -> float:
         return 0.04 + 0.96 * (1 - math.cos(math.pi * rise)) / 2 if optim.schedule == "onecycle" else rise
     t = (step - warmup) / max(1, steps - warmup)
     if optim.schedule == "poly":
-        return (1 - t) ** optim.poly_power
+        return float((1 - t) ** (optim.poly_power or POLY_POWER))
     if optim.schedule in ("cosine", "onecycle"):
         return (1 + math.cos(math.pi * t)) / 2
     return 1 - t if optim.schedule == "linear" else 1.0
 
 
-def parameter_groups(model: nn.Module, encoder: Iterable[nn.Parameter], optim: Optim) -> list[dict[str, Any]]:
+def parameter_groups(
+    model: nn.Module, encoder: Iterable[nn.Parameter], optim: Optim, heads: Iterable[nn.Parameter] = ()
+) -> list[dict[str, Any]]:
     """Groups by (part, decay, kind): weights decay, biases and norms do not. ``scale`` multiplies optim.lr.
 
-    With muon, filters that mix many channels are ``muon`` groups; the first layer (3 channels in), depthwise filters and the
-    layers that make logits (no more rows than classes are usual there) are left to AdamW, as biases and norms are.
+    With muon, filters that mix many channels are ``muon`` groups; the first layer (3 channels in), depthwise filters and
+    ``heads``, the layers that make logits, are left to AdamW, as biases and norms are.
     """
     of_encoder = {id(p) for p in encoder}
-    num_classes = getattr(model, "num_classes", 0)
+    of_heads = {id(p) for p in heads}
     groups: dict[tuple[float, float, bool], dict[str, Any]] = {}
     for parameter in model.parameters():
         if not parameter.requires_grad:
             continue
         scale = optim.encoder_lr if id(parameter) in of_encoder else 1.0
         decay = optim.weight_decay if parameter.dim() > 1 else 0.0
-        muon = (
-            optim.name == "muon"
-            and parameter.dim() > 1
-            and parameter.shape[1] > 3
-            and parameter.shape[0] != num_classes
-        )
-        if muon:
-            scale *= optim.muon_lr / optim.lr
-        group = {"params": [], "weight_decay": decay, "scale": scale, "lr": optim.lr * scale}
-        if optim.name == "muon":
+        group: dict[str, Any] = {"params": [], "weight_decay": decay}
+        muon = False
+        if isinstance(optim, MuonSettings):
+            muon = parameter.dim() > 1 and parameter.shape[1] > 3 and id(parameter) not in of_heads
             group["muon"] = muon
+            scale *= optim.muon_lr / optim.lr if muon else 1.0
+        group |= {"scale": scale, "lr": optim.lr * scale}
         groups.setdefault((scale, decay, muon), group)["params"].append(parameter)
     return list(groups.values())
 
 
-def build_optimizer(model: nn.Module, encoder: Iterable[nn.Parameter], optim: Optim) -> torch.optim.Optimizer:
+def build_optimizer(
+    model: nn.Module, encoder: Iterable[nn.Parameter], optim: Optim, heads: Iterable[nn.Parameter] = ()
+) -> torch.optim.Optimizer:
     """SGD with Nesterov momentum, AdamW or Muon, in the fused form where this torch has it for the device."""
-    groups = parameter_groups(model, encoder, optim)
+    groups = parameter_groups(model, encoder, optim, heads)
     if optim.name == "muon":
         return Muon(groups, lr=optim.lr, momentum=optim.momentum, betas=optim.betas)
     if optim.name == "sgd":
@@ -70,8 +72,8 @@ def build_optimizer(model: nn.Module, encoder: Iterable[nn.Parameter], optim: Op
 
 def _fused(kind: Any, groups: list[dict[str, Any]], **settings: Any) -> torch.optim.Optimizer:
     # Fused CPU kernels came with torch 2.4, SGD's with 2.3; some releases in between take the argument and fail in the
-    # first step. The foreach form is the same arithmetic, a little slower.
-    probe = torch.zeros(1, device=groups[0]["params"][0].device, requires_grad=True)
+    # first step; fsdp's sharded parameters have no fused SGD. The foreach form is the same arithmetic, a little slower.
+    probe = torch.zeros_like(groups[0]["params"][0], requires_grad=True)
     probe.grad = torch.zeros_like(probe)
     try:
         kind([probe], fused=True, **settings).step()

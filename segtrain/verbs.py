@@ -7,27 +7,32 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from pathlib import Path
+from shlex import quote
 
-from segtrain.errors import EXIT_ERROR
+from segtrain.errors import EXIT_ERROR, ConfigError
+from segtrain.terminal import printable, say
 
 
 def train(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
     from segtrain.config import load_config
     from segtrain.parallel import spawn
     from segtrain.parallel.cluster import discover
+    from segtrain.train import early
 
     config = load_config(known.config, overrides)
     if known.print_config:
         print(config.to_yaml(), end="")
         return 0
     cluster = discover()
-    if cluster.source == "none":
-        ranks = spawn.cpu_ranks(config)
-        if ranks > 1:
-            with spawn.children(ranks, arguments) as place:
-                return _train_loop(config, place)
+    alone = cluster.source == "none"
+    ranks = spawn.ranks_here(config, lambda text: print(text, file=sys.stderr)) if alone else cluster.world_size
+    early.refuse(config, ranks, ranks if alone else cluster.local_world_size, alone)
+    if alone and ranks > 1:
+        with spawn.children(ranks, arguments) as place:
+            return _train_loop(config, place)
     return _train_loop(config, cluster)
 
 
@@ -41,7 +46,9 @@ def score(known: argparse.Namespace, overrides: list[str], arguments: list[str])
     from segtrain.parallel.cluster import discover
     from segtrain.train.score import score
 
-    result = score(known.run, overrides, known.which, discover(), quiet=known.json, images=known.images)
+    result = score(
+        known.run, overrides, known.which, discover(), quiet=known.json, images=known.images, confusion=known.confusion
+    )
     if result is not None and known.json:
         print(json.dumps(result))
     return 0
@@ -50,8 +57,21 @@ def score(known: argparse.Namespace, overrides: list[str], arguments: list[str])
 def predict(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
     from segtrain.infer.predict import predict
 
-    done = predict(known.run, known.images, known.out, which=known.which, device=known.device, say=print)
-    print(f"{len(done)} masks in {known.out}/masks, overlays in {known.out}/overlays")
+    settings = [word for word in known.images if re.match(r"(--)?[a-z_]+\.[a-z_.]+=", word) and not Path(word).exists()]
+    images = [word for word in known.images if word not in settings]
+    done = predict(
+        known.run,
+        images,
+        known.out,
+        which=known.which,
+        overlay=not known.no_overlay,
+        probabilities=known.probabilities,
+        device=known.device,
+        overrides=[*settings, *overrides],
+        say=say,
+    )
+    more = [*([] if known.no_overlay else ["overlays"]), *(["probabilities"] if known.probabilities else [])]
+    say(", ".join([f"{len(done)} masks in {known.out}/masks", *(f"{kind} in {known.out}/{kind}" for kind in more)]))
     return 0
 
 
@@ -59,7 +79,7 @@ def export(known: argparse.Namespace, overrides: list[str], arguments: list[str]
     from segtrain.infer.export import export
 
     done = export(known.run, known.out or known.run / "export", tuple(known.formats.split(",")), which=known.which)
-    print("\n".join(map(str, done.files)))
+    say("\n".join(map(str, done.files)))
     if done.onnx:
         print(f"onnxruntime against torch: {json.dumps(done.onnx)}")
     return 0
@@ -80,22 +100,29 @@ def data_pack(known: argparse.Namespace, overrides: list[str], arguments: list[s
         workers=known.workers,
         skip_faults=known.skip_faults,
         only_estimate=known.estimate,
-        say=(lambda text: print(text, file=sys.stderr)) if known.json else print,
+        say=(lambda text: print(printable(text), file=sys.stderr)) if known.json else say,
     )
     if known.json:
         print(json.dumps(done))
     return 0
 
 
+def data_convert(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
+    from segtrain.data.convert import convert_folder
+
+    convert_folder(known.dir, known.folder, known.split, overrides, say)
+    return 0
+
+
 def data_check(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
     from segtrain.data.check import check_folder
 
-    reports = check_folder(known.dir, known.split, overrides)
+    checked = check_folder(known.dir, known.split, overrides)
     if known.json:
-        print(json.dumps({report.split: report.to_dict() for report in reports}))
+        print(json.dumps({report.split: report.to_dict() for report in checked.reports}))
     else:
-        print("\n\n".join(report.table() for report in reports))
-    return EXIT_ERROR if any(report.faults for report in reports) else 0
+        say(checked.text())
+    return EXIT_ERROR if any(report.failed for report in checked.reports) else 0
 
 
 def runs(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
@@ -103,7 +130,7 @@ def runs(known: argparse.Namespace, overrides: list[str], arguments: list[str]) 
     from segtrain.observe.runs import table
 
     found = rows(known.dir)
-    print("\n".join(json.dumps(row) for row in found) if known.json else table(found))
+    say("\n".join(json.dumps(row) for row in found) if known.json else table(found))
     return 0
 
 
@@ -113,7 +140,7 @@ def report(known: argparse.Namespace, overrides: list[str], arguments: list[str]
 
     run = local(known.run)
     out = Path(f"{run.stem}-report.html") if run.stem else None
-    print(report(run.folder, known.open, out=out, shown=run.shown))
+    say(report(run.folder, known.open, out=out, shown=run.shown))
     return 0
 
 
@@ -121,7 +148,7 @@ def diff(known: argparse.Namespace, overrides: list[str], arguments: list[str]) 
     from segtrain.observe.remote import local
     from segtrain.report.diff import diff
 
-    print(diff(local(known.a).folder, local(known.b).folder, known.out))
+    say(diff(local(known.a).folder, local(known.b).folder, known.out))
     return 0
 
 
@@ -134,15 +161,15 @@ def diagnose(known: argparse.Namespace, overrides: list[str], arguments: list[st
     if known.against is not None:
         other = local(known.against)
         both = verify.verify(run.folder, other.folder, shown=(run.shown, other.shown))
-        print(verify.as_json(both) if known.json else verify_words.page(both))
+        say(verify.as_json(both) if known.json else verify_words.page(both))
         return 0
     found = diagnose(run.folder)
     if known.json:
         print(words.as_json(found))
     elif run.stem:
-        print(words.page(run.folder, found, shown=run.shown))
+        say(words.page(run.folder, found, shown=run.shown))
     else:
-        print(words.page(run.folder, found, foretold(run.folder)))
+        say(words.page(run.folder, found, foretold(run.folder)))
     return 0
 
 
@@ -152,14 +179,29 @@ def profile(known: argparse.Namespace, overrides: list[str], arguments: list[str
 
     if known.ms is not None:
         make_config({"log": {"profile_ms": known.ms}}, source="--ms")  # the same range, the same words
-    if known.profile_verb == "trace":
+        if not known.ms:
+            raise ConfigError(
+                f"--ms 0 is no distance between samples: `segtrain profile off {quote(str(known.run))}` ends the profile"
+            )
+    if known.profile_verb == "stacks":
+        from segtrain.observe.stacks import stacks
+
+        text, obeyed = stacks(known.run, known.seconds, known.hz)
+    elif known.profile_verb == "trace":
         from segtrain.observe.trace import trace
 
         text, obeyed = trace(known.run, known.steps)
     else:
-        text, obeyed = profile(known.profile_verb, known.run, known.ms or None)
-    print(text)
+        text, obeyed = profile(known.profile_verb, known.run, known.ms)
+    say(text)
     return 0 if obeyed else EXIT_ERROR
+
+
+def launch(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
+    from segtrain.launch import fsx, sagemaker
+
+    main = {"sagemaker": sagemaker.main, "fsx": fsx.main}[known.platform]
+    return int(main(arguments[2:], f"segtrain launch {known.platform}"))
 
 
 def prove(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:

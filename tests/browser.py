@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 
 
 def find() -> str | None:

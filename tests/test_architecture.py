@@ -17,7 +17,7 @@ PACKAGE = ROOT / "segtrain"
 FILES = sorted(PACKAGE.rglob("*.py"))
 PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
 
-BASE = {"config", "cores", "errors", "late", "__version__"}
+BASE = {"config", "cores", "errors", "filetime", "json_text", "late", "memory", "stacks", "terminal", "__version__"}
 ABOVE = BASE | {"data", "models", "losses", "metrics", "optim", "parallel", "observe"}
 MAY_IMPORT = {
     "config": {"errors"},

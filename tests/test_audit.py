@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 
 import cv2
 import numpy as np
@@ -52,6 +53,15 @@ def test_statistics(data, workers):
     assert report.images_with.tolist() == [3, *[0] * 9, 3]
     assert report.fingerprint == dataset.fingerprint()
     assert any("no pixel of building" in text for text in report.warnings)
+
+
+def test_a_checksum_of_each_mask_is_kept(data, tmp_path):
+    dataset = open_dataset(data, "val")
+    expected = [zlib.crc32(dataset.read_mask(index).tobytes()) for index in range(3)]
+    for _ in range(2):  # read, then from the cache
+        assert audit(dataset).mask_crc.tolist() == expected
+    (tmp_path / "set/val/b.jpg").write_bytes(b"")
+    assert audit(dataset).mask_crc.tolist() == [expected[0], 0, expected[2]]
 
 
 def test_all_faults_at_once(tmp_path):

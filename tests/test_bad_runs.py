@@ -77,6 +77,14 @@ TRAIN: dict[str, tuple[Callable[[Path], Any], list[str], tuple[str, ...]]] = {
         lambda d: foreign(d / STEP, model={"w": torch.ones(2)}, optimizer={}, ema={}, scaler={}, state={}, world_size=1),
         [], ("run", "stem", "is missing", "take that file away"),
     ),
+    "checkpoint with a foreign state": (
+        lambda d: torch.save({**torch.load(d / STEP, weights_only=True), "state": {"step": "two"}}, d / STEP),
+        [], ("run", "step='two'", "take that file away"),
+    ),
+    "checkpoint without moments": (
+        lambda d: torch.save({**torch.load(d / STEP, weights_only=True), "optimizer": []}, d / STEP),
+        [], ("run", "optimizer is a list", "take that file away"),
+    ),
     "checkpoint without parts": (lambda d: foreign(d / STEP, model={}), [], ("run", "optimizer is missing", "take that file away")),
 }  # fmt: skip
 
@@ -85,7 +93,7 @@ TRAIN: dict[str, tuple[Callable[[Path], Any], list[str], tuple[str, ...]]] = {
 def test_a_run_folder_that_will_not_do(zygote, place: Path, case: str) -> None:  # type: ignore[no-untyped-def]
     damage, settings, words = TRAIN[case]
     damage(place)
-    made = ("run/",) if "checkpoint of" in case or "parts" in case else ()
+    made = ("run/",) if "checkpoint " in case else ()
     refuse(zygote, place, ["train", *FOLDERS, *settings], *words, made=made)
 
 
@@ -114,8 +122,13 @@ VERBS: dict[str, tuple[Callable[[Path], Any], list[str], tuple[str, ...]]] = {
     ),
     "checkpoint without weights": (lambda d: foreign(d / STEP, optimizer={}), ["eval", "run"], ("run", "no weights", "delete it")),
     "weights of another network": (lambda d: foreign(d / STEP, model={"w": torch.ones(1)}), ["eval", "run"], ("weights of run", "is missing", "config")),
-    "best.json that points nowhere": (
-        lambda d: edit(d / "run/best.json", checkpoint="step-00000009.pt"), ["eval", "run"], ("step-00000009.pt", "--which last"),
+    "best checkpoint that is gone": (lambda d: (d / STEP).unlink(), ["eval", "run"], ("step-00000004.pt", "is not there", "--which last")),
+    "weights that are no numbers": (
+        lambda d: foreign(d / STEP, model={"w": torch.tensor([float("nan")])}), ["eval", "run"], ("run", "not finite", "w)"),
+    ),
+    "labels with a color that is none": (
+        lambda d: edit(d / "run/labels.json", palette=[[0, 0, 0], [1, 1, 1], [999, 0, 0]]),
+        ["predict", "run", "set/images/val"], ("run/labels.json", "[999, 0, 0]", "0 to 255"),
     ),
     "best.json that is torn, and no checkpoint": (
         lambda d: ((d / "run/best.json").write_text('{"check'), shutil.rmtree(d / "run/checkpoints")),
@@ -138,7 +151,7 @@ VERBS: dict[str, tuple[Callable[[Path], Any], list[str], tuple[str, ...]]] = {
         lambda d: None, ["predict", "run", "set/images/val", "--out", "set/classes.txt"], ("set/classes.txt", "another folder"),
     ),
     "predict of no run": (lambda d: None, ["predict", "set", "set/images"], ("set is no run folder",)),
-    "predict with a setting": (lambda d: None, ["predict", "run", "set", "eval.flip=true"], ("eval.flip=true",)),
+    "predict with a setting": (lambda d: None, ["predict", "run", "set", "optim.lr=1"], ("predict takes eval.tile", "optim.lr")),
     "export to an unknown format": (lambda d: None, ["export", "run", "--formats", "safetensors,onx"], ("'onx'", "onnx")),
     "export to no format": (lambda d: None, ["export", "run", "--formats", ""], ("format", "onnx")),
     "export into a file": (lambda d: None, ["export", "run", "--out", "set/classes.txt", "--formats", "safetensors"], ("set/classes.txt", "another folder")),
@@ -253,9 +266,16 @@ def test_results_that_cannot_be_written_whole(zygote, place: Path, arguments: li
     assert_nothing_left(place, before)
 
 
+def seal(folder: Path) -> None:
+    """No user but root may write there or below, not even the owner, who may run the tests."""
+    for place in (folder, *folder.rglob("*")):
+        if place.is_dir():
+            place.chmod(0o555)
+
+
 def test_a_run_folder_without_the_right_to_write(zygote, public: Path, ordinary: Callable[..., str]) -> None:  # type: ignore[no-untyped-def]
-    (public / "run").mkdir(mode=0o755)
-    os.chmod(public, 0o755)
+    (public / "run").mkdir()
+    seal(public)
     for out in ("run", "elsewhere/run"):
         process = zygote.start(code=ordinary("train", *SCENES, f"out={out}"), cwd=public)
         assert_refused([process], f"run folder {out}", "no right to write", "out=FOLDER")
@@ -267,7 +287,7 @@ def test_predictions_without_the_right_to_write(
 ) -> None:  # type: ignore[no-untyped-def]
     for name in ("set", "run"):
         shutil.copytree(trained / name, public / name)
-    os.chmod(public, 0o755)
+    seal(public)
     before = snapshot(public)
     for arguments in (["predict", "run", "set/images/val"], ["export", "run", "--formats", "safetensors"]):
         process = zygote.start(code=ordinary(*arguments), cwd=public)

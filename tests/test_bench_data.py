@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -14,7 +15,7 @@ import cv2
 import numpy as np
 import pytest
 
-from segtrain import cores
+from segtrain import cores, memory
 from segtrain.bench import cold, host, verdict
 from segtrain.bench.child import child
 from segtrain.bench.data import bench_data, other_path, worker_counts
@@ -272,19 +273,50 @@ def test_differences_and_summaries() -> None:
     assert [worker_counts(n) for n in (0.5, 1, 2, 6, 64)] == [[1], [1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8, 16]]
 
 
-def test_a_file_is_read_cold_or_the_reason_is_given(tmp_path: Path) -> None:
-    reading = cold.Reading()
-    assert reading.to_dict() == {"why_not": "the samples are no plain files"}
+GONE = BlockingIOError(errno.EAGAIN, "the page is not in memory")
+UNKNOWN = OSError(errno.EOPNOTSUPP, "this file system does not know RWF_NOWAIT")
+
+
+@pytest.mark.parametrize(("answer", "why"), [(GONE, ""), (1, cold.WHY_NOT["kept"]), (UNKNOWN, cold.WHY_NOT["kept"])])
+def test_a_file_counts_as_cold_where_the_kernel_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: int | OSError, why: str
+) -> None:
+    """Whether the kernel drops a page is its own decision, so its answers are planted here."""
+    asked: list[str] = []
+
+    def preadv(handle: int, buffers: list[bytearray], offset: int, flags: int) -> int:
+        asked.append("preadv")
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(cold.os, "fdatasync", lambda handle: asked.append("fdatasync"))
+    monkeypatch.setattr(cold.os, "posix_fadvise", lambda *given: asked.append("fadvise"), raising=False)
+    monkeypatch.setattr(cold.os, "POSIX_FADV_DONTNEED", 4, raising=False)
+    monkeypatch.setattr(cold.os, "RWF_NOWAIT", 8, raising=False)
+    monkeypatch.setattr(cold.os, "preadv", preadv, raising=False)
     path = tmp_path / "file"
     path.write_bytes(bytes(5000))
-    count = reading.file(str(path))
-    if count:
-        assert count == 5000
-        assert reading.to_dict()["files"] == 1
-        assert cold.dropped(str(path))
-    else:
-        assert reading.to_dict()["why_not"] in cold.WHY_NOT.values()
+    reading = cold.Reading()
+    assert reading.to_dict() == {"why_not": "the samples are no plain files"}
+    assert reading.file(str(path)) == (0 if why else 5000)
+    assert asked == ["fdatasync", "fadvise", "preadv"]
+    assert reading.to_dict().get("why_not", "") == why
+    assert reading.to_dict().get("files", 0) == (0 if why else 1)
     assert reading.file("scene/0") == 0
+
+
+def test_a_system_without_the_call_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(cold.os, "posix_fadvise", raising=False)
+    (tmp_path / "file").write_bytes(b"content")
+    reading = cold.Reading()
+    assert reading.file(str(tmp_path / "file")) == 0
+    assert reading.to_dict() == {"why_not": "this system cannot drop pages"}
+
+
+def test_a_real_file_is_read_whole_or_not_counted(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(5000))
+    assert cold.Reading().file(str(tmp_path / "file")) in (0, 5000)
 
 
 def test_the_cgroup_says_how_many_cores_and_how_much_memory(tmp_path: Path) -> None:
@@ -294,9 +326,13 @@ def test_the_cgroup_says_how_many_cores_and_how_much_memory(tmp_path: Path) -> N
     (tmp_path / "cpu.max").write_text("max 100000\n")
     assert cores.cpu_quota(tmp_path) is None
     (tmp_path / "memory.max").write_text("1048576\n")
-    assert host.memory_limit(tmp_path) == (1 << 20, "cgroup")
+    assert memory.memory_limit(tmp_path) == (1 << 20, "cgroup")
     (tmp_path / "memory.max").write_text("max\n")
-    assert host.memory_limit(tmp_path)[1] == "host"
+    assert memory.memory_limit(tmp_path)[1] == "host"
+    (tmp_path / "memory.max").unlink()
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory/memory.limit_in_bytes").write_text("2097152\n")
+    assert memory.memory_limit(tmp_path) == (2 << 20, "cgroup")
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")

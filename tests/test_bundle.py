@@ -76,6 +76,64 @@ def test_requirements_leave_the_images_torch_alone(checkout: Path, tmp_path: Pat
         bundle.requirements(checkout, Job(requirements="gone.txt"))
 
 
+@pytest.mark.parametrize(
+    ("settings", "packages"),
+    [
+        ({}, set()),
+        ({"log.mlflow": "https://mlflow.example.com"}, {"mlflow"}),
+        (
+            {"log.mlflow": "arn:aws:sagemaker:us-east-1:123456789012:mlflow-tracking-server/a"},
+            {"mlflow", "sagemaker-mlflow"},
+        ),
+        ({"log.wandb": "streets"}, {"wandb"}),
+        ({"log.wandb": "", "log.mlflow": ""}, set()),
+    ],
+)
+def test_a_tracker_brings_its_package(checkout: Path, settings: dict[str, str], packages: set[str]) -> None:
+    lines = bundle.requirements(checkout, Job(settings=settings)).splitlines()
+    trackers = {"mlflow", "wandb", "sagemaker-mlflow"}
+    assert {bundle._package(line) for line in lines} & trackers == packages
+    extras = (ROOT / "pyproject.toml").read_text()
+    assert all(f'["{line}"]' in extras for line in lines if bundle._package(line) in trackers - {"sagemaker-mlflow"})
+
+
+def test_what_the_config_file_asks_for_brings_its_package_too(checkout: Path) -> None:
+    pytest.importorskip("yaml")
+    (checkout / "mine.yaml").write_text("log: {wandb: streets}\n")
+    lines = bundle.requirements(checkout, Job(config="mine.yaml")).splitlines()
+    assert "wandb" in [bundle._package(line) for line in lines]
+    (checkout / "other.yaml").write_text("data: {transforms: [{HorizontalFlip: {p: 0.5}}]}\n")
+    lines = bundle.requirements(checkout, Job(config="other.yaml")).splitlines()
+    assert "albumentations" in [bundle._package(line) for line in lines]
+    off = bundle.requirements(checkout, Job(config="mine.yaml", settings={"log.wandb": ""})).splitlines()
+    assert "wandb" not in [bundle._package(line) for line in off]
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "wanted"),
+    [
+        ([{"HorizontalFlip": {"p": 0.5}}], True),
+        ("[{HorizontalFlip: {p: 0.5}}]", True),  # as a Python without PyYAML reads it
+        ("aug.yaml", True),
+        ("own.py:build", True),
+        ("lib.own:build", True),
+        ("plain.py:build", False),
+        ("gone.py:build", False),
+        ("", False),
+    ],
+)
+def test_a_pipeline_of_albumentations_brings_its_package(checkout: Path, pipeline: object, wanted: bool) -> None:
+    (checkout / "lib").mkdir()
+    for name in ("own.py", "lib/own.py"):
+        (checkout / name).write_text("import os\nimport albumentations as A\nbuild = A.HorizontalFlip()\n")
+    (checkout / "plain.py").write_text("# as albumentations\ndef build(image, mask, rng): return image, mask\n")
+    lines = bundle.requirements(checkout, Job(settings={"data.transforms": pipeline})).splitlines()
+    found = [line for line in lines if bundle._package(line) == "albumentations"]
+    extras = (ROOT / "pyproject.toml").read_text()
+    assert len(found) == wanted
+    assert all(f'["{line}"]' in extras for line in found)
+
+
 def test_the_jobs_own_config_program_and_files(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     work = tmp_path / "work"
     (work / "aug").mkdir(parents=True)

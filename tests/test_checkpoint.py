@@ -12,10 +12,12 @@ import torch
 
 from segtrain.errors import CheckpointError
 from segtrain.train import checkpoint
+from segtrain.train.writer import Writer
 
 
-def state(value: float) -> dict[str, Any]:
-    return {"model": {"w": torch.full((1000,), value)}, "ema": {}, "state": {"step": int(value)}}
+def state(value: float, best: int = 0) -> dict[str, Any]:
+    kept = {"step": int(value), "best_step": best, "best_miou": best / 100 if best else -1.0}
+    return {"model": {"w": torch.full((1000,), value)}, "ema": {}, "state": kept}
 
 
 @pytest.fixture
@@ -25,11 +27,9 @@ def run_dir(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("background", [True, False])
 def test_keeps_the_newest_and_the_best(run_dir: Path, background: bool) -> None:
-    writer = checkpoint.Writer(run_dir / "checkpoints", keep=2, background=background)
+    writer = Writer(run_dir / "checkpoints", keep=2, background=background)
     for step in range(1, 7):
-        writer.save(step, state(step))
-        if step == 2:
-            writer.mark_best(2, 0.5)
+        writer.save(step, state(step, best=2 if step > 1 else 1))
     writer.wait()
     assert [p.name for p in checkpoint.checkpoints(run_dir)] == [f"step-{n:08d}.pt" for n in (2, 5, 6)]
     assert float(checkpoint.load_weights(run_dir, "best")["w"][0]) == 2
@@ -37,7 +37,7 @@ def test_keeps_the_newest_and_the_best(run_dir: Path, background: bool) -> None:
 
 
 def test_a_torn_newest_is_skipped_and_said(run_dir: Path) -> None:
-    writer = checkpoint.Writer(run_dir / "checkpoints", keep=5, background=False)
+    writer = Writer(run_dir / "checkpoints", keep=5, background=False)
     paths = [writer.save(step, state(step)) for step in (1, 2)]
     paths[1].write_bytes(paths[1].read_bytes()[:700])
     found, remarks = checkpoint.newest(run_dir)
@@ -48,7 +48,7 @@ def test_a_torn_newest_is_skipped_and_said(run_dir: Path) -> None:
 
 
 def test_a_full_disk_leaves_no_part_and_says_so(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer = checkpoint.Writer(run_dir / "checkpoints", keep=2, background=True)
+    writer = Writer(run_dir / "checkpoints", keep=2, background=True)
     writer.save(1, state(1))
     writer.wait()
 
@@ -63,10 +63,52 @@ def test_a_full_disk_leaves_no_part_and_says_so(run_dir: Path, monkeypatch: pyte
     assert [p.name for p in (run_dir / "checkpoints").iterdir()] == ["step-00000001.pt"]
 
 
+@pytest.mark.parametrize("background", [True, False])
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.EROFS, os.strerror(errno.EROFS)), "Read-only file system.*free space"),
+        (MemoryError(), "MemoryError.*free memory"),
+        (RuntimeError(), "RuntimeError"),
+    ],
+)
+def test_no_failure_of_a_write_goes_unheard(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, background: bool, error: Exception, words: str
+) -> None:
+    """Also where the torn file cannot be taken away, as on a disk that has become read-only."""
+    writer = Writer(run_dir / "checkpoints", keep=2, background=background)
+
+    def fail(*args: Any, **settings: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(torch, "save", fail)
+    if isinstance(error, OSError):
+        monkeypatch.setattr(Path, "unlink", fail)
+
+    def save() -> None:
+        writer.save(1, state(1))
+        writer.wait()
+
+    with pytest.raises(CheckpointError, match=rf"step-00000001\.pt: {words}"):
+        save()
+
+
+def test_a_small_file_on_a_disk_that_has_become_read_only_is_one_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any, **settings: Any) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "replace", fail)
+    monkeypatch.setattr(Path, "unlink", fail)
+    with pytest.raises(CheckpointError, match=r"best\.json: Read-only file system"):
+        checkpoint.write_atomically(tmp_path / "best.json", b"{}")
+
+
 def test_parts_of_a_killed_writer_are_swept(run_dir: Path) -> None:
     (run_dir / "checkpoints").mkdir(parents=True)
     (run_dir / "checkpoints/.step-00000009.pt.part").write_bytes(b"torn")
-    checkpoint.Writer(run_dir / "checkpoints", keep=1, background=False)
+    Writer(run_dir / "checkpoints", keep=1, background=False)
     assert list((run_dir / "checkpoints").iterdir()) == []
     assert checkpoint.newest(run_dir) == (None, [])
 
@@ -100,3 +142,17 @@ def test_no_checkpoint_at_all(run_dir: Path) -> None:
     run_dir.mkdir()
     with pytest.raises(CheckpointError, match="train it first"):
         checkpoint.load_weights(run_dir)
+
+
+def test_a_damaged_tensor_is_no_whole_checkpoint(run_dir: Path) -> None:
+    """As long as before, and readable for torch, which looks at no checksum."""
+    writer = Writer(run_dir / "checkpoints", keep=9, background=False)
+    weights = torch.arange(5000.0)
+    paths = [writer.save(step, {**state(step), "model": {"w": weights}}) for step in (1, 2)]
+    content = bytearray(paths[1].read_bytes())
+    place = content.index(weights.numpy().tobytes()[400:800])
+    content[place : place + 40] = b"\x55" * 40
+    paths[1].write_bytes(content)
+    found, _, remarks = checkpoint.newest_file(run_dir)
+    assert found == paths[0]
+    assert "step-00000002.pt is no whole checkpoint" in remarks[0]

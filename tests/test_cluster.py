@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
 
 from segtrain.cores import cores
 from segtrain.errors import ConfigError
-from segtrain.parallel.cluster import Cluster, discover, expand_hosts
+from segtrain.parallel.cluster import Cluster, discover, expand_hosts, free_port
 
 NOWHERE = Path("/nonexistent/resourceconfig.json")
 
@@ -94,3 +95,15 @@ def test_cores_respect_the_quota(tmp_path: Path) -> None:
     assert cores(tmp_path) == 1
     (tmp_path / "cpu.max").write_text("max 100000")
     assert cores(tmp_path) == free
+
+
+def test_a_free_port_is_none_that_the_kernel_gives_away(tmp_path: Path) -> None:
+    """gloo's listeners, and connections of any program, would take it before rank 0 does."""
+    limits = tmp_path / "ip_local_port_range"
+    for first, expected in ((32768, range(10_000, 30_000)), (12_000, range(10_000, 12_000)), (1024, range(1, 65_536))):
+        limits.write_text(f"{first}\t60999\n")
+        found = {free_port(limits) for _ in range(20)}
+        assert found <= set(expected)
+        assert len(found) > 1
+        with socket.socket() as own:
+            own.bind(("127.0.0.1", free_port(limits)))

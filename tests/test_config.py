@@ -6,9 +6,12 @@ import shlex
 from pathlib import Path
 
 import pytest
+import yaml
+from pydantic import Field, create_model
 
-from segtrain.config import Config, duration_in_steps, load_config, make_config, parse_overrides
+from segtrain.config import Config, duration_in_steps, load_config, load_saved, make_config, parse_overrides
 from segtrain.errors import ConfigError
+from segtrain.train.rundir import refuse_run_dir
 
 WRONG = [
     (["train.bach_size=8"], "did you mean 'train.batch_size'"),
@@ -55,6 +58,18 @@ def test_overrides_in_both_spellings_and_types() -> None:
     assert [t.name for t in config.loss.terms] == ["ce", "dice"]
 
 
+def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No shell sees it in a file, and few do behind ``key=``."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "c.yaml").write_text("out: ~/runs/a\nmodel: {init: ~/a.pth}\n")
+    more = ["data.layout=camvid", "data.root=~/data", "model.encoder_weights=~/b.pth", "name=~/c"]
+    config = load_config(tmp_path / "c.yaml", more)
+    assert config.run_dir == tmp_path / "runs/a"
+    places = (config.model.init, config.data.root, config.model.encoder_weights)
+    assert places == (f"{tmp_path}/a.pth", f"{tmp_path}/data", f"{tmp_path}/b.pth")
+    assert config.name == "~/c"
+
+
 def test_file_then_override(tmp_path: Path) -> None:
     path = tmp_path / "small.yaml"
     path.write_text("train: {batch_size: 4, seed: 7}\n")
@@ -90,6 +105,34 @@ def test_the_hash_names_what_is_trained() -> None:
     assert base.hash == same.hash != other.hash
 
 
+def test_a_hash_stays_as_it_is() -> None:
+    """These name folders and runs that exist: a change here would make the same command begin anew."""
+    hashes = {"": "44136fa3", "optim.lr=0.1": "0eaacf41", "optim.name=sgd": "be3c8747", "loss.terms=[dice]": "7f18ed19"}
+    assert {text: load_config(None, [text] if text else []).hash for text in hashes} == hashes
+    assert load_config(None, ["optim.lr=0.001", "optim.name=adamw", "loss.terms=ce"]).hash == Config().hash
+
+
+def test_a_setting_that_a_newer_version_adds_leaves_the_hash(tmp_path: Path) -> None:
+    newer = create_model("Newer", __base__=type(Config().train), averaging=(float, 0.5))
+    later = create_model("Later", __base__=Config, train=(newer, Field(default_factory=newer)))
+    settings = {"optim": {"lr": 0.5}, "train": {"seed": 3}}
+    assert later.model_validate(settings).hash == make_config(settings).hash
+    settings["train"]["averaging"] = 0.25
+    assert later.model_validate(settings).hash != make_config({"optim": {"lr": 0.5}, "train": {"seed": 3}}).hash
+
+
+def test_a_default_that_a_newer_version_changes_is_told_in_the_runs_folder(tmp_path: Path) -> None:
+    """The hash is the same, the training would not be: the run's own config is what counts."""
+    made = load_config(None, [f"out={tmp_path}"])
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints/step-00000001.pt").touch()
+    (tmp_path / "config.yaml").write_text(made.to_yaml())
+    refuse_run_dir(made)
+    (tmp_path / "config.yaml").write_text(made.to_yaml().replace("weight_decay: 0.01", "weight_decay: 0.02"))
+    with pytest.raises(ConfigError, match=r"optim\.weight_decay: 0\.02 there, 0\.01 here"):
+        refuse_run_dir(made)
+
+
 def test_durations() -> None:
     assert duration_in_steps("2ep", samples=10, batch_size=4) == 5
     assert duration_in_steps("1ep", samples=10, batch_size=4) == 3  # every sample at least once
@@ -104,3 +147,76 @@ def test_the_long_camvid_recipe_is_the_short_one_with_the_settings_of_the_page()
     long = load_config(root / "configs/camvid_cpu_long.yaml", ["data.root=CamVid"])
     assert short.what() == long.what()
     assert short.parallel == long.parallel
+
+
+BLOCKS = [
+    (["loss.terms=[{name: dice, gamma: 5}]"], "loss.terms.0.gamma=5", "'dice' has no setting 'gamma', 'focal' has"),
+    (["loss.terms=[ce, {name: focal, keep: .5}]"], "loss.terms.1.keep=0.5", "'ohem' has"),
+    (["loss.terms=[{name: focal, gama: 5}]"], "loss.terms.0.gama", "did you mean 'loss.terms.0.gamma'?"),
+    (["optim.muon_lr=.5"], "optim.muon_lr=0.5", "'adamw' has no setting 'muon_lr', 'muon' has"),
+    (["optim.name=sgd", "optim.betas=[.9, .9]"], "optim.betas", "set optim.name=adamw"),
+    (["optim.schedule=cosine", "optim.poly_power=3"], "optim.poly_power=3", "set optim.schedule=poly"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "key", "fix"), BLOCKS, ids=lambda value: str(value)[:40])
+def test_a_setting_of_another_block_is_refused_with_its_owner(overrides: list[str], key: str, fix: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, overrides)
+    assert key in str(caught.value)
+    assert fix in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_block_holds_its_own_settings_alone() -> None:
+    config = load_config(
+        None, ["optim.name=sgd", "optim.schedule=cosine", "loss.terms=[{name: focal, gamma: 1}, dice]"]
+    )
+    written = yaml.safe_load(config.to_yaml())
+    assert written["loss"]["terms"] == [{"name": "focal", "weight": 1.0, "gamma": 1.0}, {"name": "dice", "weight": 1.0}]
+    assert set(written["optim"]) == {
+        "name", "lr", "encoder_lr", "weight_decay", "schedule", "warmup", "clip", "ema", "momentum"
+    }  # fmt: skip
+    assert make_config(written) == config
+
+
+def test_another_optimizer_on_the_command_line_leaves_the_files_settings_of_the_first_behind(tmp_path: Path) -> None:
+    path = tmp_path / "muon.yaml"
+    path.write_text("optim: {name: muon, muon_lr: .5, momentum: .8, lr: .25, poly_power: 2}\n")
+    config = load_config(path, ["optim.name=sgd", "optim.schedule=linear"])
+    assert (config.optim.name, config.optim.lr, config.optim.momentum) == ("sgd", 0.25, 0.8)
+    with pytest.raises(ConfigError, match=r"optim\.muon_lr=0\.3"):
+        load_config(path, ["optim.name=sgd", "optim.muon_lr=.3"])
+
+
+def test_a_runs_config_of_an_older_version_is_read(tmp_path: Path) -> None:
+    """Older versions wrote down the settings of all optimizers and losses."""
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        "loss: {terms: [{name: dice, weight: 1.0, label_smoothing: 0.0, keep: 0.25, gamma: 2.0}]}\n"
+        "optim: {name: sgd, lr: 0.5, muon_lr: 0.02, momentum: 0.7, betas: [0.9, 0.999], schedule: linear, poly_power: 0.9}\n"
+    )
+    config = load_saved(path)
+    assert (config.loss.terms[0].name, config.optim.lr, config.optim.momentum) == ("dice", 0.5, 0.7)
+    with pytest.raises(ConfigError, match=r"gamma=2\.0"):
+        load_config(path)
+
+
+def test_a_runs_config_names_code_that_is_not_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "strange").mkdir()
+    (tmp_path / "strange/__init__.py").write_text("import pathlib; pathlib.Path('ran').touch()\n")
+    (tmp_path / "strange/inner.py").write_text("def augment(image, mask): return image, mask\n")
+    (tmp_path / "config.yaml").write_text("data: {transforms: 'strange.inner:augment'}\n")
+    monkeypatch.chdir(tmp_path)
+    assert load_saved(tmp_path / "config.yaml").data.transforms == "strange.inner:augment"
+    assert not (tmp_path / "ran").exists()
+    load_config(tmp_path / "config.yaml")  # one's own config is looked at, and Python runs the package for that
+    assert (tmp_path / "ran").exists()
+
+
+def test_an_annotation_with_parts_is_no_section() -> None:
+    """``isinstance(tuple[str, str], type)`` is true on Python 3.10."""
+    from segtrain.config.section import Section, is_section
+
+    assert is_section(Section)
+    assert not any(is_section(kind) for kind in (tuple[str, str], dict[str, int], int, None))

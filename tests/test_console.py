@@ -5,10 +5,13 @@ from __future__ import annotations
 import io
 import math
 import os
+import shlex
 
 import pytest
 
+from segtrain.cli import main
 from segtrain.observe.console import Console, banner, bar, class_table, count, duration, step_line
+from segtrain.train.loop import further
 
 
 @pytest.mark.parametrize(
@@ -190,3 +193,32 @@ def test_class_table_is_ascii_where_the_stream_is() -> None:
     console.say("│ █")
     stream.seek(0)
     assert stream.read() == "? ?\n"
+
+
+def test_commands_that_are_proposed_can_be_pasted_whatever_the_folder_is_called() -> None:
+    lines = further("my runs/it's (1)", tensorboard=True).splitlines()
+    words = [shlex.split(line)[1:] for line in lines]
+    assert words[0] == ["tensorboard", "--logdir", "my runs/it's (1)/tensorboard"]
+    assert words[1] == ["segtrain", "report", "my runs/it's (1)"]
+    assert words[2].count("my runs/it's (1)") == 3
+    assert "tensorboard" not in further("runs/a", tensorboard=False)
+
+
+@pytest.mark.parametrize("words", [["eval", "RUN", "--wich", "last"], ["train", "--prnt-config"], ["data", "check", "x", "-j"]])  # fmt: skip
+def test_a_flag_with_a_slip_is_no_setting(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(words)
+    assert caught.value.code == 2
+    told = capsys.readouterr().err
+    assert f"unrecognized arguments: {words[-1] if words[-1][0] == '-' else words[-2]}" in told
+    assert "section.key=value" in told  # the usage
+    assert main(["train", "--print-config", "--out", "there", "--data={limit: 3}"]) == 0
+    assert main(["train", "optim.lr", "--print-config"]) == 2
+    assert "it is the name of a setting: write optim.lr=VALUE" in capsys.readouterr().err
+
+
+def test_the_help_of_a_verb_names_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["train"], ["eval"], ["data", "check"], ["bench", "data"]):
+        with pytest.raises(SystemExit):
+            main([*words, "--help"])
+        assert "[section.key=value ...]" in capsys.readouterr().out

@@ -90,6 +90,21 @@ JOBS: dict[str, tuple[Job, str]] = {  # contract: the same settings as a job, an
         replace(P4D, data=(replace(CITY, mode="FastFile"),), warm_pool=1800, tags={"team": "seg"}),
         NEWEST,
     ),
+    "v2_protected": (
+        replace(
+            P4D,
+            type="ml.p3dn.24xlarge",
+            subnets=("subnet-0abc1234",),
+            security_groups=("sg-0abc1234", "sg-0abc1235"),
+            volume_kms="arn:aws:kms:us-east-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab",
+            output_kms="alias/mine",
+            network_isolation=True,
+            encrypt_traffic=True,
+            remote_debug=True,
+            training_plan="arn:aws:sagemaker:us-east-1:123456789012:training-plan/large-models",
+        ),
+        WITH_SMDDP,
+    ),
     "v2_hetero_smddp": (
         replace(P4D, strategy="smddp", groups=GROUPS, data=(replace(CITY, groups=("gpu",)),)),
         WITH_SMDDP,
@@ -132,7 +147,7 @@ DIFFERENCES = (
         ABSENT,
         '"ddp"',
         STRATEGY,
-        (V3, "v2_ddp_s3", "v2_ddp_fsx", "v2_ddp_fastfile_warm_pool", "v2_hetero_ddp", "v2_no_data"),
+        (V3, "v2_ddp_s3", "v2_ddp_fsx", "v2_ddp_fastfile_warm_pool", "v2_hetero_ddp", "v2_no_data", "v2_protected"),
     ),
     Difference("CheckpointConfig.S3Uri", "s3://seg-out/ckpt", "s3://seg-out/ckpt/", PREFIX, (V2, V3)),
     Difference(

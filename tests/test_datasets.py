@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -12,7 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from segtrain.config import Data
+from segtrain.cli import main
+from segtrain.config import Data, load_config
 from segtrain.data import decode
 from segtrain.data.cache import RamCache
 from segtrain.data.datasets import open_dataset
@@ -164,6 +166,36 @@ def test_lists_that_are_wrong(tmp_path):
     (tmp_path / "y.csv").write_text("image,mask\n")
     with pytest.raises(DataError, match=r"did you mean 'y.csv'"):
         open_dataset(data, "val")
+
+
+@pytest.mark.parametrize("spelling", ["./a.png", "x/../a.png", ".//a.png", "{root}/a.png"])
+def test_an_image_is_listed_once_under_any_spelling(tmp_path, spelling):
+    lists(tmp_path)
+    (tmp_path / "x").mkdir()
+    other = spelling.format(root=tmp_path)
+    (tmp_path / "val.csv").write_text(f"image,mask\na.png,a_m.png\nb.png,b_m.png\n{other},a_m.png\n")
+    with pytest.raises(DataError, match=r"1 files are listed twice: .*/a\.png: correct the list"):
+        open_dataset(Data(layout="list", root=str(tmp_path)), "val")
+    (tmp_path / "val.csv").write_text(f"image,mask\n{other},a_m.png\nb.png,b_m.png\n")
+    assert len(open_dataset(Data(layout="list", root=str(tmp_path), classes=("a", "b")), "val")) == 2
+
+
+@pytest.mark.parametrize(
+    ("link", "target"), [("up", ".."), ("loop", "."), ("top", "../.."), ("again", "town"), ("town/back", "../../train")]
+)
+def test_a_folder_is_walked_once(tmp_path, link, target):
+    for split in ("train", "val"):
+        for town in ("", "town/"):
+            picture(tmp_path / "images" / split / f"{town}a.png")
+            ids(tmp_path / "masks" / split / f"{town}a.png")
+    data = Data(layout="folders", root=str(tmp_path), classes=("a", "b"))
+    assert len(open_dataset(data, "train")) == 2
+    for kind in ("images", "masks"):
+        (tmp_path / kind / "train" / link).symlink_to(target)
+    with pytest.raises(DataError, match=rf"images/train/.*{link}.*once more.*remove the link") as caught:
+        open_dataset(data, "train")
+    assert str(caught.value).count("\n") == 0
+    assert len(open_dataset(data, "val")) == 2
 
 
 def test_images_and_masks_that_stand_alone(tmp_path):
@@ -356,3 +388,24 @@ def test_records_hold_what_is_stored(tmp_path):
     (tmp_path / "val" / "b.jpg").unlink()
     with pytest.raises(DataError, match=r"b.jpg: cannot be read"):
         dataset.record(1)
+
+
+def test_a_detected_list_is_checked_and_its_settings_can_be_pasted(tmp_path, capsys):
+    for split in ("train", "val"):
+        picture(tmp_path / "i" / f"{split}.png", seed=len(split))
+        ids(tmp_path / "m" / f"{split}.png")
+        (tmp_path / f"{split}.tsv").write_text(f"image\tmask\ni/{split}.png\tm/{split}.png\n")
+    assert main(["data", "check", str(tmp_path), "data.classes=[a, b]"]) == 0
+    printed = capsys.readouterr().out
+    words = shlex.split(next(line for line in printed.splitlines() if line.startswith("segtrain train ")))
+    pasted = load_config(None, words[2:]).data
+    assert (pasted.layout, pasted.index, pasted.classes) == ("list", "{split}.tsv", ("a", "b"))
+    section = tmp_path / "pasted.yaml"
+    section.write_text(printed.partition("\nsegtrain train")[0])
+    assert load_config(section).data == pasted
+    assert len(open_dataset(pasted, "val")) == 1
+
+
+def test_scenes_with_a_root_are_told_every_layout():
+    with pytest.raises(ConfigError, match="camvid, cityscapes, ade20k, voc, folders, list or shards"):
+        load_config(None, ["data.root=x"])

@@ -17,6 +17,7 @@ from segtrain.data import stages
 from segtrain.data.decode import load
 from segtrain.diagnose import Diagnosis, diagnose, judge
 from segtrain.diagnose.evidence import Evidence, Host, gather
+from segtrain.diagnose.length import Length, length_of, rarer
 from segtrain.diagnose.live import Starving, closing_line
 from segtrain.diagnose.model import Stages, workers_needed
 from segtrain.diagnose.words import line, page
@@ -64,6 +65,8 @@ def rank_records(
     late: float | None = None,
     sample_late: float = 0.0,
     shared: float | None = None,
+    other_late: float | None = None,
+    process_cpu: float | None = None,
 ) -> Records:
     """A rank whose windows are all alike. ``stages`` and ``sample_cpu``: seconds of one sample; ``cpu``: of the rest of a window."""
     phases, stages = {**CALM, **(phases or {})}, {**SAMPLE, **(stages or {})}
@@ -79,6 +82,9 @@ def rank_records(
                     "cpu_s": made * own, "late_s": made * sample_late, "bytes": made * size, "queue": 0.5, **({"reads": reads} if reads else {})},
     }  # fmt: skip
     window |= {"late_s": late} if late is not None else {}
+    window |= {"other_late_s": other_late} if other_late is not None else {}
+    if process_cpu is not None:
+        window["workers"]["process_cpu_s"] = made * process_cpu
     window |= {"shared": {"seconds": shared, "hidden": 0.0}} if shared is not None else {}
     start = {**window, "phases": {**phases, "wait": 30.0}}  # memory, kernels and the first batch: not to be looked at
     lines = [
@@ -141,8 +147,19 @@ PLANTED: dict[str, Callable[[], Diagnosis]] = {
     "slow-host": lambda: of(*two({"forward": 1.4}, {"sync": 1.0}, ("one", "other"), cpu=1.9)),
     "slow-network": lambda: of(*two({"gradient_sync": 1.0}, {"gradient_sync": 1.1}, gradient=2_000_000)),
     "small-batch": lambda: of(rank_records({"update": 0.9}, images=1)),
+    "other-programs": lambda: of(rank_records(late=0.5, cores=2), hosts=(Host("algo-1", 2, 2.0, 0.0, 0.5, 0.0),)),
+    "too-few-cores": lambda: of(rank_records(late=0.5, cores=1, stages={"decode": 0.005}, workers=1)),
+    "compiling": lambda: of(compiled(120.0), config={"train": {"compile": True}}),
     "memory": lambda: of(starved(), hosts=(replace(HALF_FULL, swap_bytes_s=2e7, memory=0.99),)),
 }
+
+
+def compiled(seconds: float, windows: int = 2, **more: Any) -> Records:
+    """The first step of a first window of one step compiles; ten steps a window follow."""
+    usual = rank_records(windows=windows, **more)
+    first = {**usual.windows[0], "phases": {"wait": 0.1, "forward": seconds + 0.1, "update": 0.01}, "last": 1}
+    first |= {"seconds": seconds + 0.21, "slowest_ms": 1000 * seconds}
+    return replace(usual, windows=(first, *usual.windows[1:]))
 
 
 @pytest.mark.parametrize("cause", PLANTED)
@@ -153,7 +170,7 @@ def test_each_cause_is_found_first(cause: str) -> None:
     assert first.cause == cause
     assert 0 < first.share <= 1
     assert first.gain >= 1
-    assert first.cure
+    assert first.fix.text
     assert any(character.isdigit() for character in first.evidence)
     assert cause in line(found)
 
@@ -209,17 +226,17 @@ def test_reading_is_split_by_what_grows_with_size() -> None:
 def test_more_workers_are_asked_for_as_the_model_needs_them() -> None:
     latency = PLANTED["storage-latency"]().verdicts[0]
     # 8 samples of 121 ms in a step whose other phases take 98 ms: 10 workers; then the step is 5 s -> 1 s a window.
-    assert latency.cure == "data.workers=10"
+    assert latency.fix.text == "data.workers=10"
     assert latency.gain == pytest.approx(4.98 / 0.99, rel=0.02)
     few = PLANTED["too-few-workers"]().verdicts[0]
-    assert few.cure == "data.workers=6"  # 8 * 62 ms / 98 ms
+    assert few.fix.text == "data.workers=6"  # 8 * 62 ms / 98 ms
     assert few.gain == pytest.approx(4.98 / 0.99, rel=0.02)
 
 
 def test_cores_bound_what_workers_can_bring() -> None:
     """Two cores, one busy worker: the second brings a factor of two less what the loop itself computes."""
     verdict = of(starved(stages={"decode": 0.06}, workers=1, cores=2)).verdicts[0]
-    assert (verdict.cause, verdict.cure) == ("too-few-workers", "data.workers=2")
+    assert (verdict.cause, verdict.fix.text) == ("too-few-workers", "data.workers=2")
     assert verdict.gain == pytest.approx(0.498 / ((8 * 0.062 + 0.09) / 2), rel=0.02)
 
 
@@ -245,7 +262,7 @@ def test_what_a_crowd_of_threads_costs_is_taken_from_its_measurement() -> None:
     """A window: 0.4 s forward, 0.5 s backward, 0.1 s else."""
     passes = {"threads": 2, "forward": 2.0, "backward": 5.0}
     verdict = of(rank_records(threads=16, cores=2, crowded=passes)).verdicts[0]
-    assert (verdict.cause, verdict.cure) == ("too-many-threads", "parallel.threads=2")
+    assert (verdict.cause, verdict.fix.text) == ("too-many-threads", "parallel.threads=2")
     assert verdict.gain == pytest.approx(1.0 / (0.4 / 2 + 0.5 / 5 + 0.1))
     assert "a backward pass took 5 x" in verdict.evidence
     unmeasured = of(rank_records(threads=16, cores=2)).verdicts[0]
@@ -267,8 +284,78 @@ def test_the_model_of_a_step() -> None:
 
 def test_cures_name_present_values() -> None:
     config = {"log": {"every": 5}, "eval": {"every": "1ep"}, "checkpoint": {"every": "20st", "background": False}}
-    cures = [of(rank_records({phase: 1.0}), config=config).verdicts[0].cure for phase in ("log", "eval", "checkpoint")]
+    cures = [
+        of(rank_records({phase: 1.0}), config=config).verdicts[0].fix.text for phase in ("log", "eval", "checkpoint")
+    ]
     assert cures == ["log.every=250", "eval.every=50ep", "checkpoint.every=1000st checkpoint.background=true"]
+
+
+def test_an_interval_that_the_run_chose_is_named_in_steps() -> None:
+    start = ({"event": "run_start", "total_steps": 40_000, "eval_every": 7, "save_every": 9},)
+    config = {"eval": {"every": "auto"}, "checkpoint": {"every": "auto"}}
+    found = {}
+    for phase in ("eval", "checkpoint"):
+        (verdict,) = of(rank_records({phase: 1.0}), config=config, events=start).verdicts
+        found.update(verdict.fix.settings)
+    assert found == {"eval.every": "350st", "checkpoint.every": "450st"}
+
+
+def test_no_cure_asks_for_more_than_the_run_has() -> None:
+    """Of 40 steps, 4 an epoch: ten log lines, three scores and three checkpoints stay; where that is no change, none is proposed."""
+    start = ({"event": "run_start", "total_steps": 40}, {"event": "step", "step": 8, "epoch": 2.0})
+    config = {"log": {"every": 1}, "eval": {"every": "2st"}, "checkpoint": {"every": "1ep"}}
+    found = {}
+    for phase in ("log", "eval", "checkpoint"):
+        (verdict,) = of(rank_records({phase: 2.0}), config=config, events=start).verdicts
+        found.update(verdict.fix.settings)
+        times = {"log": 4, "eval": 13 / 2, "checkpoint": 3.3}[phase]
+        share = verdict.share
+        assert verdict.gain == pytest.approx(1 / (1 - share + share / times)), phase
+    assert found == {"log.every": 4, "eval.every": "13st", "checkpoint.every": "3.3ep"}
+    for phase, every in (("log", 5), ("eval", "4ep"), ("checkpoint", "20st")):
+        verdict = of(rank_records({phase: 2.0}), config={phase: {"every": every}}, events=start).verdicts[0]
+        assert (verdict.fix.settings, verdict.gain) == ({}, 1.0), phase
+        assert "so short" in verdict.fix.text
+    assert (
+        page(Path("run"), of(rank_records({"log": 2.0}), config={"log": {"every": 5}}, events=start)).count("try") == 0
+    )
+    for phase, every in (("log", 5), ("checkpoint", "20st")):  # a tenth of the time, and nothing could be done about it
+        assert of(rank_records({phase: 0.1}), config={phase: {"every": every}}, events=start).bound == "healthy", phase
+
+
+def test_the_length_of_a_run_is_known_from_its_settings_where_no_journal_is() -> None:
+    def length(duration: str, *events: dict[str, Any]) -> Length:
+        return length_of(Evidence((), events, config={"train": {"duration": duration}}))
+
+    assert length("30ep") == Length(None, None, 30.0)
+    assert length("500st") == Length(500.0, None, None)
+    assert length("30ep", {"event": "step", "step": 10, "epoch": 2.0}) == Length(150.0, 5.0, 30.0)
+    assert length("500st", {"event": "run_start", "total_steps": 400}).steps == 400  # what the run itself says counts
+    assert rarer("1ep", 50, Length(epochs=30.0), 3) == ("10ep", 10.0)
+    assert rarer("20st", 50, Length(epochs=30.0), 3) == ("1000st", 50.0)  # nobody knows how many steps there are
+    assert rarer("1ep", 50, Length(epochs=2.0), 3) is None
+
+
+def test_how_often_is_known_where_the_run_decides_it() -> None:
+    """``auto``: a score each 20 steps of 400, which a fifth of the time goes to; and an end that counts for nothing."""
+    evals = [{"event": "eval", "step": step} for step in (20, 40, 60, 65)]
+    saved = [{"event": "checkpoint", "step": s, "reason": r} for s, r in ((30, "best"), (60, "periodic"), (61, "end"))]
+    events = ({"event": "run_start", "total_steps": 400}, *evals[:3], *saved)
+    config = {"eval": {"every": "auto"}, "checkpoint": {"every": "auto"}}
+    found = of(rank_records({"eval": 2.0, "checkpoint": 1.0}), config=config, events=events)
+    settings = {key: value for verdict in found.verdicts for key, value in verdict.fix.settings.items()}
+    assert settings == {"eval.every": "133st", "checkpoint.every": "133st"}
+    unknown = of(rank_records({"eval": 2.0}), config=config).verdicts[0]
+    assert unknown.fix.settings == {"eval.every": "100ep"}
+
+
+def test_what_is_so_already_is_no_cure() -> None:
+    slow = starved(stages={"augment": 0.12}, cores=2)
+    first = of(slow, config={"data": {"rotate": 0.0, "jitter_p": 1.0}}).verdicts[0]
+    assert first.fix.words == ("data.jitter_p=0.5",)
+    none = of(slow, config={"data": {"rotate": 0.0, "jitter_p": 0.5}}).verdicts[0]
+    assert (none.fix.settings, none.gain) == ({}, 1.0)
+    assert "is so already" in none.fix.text
 
 
 def test_the_late_phase_of_a_slow_rank_is_named() -> None:
@@ -280,11 +367,14 @@ def test_the_late_phase_of_a_slow_rank_is_named() -> None:
 
 def test_a_rank_without_a_core_is_told_from_one_that_works_more() -> None:
     """Ten steps in a window: rank 0 is 100 ms behind in each."""
-    works, waits = (of(*two({"forward": 1.4}, {"sync": 1.0}, cpu=1.9, late=late)).verdicts[0] for late in (0.1, 0.8))
+    works, waits = (
+        of(*two({"forward": 1.4, "log": 0.0}, {"sync": 1.0, "log": 0.0}, cpu=1.9, late=late)).verdicts[0]
+        for late in (0.1, 0.8)
+    )
     assert (works.cause, waits.cause) == ("slow-rank", "slow-rank")
     assert "no core" not in works.evidence
     assert "no core for 80 ms" in waits.evidence
-    assert waits.cure.startswith("free the cores")
+    assert waits.fix.text.startswith("free the cores")
     assert works.gain == pytest.approx(0.2 / 0.1, rel=0.02)
     assert waits.gain == pytest.approx(0.2 / 0.12, rel=0.02)
 
@@ -321,7 +411,7 @@ def test_a_run_that_ended_for_lack_of_shared_memory() -> None:
     end = {"event": "run_end", "status": "failed", "error": "/dev/shm has 1.0 MiB left, a batch needs 64.0 MiB"}
     found = of(rank_records(), events=(end,))
     assert found.bound == "shm"
-    assert "--shm-size" in found.verdicts[0].cure
+    assert "--shm-size" in found.verdicts[0].fix.texts
 
 
 def write_run(folder: Path, records: Records) -> None:
@@ -376,6 +466,18 @@ def test_a_clock_tells_work_from_waiting_between_its_spans() -> None:
     burn(0.05)
     clock.mark()
     assert 0.049 <= clock.rest_cpu < 0.1
+
+
+def test_every_long_lap_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Laps of 60 ms: what was computed in one of them does not stand for two. The CPU time of the thread is given."""
+    computed = 0.0
+    monkeypatch.setattr("segtrain.observe.clock.time.thread_time", lambda: computed)
+    at = 0.0
+    clock = Clock(lambda: at)
+    for work in (0.01, 0.03, 0.05, 0.0, 0.02):
+        computed, at = computed + work, at + 0.06
+        clock.mark()
+    assert clock.rest_cpu == pytest.approx(0.11)
 
 
 def burn(seconds: float) -> None:

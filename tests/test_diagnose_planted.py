@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,9 @@ from conftest import ROOT, Zygote
 
 sys.path.insert(0, str(ROOT / "bench"))
 
-from plants import HEALTHY, PLANTS, SHAPE, SLOW_NETWORK, Plant, code, command, pictures
+from plants import ALONE, HEALTHY, PLANTS, SHAPE, SLOW_NETWORK, UNSEEN, Plant, code, command, pictures, sync_lines
 
-from segtrain.diagnose import diagnose
+from segtrain.diagnose import Diagnosis, diagnose
 from segtrain.diagnose.words import page
 from segtrain.observe.journal import read_journal
 from segtrain.observe.profile_format import Value, Writer
@@ -33,22 +34,40 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def train(zygote: Zygote, data: Path, out: Path, name: str, plant: Plant, expected: int = 0) -> str:
     what = code(name, command(data, out, plant), plant.device)
     if plant.ranks > 1:
-        ranks = zygote.start_ranks(plant.ranks, code=what, cwd=data, PYTHONPATH=BENCH)
+        ranks = zygote.start_ranks(plant.ranks, code=what, cwd=data, PYTHONPATH=BENCH, **plant.environment)
     else:
-        ranks = [zygote.start(code=what, cwd=data, PYTHONPATH=BENCH)]
+        ranks = [zygote.start(code=what, cwd=data, PYTHONPATH=BENCH, **plant.environment)]
     codes = [rank.wait() for rank in ranks]
     assert codes == [expected] * plant.ranks, ranks[0].output[-3000:]
     return ranks[0].output
 
 
+OF_THE_MACHINE = ("other-programs", "too-few-cores")  # causes that rest on what else this machine does
+
+
+def own_causes(found: Diagnosis) -> list[str]:
+    return [verdict.cause for verdict in found.verdicts if verdict.cause not in OF_THE_MACHINE]
+
+
+def syncing_works(folder: Path) -> float:
+    """Of the time in which lines are synced one by one, the share in which the thread computes."""
+    with (folder / "probe").open("wb") as file:
+        began = time.thread_time()
+        sync_lines(file.fileno(), 0.2)
+        return (time.thread_time() - began) / 0.2
+
+
 @pytest.mark.parametrize("name", PLANTS)
 def test_the_planted_cause_comes_first(name: str, zygote: Zygote, data: Path, tmp_path: Path) -> None:
+    """Other programs may have the cores meanwhile, which is then a cause as well: what is compared are those of the run itself."""
     plant, run = PLANTS[name], tmp_path / "run"
     if name in ("too-few-workers",) and len(os.sched_getaffinity(0)) < 2:
         pytest.skip("one core has no room for another worker")
+    if name == "a synced file" and (works := syncing_works(data)) > 0.5:
+        pytest.skip(f"this file system syncs a file without waiting: the thread computes {works:.0%} of the time")
     train(zygote, data, run, name, plant, expected=2 if plant.cause == "shm" else 0)
     found = diagnose(run)
-    assert found.bound == plant.cause, page(run, found)
+    assert own_causes(found)[:1] == [plant.cause], page(run, found)
 
 
 @pytest.mark.parametrize("name", HEALTHY)
@@ -56,8 +75,9 @@ def test_none_is_named_for_a_healthy_run(name: str, zygote: Zygote, data: Path, 
     run = tmp_path / "run"
     train(zygote, data, run, "", HEALTHY[name])
     found = diagnose(run)
-    assert found.bound == "healthy", page(run, found)
-    assert found.verdicts == ()
+    assert found.bound in ("healthy", *OF_THE_MACHINE), page(run, found)
+    if found.bound == "healthy":
+        assert found.verdicts == ()
 
 
 def test_a_host_that_swaps(zygote: Zygote, data: Path, tmp_path: Path) -> None:
@@ -70,24 +90,24 @@ def test_a_host_that_swaps(zygote: Zygote, data: Path, tmp_path: Path) -> None:
         writer.write(window["ts"] + 0.1, [Value("memory", "SwapOutBytesPerSecond", "Swap", 5e7)])
     writer.close()
     found = diagnose(run)
-    assert [verdict.cause for verdict in found.verdicts[:2]] == ["memory", "storage-latency"], page(run, found)
+    assert own_causes(found)[:2] == ["memory", "storage-latency"], page(run, found)
 
 
 def test_a_run_that_starves_says_so_while_it_goes_on(zygote: Zygote, data: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    settings = ("train.duration=36st", "log.every=1")
-    what = code("storage-latency", command(data, run, PLANTS["storage-latency"], settings), device=True)
+    plant, settings = PLANTS["storage-latency"], ("train.duration=24st", "log.every=1", UNSEEN)
+    what = code("storage-latency", command(data, run, plant, settings), device=True)
     shorter = "import segtrain.observe.spans\nsegtrain.observe.spans.WINDOW_S = 0.2\n"  # than a second
-    process = zygote.start(code=shorter + what, cwd=data, PYTHONPATH=BENCH)
+    process = zygote.start(code=ALONE + shorter + what, cwd=data, PYTHONPATH=BENCH, **plant.environment)
     assert process.wait() == 0, process.output
     events = read_journal(run / "journal.jsonl")
     (slow,) = [event for event in events if event["event"] == "slow"]
     assert slow["cause"] == "storage-latency"
-    assert slow["step"] < 36
+    assert slow["step"] < 24
     before, said, after = process.output.partition(f"slow      {slow['text']}\n")
     assert said, process.output
     assert "\nslow " not in before + after
-    assert "36/36" in after  # the last step comes later
+    assert "24/24" in after  # the last step comes later
     assert "\nspeed     bound by the time that storage takes to answer" in after
 
 
@@ -104,4 +124,4 @@ def test_a_shaped_network(data: Path, tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     found = diagnose(tmp_path / "run")
-    assert found.bound == "slow-network", page(tmp_path / "run", found)
+    assert own_causes(found)[:1] == ["slow-network"], page(tmp_path / "run", found)

@@ -30,7 +30,7 @@ from segtrain.errors import DataError
 def small(monkeypatch):
     """Splits of a few files that are only just written are kept as well."""
     monkeypatch.setattr(listing, "_FEW", 0)
-    monkeypatch.setattr(listing, "_CLOCK", 0)
+    monkeypatch.setattr(listing, "_CLOCK", -1)  # also in the same tick of the clock
 
 
 @pytest.fixture
@@ -168,6 +168,25 @@ def test_a_folder_that_was_only_just_written_is_not_trusted(tmp_path, small, cou
     for _ in range(2):
         open_dataset(data, "train")
     assert len(counted) == 2
+
+
+@pytest.mark.parametrize("ahead", [-86_400, 86_400])
+def test_a_clock_that_differs_from_the_file_systems_changes_nothing(tmp_path, small, counted, monkeypatch, ahead):
+    """A folder is trusted, or not, and a kept listing stays, by the clock that stamps files."""
+    clock, clock_ns = time.time, time.time_ns
+    monkeypatch.setattr(time, "time", lambda: clock() + 400 * ahead)
+    monkeypatch.setattr(time, "time_ns", lambda: clock_ns() + 400 * ahead * 10**9)
+    data = make(tmp_path, ["a"])
+    for _ in range(2):
+        open_dataset(data, "train")
+    assert len(counted) == 1
+    monkeypatch.setattr(listing, "_CLOCK", 3_600_000_000_000)
+    other = make(tmp_path / "other", ["a"])
+    for _ in range(2):
+        open_dataset(other, "train")
+    assert len(counted) == 3
+    assert len(open_dataset(data, "train")) == 1
+    assert len(counted) == 3
 
 
 def test_lists_are_read_again_when_they_or_their_folders_change(tmp_path, small, counted):

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 ENTRYPOINT = ROOT / "docker/sagemaker/entrypoint.sh"
+PATIENCE_S = 240  # of a wait in these tests; what they wait for comes within a second
 
 
 @pytest.fixture
@@ -55,20 +55,31 @@ def first_process(started: subprocess.Popen[str]) -> int:
 
 RANK = f"""exec {sys.executable} -c '
 import os, signal, sys, time, pathlib
-signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.3), print("saved"), sys.exit(7)))
-pathlib.Path(os.environ["SEGTRAIN_RANKS"], "0.pid").write_text(str(os.getpid()))
+ranks = pathlib.Path(os.environ["SEGTRAIN_RANKS"])
+def save(*_):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("saving", flush=True)
+    while not (ranks / "go").exists(): time.sleep(0.02)
+    print("saved")
+    sys.exit(7)
+signal.signal(signal.SIGTERM, save)
+(ranks / "0.pid").write_text(str(os.getpid()))
 print("ready", flush=True)
 while True: time.sleep(0.05)'"""
 
 
 @pytest.mark.parametrize("way", ["file", "arguments"])
-def test_sigterm_reaches_the_ranks_and_their_code_comes_back(contained: Any, way: str) -> None:
+def test_sigterm_reaches_the_ranks_and_their_code_comes_back(contained: Any, tmp_path: Path, way: str) -> None:
     started = contained(RANK, way)
     assert started.stdout.readline() == "ready\n"
-    for _ in range(2):  # a second one must not cut the wait short
+    lines = []
+    for told in (1, 2):  # a second one must not cut the wait short
         os.kill(first_process(started), signal.SIGTERM)
-        time.sleep(0.1)
-    output, _ = started.communicate(timeout=30)
+        while sum("SIGTERM" in line for line in lines) < told or "saving\n" not in lines:
+            lines.append(started.stdout.readline())
+            assert lines[-1], lines
+    (tmp_path / "segtrain-ranks/go").touch()
+    output, _ = started.communicate(timeout=PATIENCE_S)
     assert "saved" in output
     assert started.returncode == 7
 
@@ -77,7 +88,7 @@ def test_a_stop_before_there_is_a_rank_leaves_a_flag(contained: Any) -> None:
     started = contained('echo ready; while [ ! -e "$SEGTRAIN_RANKS/stop" ]; do sleep 0.05; done; echo flag')
     assert started.stdout.readline() == "ready\n"
     os.kill(first_process(started), signal.SIGTERM)
-    output, _ = started.communicate(timeout=30)
+    output, _ = started.communicate(timeout=PATIENCE_S)
     assert "flag" in output
     assert started.returncode == 0
 
@@ -88,7 +99,7 @@ def test_the_cause_outlives_a_toolkit_that_overwrites_or_ends_with_0(contained: 
         'mkdir -p $SAGEMAKER_BASE_DIR/output; echo -n "rank 1: cause" > $SEGTRAIN_RANKS/failure; '
         f"echo ExecuteUserScriptError > $SAGEMAKER_BASE_DIR/output/failure; exit {code}"
     )
-    started.communicate(timeout=30)
+    started.communicate(timeout=PATIENCE_S)
     assert started.returncode == 1
     assert (tmp_path / "output/failure").read_text() == "rank 1: cause"
 
@@ -110,7 +121,7 @@ def test_the_cause_fits_on_a_full_disk_and_the_job_has_failed(tmp_path: Path) ->
     base.mkdir()
     mount = f"mount -t tmpfs -o size=8m tmpfs {base} || exit 99; {ENTRYPOINT}; code=$?; cat {base}/output/failure; exit $code"
     done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", mount], capture_output=True, text=True, check=False, timeout=60,
+        ["unshare", "-m", "sh", "-c", mount], capture_output=True, text=True, check=False, timeout=PATIENCE_S,
         env={**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "SAGEMAKER_BASE_DIR": str(base)},
     )  # fmt: skip
     if done.returncode == 99 or "unshare failed" in done.stderr:
@@ -122,7 +133,7 @@ def test_the_cause_fits_on_a_full_disk_and_the_job_has_failed(tmp_path: Path) ->
 
 def test_a_container_without_a_word_gets_one(contained: Any, tmp_path: Path) -> None:
     started = contained("kill -KILL $$")
-    started.communicate(timeout=30)
+    started.communicate(timeout=PATIENCE_S)
     assert started.returncode == 137
     assert "train ended with code 137" in (tmp_path / "output/failure").read_text()
 

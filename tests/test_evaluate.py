@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,8 @@ from segtrain.data.labels import plain_space
 from segtrain.data.layouts import Entry
 from segtrain.errors import DataError
 from segtrain.infer.tiles import nearest
+from segtrain.parallel import collective
+from segtrain.train import evaluate as evaluation
 from segtrain.train.evaluate import evaluate
 
 CLASSES = 5
@@ -220,7 +223,7 @@ def _rank(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
 
     def all_reduce(value: Tensor) -> Tensor:
-        dist.all_reduce(value)
+        collective.all_reduce(value)  # it keeps the tensor, which torch 2.0 needs
         return value
 
     model, dataset = network(), mixed()
@@ -256,3 +259,34 @@ def test_bit_equal_on_1_2_3_4_ranks_with_101_images(tmp_path: Path) -> None:
 
 if __name__ == "__main__":
     _rank(int(sys.argv[1]), sys.argv[2])
+
+
+def test_cudnn_tries_no_kernels_while_it_scores_and_goes_on_trying_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images of many sizes would pay for each new one, where crops of one size pay once."""
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    seen = set()
+    model = network()
+    model.register_forward_pre_hook(lambda *_: seen.add(torch.backends.cudnn.benchmark))
+    evaluate(model, mixed(3), Eval())
+    assert seen == {False}
+    assert torch.backends.cudnn.benchmark
+    model.register_forward_pre_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        evaluate(model, mixed(3), Eval())
+    assert torch.backends.cudnn.benchmark
+
+
+def test_a_check_that_waits_for_the_end_scores_alike_and_still_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, where an unknown class is looked for once in many batches."""
+    plain = evaluate(network(), mixed(9), VIEWS["whole"])
+
+    class Later(evaluation._Tally):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            self._unread = []
+
+    monkeypatch.setattr(evaluation, "_Tally", Later)
+    assert (evaluate(network(), mixed(9), VIEWS["whole"]).confusion == plain.confusion).all()
+    more_classes = nn.Sequential(*network()[:-1], nn.Conv2d(8, CLASSES + 2, 3, padding=1))
+    with pytest.raises(DataError, match="a model with other classes"):
+        evaluate(more_classes, mixed(9), VIEWS["whole"])

@@ -11,9 +11,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from segtrain.config import Model
+from segtrain.errors import ConfigError
 from segtrain.models import build_model, winograd
+from segtrain.models.deterministic import refuse_nondeterministic
 from segtrain.models.resnet import RESNETS, ResNet
-from segtrain.models.rewrites import live_taps, upsample_conv
+from segtrain.models.rewrites import grid_means, live_taps, upsample_conv
 
 TOLERANCE = 1e-12
 
@@ -79,6 +81,43 @@ def test_live_taps(dilation: int, kernel: int) -> None:
     assert difference(ours, theirs) < TOLERANCE
 
 
+@pytest.mark.parametrize("bins", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("size", [(12, 24), (7, 5), (1, 2)])  # divided by the bins, not divided, smaller than they
+def test_grid_means(size: tuple[int, int], bins: int) -> None:
+    x = torch.randn(2, 3, *size, dtype=torch.float64, requires_grad=True)
+    plain, ours = F.adaptive_avg_pool2d(x, bins), grid_means(x, bins)
+    assert ours.shape == plain.shape
+    assert difference(ours, plain) < TOLERANCE
+    grad = torch.randn_like(plain)
+    assert difference(*(torch.autograd.grad(y, x, grad)[0] for y in (ours, plain))) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("arch", "layer"),
+    [
+        ("pico", ""), ("unet", ""), ("deeplabv3plus", ""), ("fpn", ""), ("segformer", ""), ("deeplabv3", ""),
+        ("torchvision/lraspp_mobilenet_v3_large", ""),
+        ("pspnet", "decoder.psp.blocks.1.pool.0"), ("upernet", "decoder.psp"),
+    ],
+)  # fmt: skip
+def test_what_is_not_deterministic_on_a_gpu_is_refused_by_its_layer(arch: str, layer: str) -> None:
+    encoder = "mit_b0" if arch == "segformer" else "resnet18"
+    if not arch.startswith(("pico", "torchvision")):
+        pytest.importorskip("segmentation_models_pytorch")
+    network = build_model(Model(arch=arch, encoder=encoder), 5)
+    torch.use_deterministic_algorithms(True)
+    try:
+        if not layer:
+            refuse_nondeterministic(network, arch)
+            return
+        with pytest.raises(
+            ConfigError, match=f"model.arch={arch} has adaptive average pooling .* in its layer {layer}"
+        ):
+            refuse_nondeterministic(network, arch)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 @pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("dilation", [1, 2, 3])
 def test_winograd_conv(dilation: int, memory: torch.memory_format) -> None:
@@ -137,6 +176,7 @@ def test_winograd_in_networks(arch: str, monkeypatch: pytest.MonkeyPatch) -> Non
         ("Unet", "resnet18", {"decoder_attention_type": "scse"}),
         ("Unet", "resnet18", {"decoder_interpolation": "bilinear"}),
         ("Unet", "vgg11", {}),
+        ("Unet", "tu-convnext_atto", {}),  # no features at stride 2: a skip of 0 channels
         ("UnetPlusPlus", "resnet18", {}),
         ("MAnet", "resnet18", {}),
         ("DeepLabV3Plus", "resnet18", {}),
@@ -146,6 +186,8 @@ def test_winograd_in_networks(arch: str, monkeypatch: pytest.MonkeyPatch) -> Non
 )
 def test_network_equals_smp(arch: str, encoder: str, options: dict) -> None:
     smp = pytest.importorskip("segmentation_models_pytorch")
+    if encoder.startswith("tu-"):
+        pytest.importorskip("timm")
     torch.manual_seed(0)
     stock = getattr(smp, arch)(encoder, encoder_weights=None, classes=5, **options)
     # In training mode mobilenet's 52 norms amplify rounding (of stock against stock, too) beyond the tolerance.

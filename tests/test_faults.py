@@ -90,7 +90,7 @@ def make_set(root: Path, count: int = COUNT) -> dict[int, str]:
         for folder in ("images", "masks"):
             (root / folder / split).mkdir(parents=True)
         for index in range(number):
-            jpeg, png, ids = base[index % len(base)]
+            jpeg, png, ids = base[index % len(base)] if split == "train" else encoded(100 + index)
             image, mask = (png if index % 20 == 2 else jpeg), ids
             if split == "train" and index % 2:
                 kind = list(KINDS)[index // 2 % len(KINDS)]

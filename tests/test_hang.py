@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -270,6 +272,29 @@ def test_a_sum_that_the_device_has_not_ended_is_pending() -> None:
     assert not strategy.summing
     strategy.begun = 2
     assert strategy.summing
+
+
+def test_the_watchdogs_thread_opens_no_context_on_another_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA gives a thread GPU 0 until it chooses another: a question asked there would cost every rank's memory on that one."""
+    chosen, asked = threading.local(), []
+
+    @contextlib.contextmanager
+    def choose(device: torch.device) -> Iterator[None]:
+        chosen.index = device.index
+        yield
+        del chosen.index
+
+    def query() -> bool:
+        asked.append(getattr(chosen, "index", 0))
+        return True
+
+    monkeypatch.setattr(torch.cuda, "device", choose)
+    strategy = Strategy("ddp", Cluster(), torch.device("cuda", 3), Parallel())
+    strategy._passed = SimpleNamespace(query=query)
+    thread = threading.Thread(target=lambda: strategy.summing)
+    thread.start()
+    thread.join()
+    assert asked == [3]
 
 
 def test_notices_of_one_alarm_are_not_those_of_the_next(run_ranks: Any) -> None:

@@ -26,6 +26,7 @@ from segtrain.metrics import Scores, confusion, confusions
 from segtrain.observe import image_table
 from segtrain.observe.image_table import Row
 from segtrain.observe.pictures import image_miou
+from segtrain.parallel import collective
 from segtrain.report.charts import image_scores
 from segtrain.report.gallery import gallery
 from segtrain.report.run import Run, load
@@ -191,7 +192,7 @@ def _rank(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
 
     def all_reduce(value: Tensor) -> Tensor:
-        dist.all_reduce(value)
+        collective.all_reduce(value)  # it keeps the tensor, which torch 2.0 needs
         return value
 
     torch.manual_seed(0)

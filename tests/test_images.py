@@ -1,4 +1,4 @@
-"""Does each SageMaker type get an image that runs on it, and is what speaks against a pair said, with source and date?"""
+"""Tests of the choice of an image for each SageMaker type, and of what is said against a pair, with source and date."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ import gzip
 import importlib.util
 import json
 import re
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from launch.aws.images import IMAGES, OLDEST_TORCH, choose, describe, find, runs_on, uri, version
-from launch.aws.instances import INSTANCES, like, nearest
-from launch.aws.regions import ACCOUNTS, OFFERED, offered, regions_of
+from launch.aws.images import IMAGES, IMAGES_DATED, OLD_AFTER_DAYS, OLDEST_TORCH, choose, find, runs_on, uri, version
+from launch.aws.instances import INSTANCES, UNFIT, like, nearest, unfit
+from launch.aws.regions import ACCOUNTS, OFFERED, offered, partition, regions_of
+from launch.aws.type_checks import about_type, describe
 
 ROOT = Path(__file__).parents[1]
 TODAY = date(2026, 11, 21)
 DATED = re.compile(r"20\d\d-\d\d|, 20\d\d")
-NEWEST = "2.13-cu133-amzn2023-sagemaker"
+NEWEST = "2.14-cu133-amzn2023-sagemaker"
+NEWEST_CPU = "2.14-cpu-amzn2023-sagemaker"
 
 
 def tag(address: str) -> str:
@@ -43,9 +45,14 @@ def test_the_names_are_those_of_the_api() -> None:
     shapes = loaders.Loader().load_service_model("sagemaker", "service-2")["shapes"]
     known = set(shapes["TrainingInstanceType"]["enum"])
     assert set(INSTANCES) <= known
-    left_out = re.compile(r"ml\.(p2|trn|p6e-gb200)")  # gone; no CUDA; ARM
-    gpus = {name for name in known if re.match(r"ml\.[pg]\d", name) and not left_out.match(name)}
-    assert gpus == {one.name for one in INSTANCES.values() if one.gpus}
+    left_out = {name for name in known if unfit(name)}
+    assert {name.split(".")[1] for name in left_out} == {"p2", "trn1", "trn1n", "trn2", "p6e-gb200"}
+    assert known - left_out == set(
+        INSTANCES
+    )  # every other type of the service can be asked for without a word against it
+    assert {name for name in INSTANCES if re.match(r"ml\.[pg]\d", name)} == {
+        one.name for one in INSTANCES.values() if one.gpus
+    }
 
 
 def catalogue(*path: str) -> Any:
@@ -75,7 +82,9 @@ def test_the_sizes_are_those_of_ec2() -> None:
         assert found.get("InstanceStorageInfo", {}).get("TotalSizeInGB", 0) == one.nvme_gb
         assert found["NetworkInfo"]["EfaSupported"] == one.efa, one
         speed = re.search(r"(?:(\d+)x )?([\d.]+) Gigabit", found["NetworkInfo"]["NetworkPerformance"])
-        assert speed is not None
+        if speed is None:
+            assert (found["NetworkInfo"]["NetworkPerformance"], one.network_gbit) == ("High", 1)
+            continue
         assert int(speed[1] or 1) * float(speed[2]) == one.network_gbit, one
 
 
@@ -113,7 +122,9 @@ def test_what_runs_on_what(image: str, name: str, runs: bool) -> None:
 CHOICES = [  # type, strategy, image, level and code of each finding
     ("ml.g5.12xlarge", "ddp", NEWEST, []),
     ("ml.p4d.24xlarge", "fsdp", NEWEST, []),
-    ("ml.m5.xlarge", "ddp", "2.13-cpu-amzn2023-sagemaker", []),
+    ("ml.m5.xlarge", "ddp", NEWEST_CPU, []),
+    ("ml.r5.4xlarge", "ddp", NEWEST_CPU, []),
+    ("ml.c5n.18xlarge", "ddp", NEWEST_CPU, []),
     ("ml.p3.16xlarge", "ddp", "2.8.0-gpu-py312", ["warning retired-type", "warning image-unpatched"]),
     (
         "ml.p3.16xlarge",
@@ -124,14 +135,19 @@ CHOICES = [  # type, strategy, image, level and code of each finding
     ("ml.p3dn.24xlarge", "smddp", "2.5.1-gpu-py311", ["note smddp-type", "warning image-unpatched"]),
     ("ml.p4d.24xlarge", "smddp", "2.5.1-gpu-py311", ["warning image-unpatched"]),
     ("ml.p5.48xlarge", "smddp", "2.2.0-gpu-py310", ["error smddp-type", "warning image-unpatched"]),
-    ("ml.m5.xlarge", "smddp", "2.13-cpu-amzn2023-sagemaker", ["error smddp-type"]),
+    ("ml.m5.xlarge", "smddp", NEWEST_CPU, ["error smddp-type"]),
+    ("ml.trn1.2xlarge", "ddp", NEWEST, ["error unfit-type"]),
+    ("ml.p6e-gb200.36xlarge", "ddp", NEWEST, ["error unfit-type"]),
     ("ml.g5.13xlarge", "ddp", NEWEST, ["error unknown-type"]),
     ("g5.12xlarge", "ddp", NEWEST, ["error unknown-type"]),
 ]
 
 
 @pytest.mark.parametrize(("name", "strategy", "image", "codes"), CHOICES)
-def test_the_picked_image(name: str, strategy: str, image: str, codes: list[str]) -> None:
+def test_the_picked_image(
+    name: str, strategy: str, image: str, codes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launch.aws.type_checks.allowed", lambda _: False)  # as botocore says, which need not be here
     choice = choose(name, strategy, "us-east-1", today=TODAY)
     assert tag(choice.uri) == image
     assert [f"{finding.level} {finding.code}" for finding in choice.findings] == codes
@@ -156,8 +172,19 @@ def test_every_type_gets_an_image_that_runs_segtrain(name: str, strategy: str) -
 def test_an_image_is_left_for_a_patched_one_when_its_time_is_over() -> None:
     late = choose("ml.g5.xlarge", "ddp", "us-east-1", today=date(2027, 12, 1))
     assert tag(late.uri) == NEWEST  # none is patched: the newest
-    assert [finding.code for finding in late.findings] == ["image-unpatched"]
-    assert "2027-07-20" in late.findings[0].message
+    assert [finding.code for finding in late.findings] == ["images-old", "image-unpatched"]
+    assert "2027-09-28" in late.findings[1].message
+
+
+def test_a_table_of_images_that_is_old_says_so() -> None:
+    fresh = choose("ml.g5.xlarge", "ddp", "us-east-1", today=IMAGES_DATED + timedelta(days=OLD_AFTER_DAYS))
+    assert not fresh.findings
+    [note] = choose(
+        "ml.g5.xlarge", "ddp", "us-east-1", today=IMAGES_DATED + timedelta(days=OLD_AFTER_DAYS + 1)
+    ).findings
+    assert (note.level, note.code) == ("note", "images-old")
+    assert f"{IMAGES_DATED}" in note.message
+    assert f"{OLD_AFTER_DAYS + 1} days" in note.message
 
 
 def test_a_retired_type_is_kept_and_the_nearest_living_ones_are_named() -> None:
@@ -177,8 +204,41 @@ def test_what_is_named_instead_lives_and_is_no_smaller(name: str) -> None:
         assert one.gpu_memory_gb >= asked.gpu_memory_gb
         assert bool(one.gpus) == bool(asked.gpus)
         assert one.name in describe(one, asked)
+        if not asked.gpus:
+            assert asked.vcpus <= one.vcpus <= 2 * asked.vcpus
     kinds = [one.gpu or one.name for one in nearest(name)]
     assert len(kinds) == len(set(kinds))
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [("ml.r5.4xlarge", "ml.r6i.4xlarge"), ("ml.t3.xlarge", "ml.m5.xlarge"), ("ml.c5n.18xlarge", "ml.c6i.24xlarge")],
+)
+def test_in_place_of_a_cpu_type_comes_one_of_its_kind_and_size(name: str, first: str) -> None:
+    assert nearest(name)[0].name == first
+
+
+def test_a_type_that_is_newer_than_the_table_is_a_note_and_one_that_nobody_knows_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def said(name: str, known: bool | None, **more: Any) -> list[str]:
+        monkeypatch.setattr("launch.aws.type_checks.allowed", lambda _: known)
+        return [f"{finding.level} {finding.code}" for finding in about_type(name, **more)]
+
+    assert said("ml.g9.xlarge", True) == ["note type-not-in-table"]
+    assert said("ml.g9.xlarge", False) == ["error unknown-type"]
+    assert said("ml.g9.xlarge", False, unknown_ok=True) == ["warning unknown-type"]
+    assert said("ml.g9.xlarge", None) == ["warning unknown-type"]  # a Python without botocore cannot say more
+    assert said("ml.g9.xlage", None) == ["error unknown-type"]  # no name of a type
+    assert said("ml.trn1.2xlarge", True) == ["error unfit-type"]
+    assert said("ml.trn1.2xlarge", True, image="mine") == ["warning unfit-type"]
+    monkeypatch.setattr("launch.aws.type_checks.allowed", lambda _: True)
+    [note] = about_type("ml.g9.xlarge")
+    assert "ml.g5.xlarge" in note.cure
+    assert "ml.p" not in note.cure
+    assert not choose("ml.r9i.xlarge", "ddp", "us-east-1", today=TODAY).image.arches  # type: ignore[union-attr]
+    assert choose("ml.g9.xlarge", "ddp", "us-east-1", today=TODAY).uri.endswith(NEWEST)
+    assert all(why for why in UNFIT.values())
 
 
 WANTED = [  # image, type, strategy, codes
@@ -231,6 +291,31 @@ def test_the_registry_is_that_of_the_region() -> None:
     assert all(re.fullmatch(r"\d{12}", account) for account in ACCOUNTS.values())
     codes = [finding.code for finding in choose("ml.g5.xlarge", "ddp", "us-east-9", today=TODAY).findings]
     assert codes == ["image-region"]
+    [finding] = choose("ml.g5.xlarge", "ddp", "us-east-9", today=TODAY).findings
+    assert finding.level == "warning"  # a region that is newer than the table may well be right
+    assert uri(image, "me-west-1").startswith("124382933778.dkr.ecr.me-west-1.amazonaws.com/")
+    [finding] = choose("ml.g5.xlarge", "ddp", "useast1", today=TODAY).findings
+    assert (finding.level, finding.code) == ("error", "region-name")
+
+
+@pytest.mark.parametrize(
+    ("region", "name"),
+    [("us-east-1", "aws"), ("cn-north-1", "aws-cn"), ("us-gov-west-1", "aws-us-gov"), ("us-iso-east-1", "aws-iso")],
+)
+def test_the_partition_of_a_region(region: str, name: str) -> None:
+    assert partition(region) == name
+
+
+@pytest.mark.parametrize(
+    "tag",
+    ["2.14.0-cu133-amzn2023-sagemaker", "2.8.0-gpu-py312-cu129-ubuntu22.04-sagemaker", "2.8.0-gpu-py312"],
+)
+def test_awss_longer_tags_name_the_same_image(tag: str) -> None:
+    name = "pytorch" if "amzn" in tag else "pytorch-training"
+    found = find(f"763104351884.dkr.ecr.us-east-1.amazonaws.com/{name}:{tag}")
+    assert found is not None
+    assert tag.startswith(found.torch)
+    assert find(f"x/{name}:2.8.0-gpu-py312-cu129-ubuntu22.04-ec2") is None
 
 
 def test_a_type_that_the_region_lacks() -> None:
@@ -241,6 +326,8 @@ def test_a_type_that_the_region_lacks() -> None:
 
 
 def test_names_near_to_a_mistyped_one() -> None:
+    assert like("ml.r5.5xlarge")[0].startswith("ml.r5.")
+    assert all(name.startswith("ml.t3.") for name in like("ml.t4.xlarge"))  # never another kind of machine
     assert like("g5.12xlarge")[0] == "ml.g5.12xlarge"
     assert like("ml.p4d.24large")[0] == "ml.p4d.24xlarge"
     assert like("nonsense") == []

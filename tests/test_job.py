@@ -157,6 +157,16 @@ WRONG: list[tuple[str, dict[str, Any], list[str], list[str]]] = [  # file, flags
     ("instanses: 2", {}, [], ["job.yaml", "'instanses'", "'instances'"]),
     ("[1, 2]", {}, [], ["job.yaml", "list"]),
     ("a: [", {}, [], ["job.yaml", "no YAML"]),
+    ("type: ml.g5.xlarge\nspot: true\ntype: ml.g5.2xlarge", {}, [], ["job.yaml: line 3", "'type'", "line 1"]),
+    ("settings: " + "[" * 3000, {}, [], ["job.yaml: line 1", "write it flat"]),
+    (f"instances: 1{'0' * 400}", {}, [], ["instances has 401 digits", "1,000,000,000"]),
+    ("", {"max_run": "9" * 400 + "d"}, [], ["--max-run=", "6h"]),
+    ("price: -5", {}, [], ["price=-5", "0 or more"]),
+    ("price: .nan", {}, [], ["price=nan", "0 or more"]),
+    ("data_gb: .inf", {}, [], ["data_gb=inf", "0 or more"]),
+    ("", {"tags": ["a=1", "a=2"]}, [], ["--tag:", "'a'", "twice"]),
+    ("", {"environment": ["A=1", "A=2"]}, [], ["--env:", "'A'", "twice"]),
+    ("", {}, ["train.seed=" + "[" * 3000], ["train.seed=[[["]),
     ("instances: two", {}, [], ["instances='two'", "whole number"]),
     ("instances: true", {}, [], ["instances=True", "whole number"]),
     ("spot: 'yes'", {}, [], ["spot='yes'", "true or false"]),
@@ -207,6 +217,29 @@ def test_what_is_wrong_is_named_with_its_cure(
         load_job(written(tmp_path, text), flags, overrides)
     for word in words:
         assert word in str(caught.value)
+
+
+def test_settings_are_read_as_segtrain_train_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [
+        "data.index={split}.csv",
+        "data.images={split}/Urban",
+        "optim.lr=1e-3",
+        "data.crop=[32, 48]",
+        "data.root=2012",
+    ]
+    read = {"data.index": "{split}.csv", "data.images": "{split}/Urban", "optim.lr": 1e-3, "data.crop": [32, 48]}
+    assert load_job(None, {}, words).settings == {**read, "data.root": "2012"}
+    monkeypatch.setitem(sys.modules, "segtrain.config", None)  # no pydantic: what kind a setting is of is not known
+    assert load_job(None, {}, words[2:4]).settings == {"optim.lr": 1e-3, "data.crop": [32, 48]}
+    with pytest.raises(ConfigError, match=r"quote it: 'data.index=\"{split}.csv\"'"):
+        load_job(None, {}, words[:1])
+
+
+def test_without_pydantic_a_job_is_read_as_plain_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "segtrain.config.yaml_text", None)
+    assert load_job(written(tmp_path, "instances: 2"), {}).instances == 2
+    with pytest.raises(ConfigError, match=r"job\.yaml: lists and mappings lie too deep"):
+        load_job(written(tmp_path, "settings: " + "[" * 3000), {})
 
 
 def test_a_file_that_is_not_there_names_its_neighbour(tmp_path: Path) -> None:

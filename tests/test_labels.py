@@ -36,7 +36,13 @@ def test_unknown_ids_are_named_with_their_pixels(kind):
     with pytest.raises(DataError) as caught:
         SPACE.remap(raw, "masks/a.png")
     text = str(caught.value)
-    for part in ("masks/a.png", "99 (4 pixels)", "3 (2 pixels)", "6 pixels in all", "data.label_map={99: -1}"):
+    for part in (
+        "masks/a.png",
+        "99 (4 pixels)",
+        "3 (2 pixels)",
+        "6 pixels in all",
+        "data.label_map={0: -1, 3: -1, 7: 0, 26: 1, 99: -1}",
+    ):
         assert part in text
 
 
@@ -89,6 +95,23 @@ def test_colourise_and_dict_round_trip():
         assert LabelSpace.from_dict(space.to_dict()) == space
     with pytest.raises(DataError, match="no description of labels"):
         LabelSpace.from_dict({"names": ["a"]})
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"palette": [[0, 0, 0], [999, 0, 0]]}, r"\[999, 0, 0\] of class 'b'.* 0 to 255"),
+        ({"palette": [[0, 0, 0], [0, -1, 0]]}, r"\[0, -1, 0\]"),
+        ({"palette": [[0, 0, 0], [float("inf"), 0, 0]]}, "OverflowError"),
+        ({"palette": [[0, 0, 0]]}, "1 colours for 2 classes"),
+        ({"ignore_index": 300}, "ignore_index=300"),
+    ],
+)
+def test_a_description_with_impossible_numbers_is_refused(changes: dict[str, object], words: str) -> None:
+    right = {"names": ["a", "b"], "palette": [[0, 0, 0], [1, 2, 3]], "ignore_index": 255, "raw_to_train": {"0": 0}}
+    LabelSpace.from_dict(right)
+    with pytest.raises(DataError, match=words):
+        LabelSpace.from_dict({**right, **changes})
 
 
 def test_presets():
@@ -160,7 +183,7 @@ def test_masks_by_pillow_and_opencv_agree(tmp_path):
 
 def test_a_jpeg_mask_is_refused(tmp_path):
     Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "m.jpg")
-    with pytest.raises(DataError, match="save masks as PNG"):
+    with pytest.raises(DataError, match="`segtrain data convert` makes PNG of it"):
         decode_mask(str(tmp_path / "m.jpg"))
 
 

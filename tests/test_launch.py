@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from launch import sagemaker
+from launch.aws.arguments import build_parser
 from segtrain.errors import EXIT_ERROR
 
 ROOT = Path(__file__).parents[1]
@@ -128,3 +131,62 @@ def test_switching_where_the_data_are_is_one_flag() -> None:
             key: value for key, value in request["HyperParameters"].items() if not key.startswith("sagemaker_")
         }
     assert both[0] == both[1]
+
+
+@pytest.mark.parametrize(
+    ("typed", "here"),
+    [("--instance-count", "--instances"), ("--instance_type=ml.g5.xlarge", "--type"), ("--role-arn", "--role")],
+)
+def test_a_flag_of_the_sdk_gets_a_hint(typed: str, here: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        build_parser("launch").parse_intermixed_args(["--dry-run", typed, "5"])
+    assert f"is {here} here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--dry-run", "--rehearse"), "--dry-run and --rehearse exclude each other"),
+        (("--attach", "a", "--stop", "b"), "--attach and --stop exclude each other"),
+        (("--stop", "a", "--update", "b", "--profile-ms", "0"), "--stop and --update exclude each other"),
+        (("--plant", "fail:1", "--yes"), "--plant without --rehearse: add --rehearse"),
+        (("--dry-run", "--hosts", "2", "--procs", "2"), "--hosts, --procs without --rehearse"),
+    ],
+)
+def test_two_things_at_once_are_refused(
+    flags: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launch.aws.cloud.connect", lambda *_: pytest.fail("AWS was asked"))
+    assert sagemaker.main(list(flags)) == EXIT_ERROR
+    assert words in capsys.readouterr().err
+
+
+def test_a_reader_that_has_seen_enough_is_no_traceback() -> None:
+    """`... --dry-run | head -1`: the findings are still said."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    done = subprocess.run(
+        [sys.executable, "-S", str(SCRIPT), "--dry-run", *ASKED],
+        cwd=ROOT,
+        stdout=writes,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(writes)
+    assert done.returncode == 128 + signal.SIGPIPE
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    assert "nothing was sent" in done.stderr
+
+
+def test_what_costs_nothing_to_find_is_said_before_credentials_are_asked_for() -> None:
+    pytest.importorskip("boto3", reason="the extra 'sagemaker' is not installed")
+    done = command(*ASKED)
+    assert done.returncode == EXIT_ERROR
+    said = " ".join(done.stderr.split())
+    retired, cost, asked = (said.index(word) for word in ("is retired", "$3,378.24", "no AWS credentials were found"))
+    assert retired < cost < asked
+    assert said.count("is retired") == 1
+    done = command("--type", "ml.g5.13xlarge")  # what can only fail does not get as far
+    assert "unknown" in done.stderr or "not a known training type" in done.stderr
+    assert "credentials were found" not in done.stderr

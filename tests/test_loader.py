@@ -183,7 +183,7 @@ def test_memory_is_bounded() -> None:
     dataset = Pictures()
     with TrainLoader(dataset, SETTINGS, seed=5, batch_size=4, last_step=10**9, workers=4, prefetch=3) as loader:
         for taken, _ in enumerate(loader, 1):
-            deadline = time.monotonic() + 5
+            deadline = time.monotonic() + 120
             while dataset.reads < 4 * (taken + 3) and time.monotonic() < deadline:
                 time.sleep(0.001)
             time.sleep(0.02)  # workers that ran on would show now
@@ -386,13 +386,13 @@ def test_colours_are_left_to_the_device(kind: str, tmp_path: Path) -> None:
     left = load(data, dataset, **options, colours=True)
     done = load(data, dataset, **options)
     plain = load(data.model_copy(update={"jitter": (0, 0, 0), "hue": 0.0}), dataset, **options)
-    changed = 0
+    changed, unchanged = 0, torch.cat([torch.eye(3).flatten(), torch.zeros(1)])
     for (a,), (b,), (c,) in zip(left, done, plain):
         assert torch.equal(a.images, c.images)
         assert torch.equal(a.masks, b.masks)
         assert a.colours is not None
         assert b.colours is None
-        changed += int((a.colours != torch.tensor([1.0, 1.0, 1.0, 0.0])).any(1).sum())
+        changed += int(((a.colours - unchanged).abs() > 1e-6).any(1).sum())
         made = normalise(a.images, colours=a.colours, covered=a.covered)
         assert (made - normalise(b.images)).abs().max() <= 3 / (255 * min(IMAGENET_STD))
     assert 16 < changed < 32

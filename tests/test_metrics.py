@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from segtrain.errors import DataError
-from segtrain.metrics import Scores, confusion, predict_classes
+from segtrain.metrics import Scores, confusion, confusions, histogram, predict_classes, refuse_unknown
 
 C, VOID = 6, 255
 
@@ -72,6 +72,32 @@ def test_a_prediction_of_another_model_or_size_is_an_error():
         confusion(torch.where(pred == 5, 6, pred), target, C)
     with pytest.raises(DataError, match="differ in shape"):
         confusion(pred[:, :-1], target, C)
+
+
+def test_the_histogram_of_a_gpu_is_that_of_bincount():
+    index = torch.randint(0, 40, (5000,), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
+    assert torch.equal(histogram(index, minlength=50), torch.bincount(index, minlength=50))
+    assert not histogram(index[:0], minlength=50).any()
+
+
+@pytest.mark.parametrize("wrong", [C, 200, -7])
+def test_what_is_checked_later_is_as_wrong_as_at_once(wrong):
+    """On a GPU nobody waits to hear of unknown ids batch by batch."""
+    pred, target = masks()
+    later: list[Tensor] = []
+    assert torch.equal(confusions(pred, target, C, later=later), confusions(pred, target, C))
+    confusions(pred[:0], target[:0], C, later=later)
+    refuse_unknown(later, C)
+    refuse_unknown([], C)
+    target = target.long()
+    target[0, 0, :3] = wrong
+    confusions(pred, target, C, later=later)
+    with pytest.raises(DataError, match=rf"3 pixels .* \[{wrong}\]"):
+        refuse_unknown(later, C)
+    later = []
+    confusions(torch.where(pred == 5, 6, pred), target, C, later=later)
+    with pytest.raises(DataError, match=r"0\.\.6"):
+        refuse_unknown(later, C)
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])

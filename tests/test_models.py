@@ -76,6 +76,47 @@ def test_encoders(arch: str, encoder: str) -> None:
         assert model(torch.randn(1, 3, 40, 50)).shape == (1, 5, 40, 50)
 
 
+def replica_of(network: torch.nn.Module) -> torch.nn.Module:
+    """What torch.nn.DataParallel runs on each GPU: copies of all modules that hold tensors where the originals hold parameters."""
+    copies = {module: module._replicate_for_data_parallel() for module in network.modules()}
+    for module, copy in copies.items():
+        for name, child in module._modules.items():
+            setattr(copy, name, copies[child] if child is not None else None)
+        for name, value in module._parameters.items():
+            setattr(copy, name, value * 1 if value is not None else None)
+    return copies[network]
+
+
+@pytest.mark.parametrize("arch", ["pico", "unet", "deeplabv3plus", "manet", "segformer"])
+def test_a_replica_of_dataparallel_gives_the_same(arch: str) -> None:
+    """The strategy dp runs replicas, whose weights are no parameters."""
+    model = make(arch).eval()
+    images = torch.randn(2, 3, 64, 64)
+    assert torch.equal(replica_of(model)(images), model(images))
+
+
+@pytest.mark.parametrize(
+    ("arch", "settings"),
+    [
+        ("pico", {"options": {"aux": True}}),
+        ("unet", {}),
+        ("unet", {"encoder": "mobilenet_v2", "fast": False}),
+        ("deeplabv3plus", {}),
+        ("segformer", {}),
+        ("dpt", {}),
+        ("torchvision/fcn_resnet50", {}),
+        ("torchvision/deeplabv3_mobilenet_v3_large", {}),
+        ("torchvision/lraspp_mobilenet_v3_large", {}),
+    ],
+)
+def test_heads_are_the_layers_whose_shape_follows_the_classes(arch: str, settings: dict) -> None:
+    few, many = make(arch, classes=3, **settings), make(arch, classes=7, **settings)
+    sizes = {name: p.shape for name, p in many.named_parameters()}
+    follow = {name for name, p in few.named_parameters() if p.shape != sizes[name]}
+    heads = {id(p) for p in few.head_parameters()}
+    assert {name for name, p in few.named_parameters() if id(p) in heads} == follow != set()
+
+
 def test_auxiliary_heads_only_in_training() -> None:
     for arch in ("pico", "torchvision/fcn_resnet50"):
         model = make(arch, options={"aux": True} if arch == "pico" else {})
@@ -83,6 +124,15 @@ def test_auxiliary_heads_only_in_training() -> None:
         with torch.no_grad():
             assert len(model(images, low=True)) == 2
             assert len(model.eval()(images, low=True)) == 1
+
+
+@pytest.mark.parametrize("arch", ["pico", "torchvision/fcn_resnet50", "torchvision/lraspp_mobilenet_v3_large"])
+def test_heads_without_a_loss_are_out_of_training(arch: str) -> None:
+    """With loss.aux_weight=0: DDP waits for the gradient of each parameter that wants one."""
+    model = make(arch, options={"aux": True} if arch == "pico" else {})
+    model.freeze_auxiliary()
+    model(torch.randn(2, 3, 64, 64), low=True)[0].sum().backward()
+    assert [name for name, p in model.named_parameters() if p.requires_grad != (p.grad is not None)] == []
 
 
 def test_same_names_as_smp() -> None:
@@ -151,3 +201,39 @@ def test_pico_imports_neither_smp_nor_torchvision() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert found.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"widths": []}, "widths"),
+        ({"widths": [0, 0, 0, 0]}, "widths=[0, 0, 0, 0]"),
+        ({"bins": [0]}, "bins=[0]"),
+        ({"bins": [1000]}, "to 64"),
+        ({"widths": [8, 8]}, "depths"),
+        ({"stem": True}, "stem=True"),
+        ({"decoder": -1}, "decoder=-1"),
+        ({"aux": 2}, "aux=2"),
+        ({"depths": [1, 1, 1, -1]}, "depths"),
+        ({"widths": 7}, "widths=7"),
+    ],
+)
+def test_options_with_which_no_image_comes_through(options: dict, word: str) -> None:
+    with pytest.raises(ConfigError, match=r"model\.options") as caught:
+        make("pico", options=options)
+    assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arch", "options"),
+    [
+        ("unet", {"decoder_channels": []}),
+        ("fpn", {"decoder_pyramid_channels": 0}),
+        ("deeplabv3plus", {"decoder_atrous_rates": 5}),
+        ("torchvision/fcn_resnet50", {"nonsense": 1}),
+    ],
+)
+def test_whatever_a_constructor_raises_names_the_options(arch: str, options: dict) -> None:
+    with pytest.raises(ConfigError, match=r"options") as caught:
+        make(arch, options=options)
+    assert next(iter(options)) in str(caught.value)

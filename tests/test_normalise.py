@@ -7,12 +7,16 @@ import pytest
 import torch
 
 from segtrain.config import Data
-from segtrain.data.augment import FILL, Geometry, apply, draw
+from segtrain.data.augment import FILL, Geometry, apply, colour_matrix, colour_terms, draw
 from segtrain.data.normalise import IMAGENET_MEAN, IMAGENET_STD, normalise
 from segtrain.data.order import rng_for
 
 CROP = (40, 56)
 DEVICES = ["cpu", "cuda"]
+
+
+def terms(*colours: tuple[float, float, float, float]) -> torch.Tensor:
+    return torch.from_numpy(np.stack([colour_terms(each) for each in colours]))
 
 
 def batch_of(data: Data, size: tuple[int, int]) -> tuple[list[Geometry], np.ndarray, np.ndarray]:
@@ -42,8 +46,8 @@ def test_colours_are_those_of_the_workers(device: torch.device, size: tuple[int,
     out = normalise(
         torch.from_numpy(without).to(device),
         channels_last=channels_last,
-        colours=torch.tensor([g.colours for g in drawn]),
-        covered=torch.tensor([g.covered(CROP) for g in drawn]),
+        colours=terms(*(g.colours for g in drawn)).to(device),
+        covered=torch.tensor([g.covered(CROP) for g in drawn], device=device),
     )
     assert out.shape == (12, 3, *CROP)
     assert out.dtype == torch.float32
@@ -78,7 +82,7 @@ def test_the_covered_part_is_where_the_picture_is() -> None:
 
 def test_without_padding_no_rectangle_is_needed() -> None:
     drawn, without, _ = batch_of(Data(scale=(1, 1.6)), (90, 121))
-    colours = torch.tensor([g.colours for g in drawn])
+    colours = terms(*(g.colours for g in drawn))
     whole = torch.tensor([[0, 0, *CROP]]).expand(12, 4)
     images = torch.from_numpy(without)
     assert torch.equal(normalise(images, colours=colours), normalise(images, colours=colours, covered=whole))
@@ -86,5 +90,22 @@ def test_without_padding_no_rectangle_is_needed() -> None:
 
 def test_extreme_colours_are_clamped() -> None:
     images = torch.tensor([0, 255], dtype=torch.uint8).repeat(3)[None, :, None, None].expand(1, 6, 2, 3).contiguous()
-    out = normalise(images, colours=torch.tensor([[9.0, 1.0, 3.0, 0.4]]))
+    out = normalise(images, colours=terms((9.0, 1.0, 3.0, 0.4)))
     assert torch.allclose(out, normalise(images), atol=1e-4)
+
+
+def test_the_terms_of_colours_are_their_matrix_and_the_share_of_the_mean_grey() -> None:
+    colours = (0.75, 1.5, 0.5, 0.125)  # exact in float32
+    assert terms(colours)[0, :9].tolist() == np.float32(colour_matrix(*colours)).flatten().tolist()
+    assert terms(colours)[0, 9] == -0.375
+    assert torch.allclose(terms((1.0, 1.0, 1.0, 0.0))[0, :9].view(3, 3), torch.eye(3), atol=1e-7)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_only_the_first_batch_copies_constants(channels_last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = torch.from_numpy(batch_of(Data(), (90, 121))[1])
+    more = {"colours": terms(*[(1.2, 0.8, 1.0, 0.1)] * 12), "covered": torch.tensor([[0, 0, *CROP]] * 12)}
+    first = [normalise(images, channels_last=channels_last, **each) for each in ({}, more)]
+    monkeypatch.setattr(torch, "tensor", lambda *_, **__: pytest.fail("a copy that a GPU would be waited for"))
+    again = [normalise(images, channels_last=channels_last, **each) for each in ({}, more)]
+    assert all(torch.equal(a, b) for a, b in zip(first, again))

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from segtrain.config import Optim
+from segtrain.config import SGD, AdamW, Muon
 from segtrain.optim import Ema, LossScaler, build_optimizer, clip_, multiplier, orthogonalise, parameter_groups, set_lr
 
 
 @pytest.mark.parametrize("schedule", ["poly", "cosine", "onecycle", "linear", "constant"])
 def test_schedules_start_high_and_fall(schedule: str) -> None:
-    optim = Optim(schedule=schedule)
+    optim = AdamW(schedule=schedule)
     curve = [multiplier(optim, step, 100, 10) for step in range(100)]
     assert curve[:10] == sorted(curve[:10])
     assert curve[9] == pytest.approx(1.0)
@@ -21,20 +21,20 @@ def test_schedules_start_high_and_fall(schedule: str) -> None:
 
 
 def test_poly_is_the_formula_of_the_paper() -> None:
-    assert multiplier(Optim(schedule="poly", poly_power=0.9), 30, 100, 0) == pytest.approx((1 - 30 / 100) ** 0.9)
+    assert multiplier(AdamW(schedule="poly", poly_power=0.9), 30, 100, 0) == pytest.approx((1 - 30 / 100) ** 0.9)
 
 
 def test_groups_by_encoder_and_decay() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 1))
-    groups = parameter_groups(model, model[0].parameters(), Optim(lr=1.0, encoder_lr=0.1, weight_decay=0.5))
+    groups = parameter_groups(model, model[0].parameters(), AdamW(lr=1.0, encoder_lr=0.1, weight_decay=0.5))
     found = {(g["scale"], g["weight_decay"]): sum(p.numel() for p in g["params"]) for g in groups}
     assert found == {(0.1, 0.5): 108, (0.1, 0.0): 4, (1.0, 0.0): 8 + 2, (1.0, 0.5): 8}
 
 
-@pytest.mark.parametrize("name", ["sgd", "adamw", "muon"])
-def test_optimizers_lower_a_quadratic(name: str) -> None:
+@pytest.mark.parametrize("optim", [SGD(lr=0.05), AdamW(lr=0.05), Muon(lr=0.05, muon_lr=0.05)], ids=lambda o: o.name)
+def test_optimizers_lower_a_quadratic(optim: SGD | AdamW | Muon) -> None:
     model = nn.Linear(4, 6)
-    optimizer = build_optimizer(model, [], Optim(name=name, lr=0.05, muon_lr=0.05, weight_decay=0.0))
+    optimizer = build_optimizer(model, [], optim.model_copy(update={"weight_decay": 0.0}))
     before = float(model.weight.detach().square().sum())
     for _ in range(20):
         optimizer.zero_grad()
@@ -97,10 +97,15 @@ def test_orthogonalise_flattens_the_singular_values(shape: tuple[int, int]) -> N
     assert float((found * (u @ v)).sum() / (found.norm() * (u @ v).norm())) > 0.9
 
 
+def test_muon_takes_an_inner_layer_with_as_many_channels_as_there_are_classes() -> None:
+    model = nn.Sequential(nn.Conv2d(4, 8, 3, bias=False), nn.Conv2d(8, 8, 1, bias=False))
+    groups = parameter_groups(model, [], Muon(), heads=model[1].parameters())
+    assert {g["muon"]: [p.shape for p in g["params"]] for g in groups} == {True: [(8, 4, 3, 3)], False: [(8, 8, 1, 1)]}
+
+
 def test_muon_takes_filters_and_leaves_ends_to_adamw() -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3), nn.Conv2d(8, 5, 1))
-    model.num_classes = 5
-    optimizer = build_optimizer(model, [], Optim(name="muon", lr=1e-3, muon_lr=1e-2))
+    optimizer = build_optimizer(model, [], Muon(lr=1e-3, muon_lr=1e-2), model[2].parameters())
     assert {tuple(p.shape) for g in optimizer.param_groups if g["muon"] for p in g["params"]} == {(8, 8, 3, 3)}
     set_lr(optimizer, 5e-4)  # half way down
     assert {g["muon"]: g["lr"] for g in optimizer.param_groups} == pytest.approx({True: 5e-3, False: 5e-4})

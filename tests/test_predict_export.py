@@ -161,11 +161,11 @@ def test_predict_never_replaces_what_it_did_not_write(run: Path, tmp_path: Path)
         predict.predict(run, [tmp_path / "set" / "images"], tmp_path / "set")
     with pytest.raises(DataError, match="was not written by a prediction"):
         predict.predict(run, [tmp_path / "set" / "masks"], tmp_path / "set")
-    picture(tmp_path / "set" / "more" / "a.jpg", 24, 24)
+    picture(tmp_path / "set" / "more" / "a.png", 24, 24)
     both = [tmp_path / "set" / "images", tmp_path / "set" / "more"]
     with pytest.raises(DataError, match="would both become"):
         predict.predict(run, both, tmp_path / "out")
-    (tmp_path / "set" / "more" / "a.jpg").unlink()
+    (tmp_path / "set" / "more" / "a.png").unlink()
     assert files(tmp_path / "set") == before
 
 
@@ -201,6 +201,13 @@ def test_safetensors_and_description_give_the_model_back(run: Path, tmp_path: Pa
     (tmp_path / "out" / "weights.safetensors").write_bytes(damaged)
     with pytest.raises(CheckpointError, match="is damaged"):
         load_export(tmp_path / "out")
+
+
+def test_a_torn_best_json_stops_no_export(tmp_path: Path) -> None:
+    make_run(tmp_path / "run")
+    (tmp_path / "run/best.json").write_text('{"checkpo')
+    exporting.export(tmp_path / "run", tmp_path / "out", ("safetensors",))
+    assert "miou" not in load_export(tmp_path / "out")[1]["source"]
 
 
 @pytest.mark.parametrize("exporter", [pytest.param("torch.export", marks=pytest.mark.slow), "tracing"])

@@ -1,4 +1,4 @@
-"""Does each mistake in a job's description get its own finding, with the value in it, and does a sound job get none?"""
+"""Tests that each mistake in a job's description gets its own finding, with the value in it, and a sound job none."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ def the_job(flags: Mapping[str, Any], settings: tuple[str, ...] = ()) -> Job:
 
 def look(job: Job, root: Path = ROOT, **request: Any) -> list[Finding]:
     """What the command line says about a job; ``request``: members put into the request afterwards."""
-    choice = choose(job.training_type, job.strategy, job.region, job.image, today=TODAY)
+    choice = choose(
+        job.training_type, job.strategy, job.region, job.image, today=TODAY, unknown_type_ok=job.unknown_type_ok
+    )
     made = create_training_job(
         job, image=choice.uri, name=training_job_name(job, NOW), code="s3://example-results/sourcedir.tar.gz"
     )
@@ -65,14 +67,24 @@ TYPED: dict[str, tuple[dict[str, Any], tuple[str, ...], str, str]] = {
     "name too long": ({"name": "segmentation-of-street-scenes-with-deep-supervision"}, (), "error name-long", "51"),
     "name with a space": ({"name": "my job"}, (), "error name-characters", "my job"),
     "role of a user": ({"role": "arn:aws:iam::123456789012:user/me"}, (), "error role-arn", "user/me"),
-    "role by its name": ({"role": "Trainer"}, (), "error role-arn", "'Trainer'"),
+    "role by a path": ({"role": "service-role/Trainer"}, (), "error role-arn", "service-role/Trainer"),
+    "role of another partition": (
+        {"region": "cn-north-1", "type": "ml.g5.12xlarge"}, (), "error role-partition", "aws-cn"),
     "role and output not set": ({"role": "", "output": ""}, (), "warning placeholder", "role='', output=''"),
     "bucket of the example": ({"output": "s3://MY-BUCKET/x"}, (), "warning placeholder", "s3://MY-BUCKET/x"),
     "output on this machine": ({"output": "runs/"}, (), "error output-uri", "runs/"),
     "checkpoints on this machine": ({"checkpoints": "/opt/ml/x"}, (), "error checkpoints-uri", "/opt/ml/x"),
     "checkpoints inside the data": (
         {"checkpoints": "s3://example-data/camvid/checkpoints/"}, (), "warning results-in-data", "camvid/checkpoints/"),
+    "checkpoints where the results go": (
+        {"checkpoints": "s3://example-results/jobs/"}, (), "warning checkpoints-above", "the same as output="),
+    "checkpoints above the data": ({"checkpoints": "s3://example-data/"}, (), "error checkpoints-above", "above data.train="),
+    "checkpoints above the results": (
+        {"checkpoints": "s3://example-results/"}, (), "warning checkpoints-above", "above output="),
+    "results where the data are": (
+        {"output": "s3://example-data/camvid/"}, (), "warning results-in-data", "output='s3://example-data/camvid/'"),
     # times
+    "hours without their letter": ({"max_run": "6"}, (), "warning max-run-short", "6 s"),
     "forty days": ({"max_run": "40d"}, (), "error max-run-range", "40 days"),
     "more than the quota": ({"max_run": "6d"}, (), "warning max-run-quota", "6 days"),
     "spot without a longest wait": ({"spot": True}, (), "error spot-without-wait", "max_wait"),
@@ -119,6 +131,11 @@ TYPED: dict[str, tuple[dict[str, Any], tuple[str, ...], str, str]] = {
     # machines
     "no machine": ({"instances": 0}, (), "error instances-range", "instances=0"),
     "unknown type": ({"type": "ml.g5.12xlage"}, ("train.batch_size=16",), "error unknown-type", "ml.g5.12xlage"),
+    "unknown type that is let through": (
+        {"type": "ml.q5.12xlarge", "unknown_type_ok": True}, (), "warning unknown-type", "ml.q5.12xlarge"),
+    "type without CUDA": ({"type": "ml.trn1.32xlarge"}, (), "error unfit-type", "Trainium"),
+    "region without its hyphens": ({"region": "useast1"}, (), "error region-name", "useast1"),
+    "region that is not in the table": ({"region": "us-east-9"}, (), "warning image-region", "us-east-9"),
     "one process on many hosts": ({"strategy": "single"}, (), "error strategy-hosts", "2 hosts"),
     "one process on four GPUs": ({"strategy": "single", "instances": 1}, (), "warning gpus-idle", "4 GPUs"),
     "dp on one GPU": (
@@ -132,12 +149,43 @@ TYPED: dict[str, tuple[dict[str, Any], tuple[str, ...], str, str]] = {
         ("optim.name=adamw", "train.channels_last=auto"), "error fsdp-image", "torch 2.3.0"),
     "image without smddp": (
         {"strategy": "smddp", "type": "ml.p4d.24xlarge",
-         "image": "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch:2.13-cu133-amzn2023-sagemaker"},
-        (), "error image-smddp", "2.13-cu133"),
+         "image": "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch:2.14-cu133-amzn2023-sagemaker"},
+        (), "error image-smddp", "2.14-cu133"),
     "image without code for the GPU": (
         {"type": "ml.p3dn.24xlarge",
          "image": "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch:2.13-cu133-amzn2023-sagemaker"},
         (), "error image-gpu", "V100"),
+    "image of the public registry": (
+        {"image": "public.ecr.aws/deep-learning-containers/pytorch:2.14-cu133-amzn2023-sagemaker"}, (),
+        "error image-registry", "public.ecr.aws"),
+    "image of Docker Hub": ({"image": "pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime"}, (), "error image-registry", "pytorch/pytorch"),
+    "AWS's image by the account of other regions": (
+        {"region": "af-south-1", "type": "ml.g4dn.12xlarge",
+         "image": "763104351884.dkr.ecr.af-south-1.amazonaws.com/pytorch:2.14-cu133-amzn2023-sagemaker"}, (),
+        "error image-account", "626614931356"),
+    "image that serves": (
+        {"image": "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-inference:2.6.0-gpu-py312"}, (),
+        "error image-not-training", "pytorch-inference"),
+    "weights on this machine": ({}, ("model.init=runs/street",), "error weights-missing", "model.init='runs/street'"),
+    "weights in a channel that is not there": (
+        {}, ("model.init=/opt/ml/input/data/weights/a.pth",), "error weights-missing", "weights/a.pth"),
+    "encoder's weights on this machine": (
+        {}, ("model.arch=unet", "model.encoder=resnet50", "model.encoder_weights=weights/r.pth"),
+        "error weights-missing", "model.encoder_weights='weights/r.pth'"),
+    "weights that the image may hold": (
+        {"image": "123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1"}, ("model.init=/srv/a.pth",),
+        "warning weights-missing", "unless 123456789012"),
+    "a tracker on this machine": ({}, ("log.mlflow=http://localhost:5000",), "error mlflow-here", "localhost:5000"),
+    "architecture that nobody knows": ({}, ("model.arch=unett",), "error model-name", "did you mean 'unet'"),
+    "classes without names": ({}, ("data.layout=folders",), "warning classes-unknown", "data.layout=folders has no names"),
+    "image of another framework": (
+        {"image": "763104351884.dkr.ecr.us-east-1.amazonaws.com/tensorflow-training:2.14-gpu-py310"}, (),
+        "error image-not-training", "tensorflow-training"),
+    "image for EC2": (
+        {"image": "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.8.0-gpu-py312-cu129-ubuntu22.04-ec2"}, (),
+        "error image-not-training", "ubuntu22.04-ec2"),
+    "a copy of an image for EC2": (
+        {"image": "123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1-ec2"}, (), "warning image-not-training", "mine:1-ec2"),
     "image of another region": (
         {"image": "123456789012.dkr.ecr.eu-west-1.amazonaws.com/mine:1"}, (), "error image-other-region", "eu-west-1"),
     "two groups, none trains": (
@@ -163,6 +211,7 @@ TYPED: dict[str, tuple[dict[str, Any], tuple[str, ...], str, str]] = {
     "more workers than cores": ({}, ("data.workers=64",), "warning workers-many", "64"),
     "run folder of this machine": ({}, ("out=/home/me/run",), "warning out", "/home/me/run"),
     "tracker on the machine": ({}, ("log.mlflow=file:./mlruns",), "warning mlflow-local", "file:./mlruns"),
+    "W&B without a key": ({}, ("log.wandb=streets",), "warning wandb-key", "WANDB_API_KEY"),
     "class names that are not sent": (
         {}, ("data.classes=/home/me/classes.txt",), "error file-not-bundled", "/home/me/classes.txt"),
     "a pipeline that is not there": ({}, ("data.transforms=/etc/hostname.py:f",), "error config", "/etc/hostname.py"),
@@ -175,6 +224,7 @@ TYPED: dict[str, tuple[dict[str, Any], tuple[str, ...], str, str]] = {
     "variable's name": ({"environment": ["MY-VAR=1"]}, (), "error environment-name", "MY-VAR"),
     "variable of the toolkit": ({"environment": ["SM_NUM_GPUS=4"]}, (), "warning environment-reserved", "SM_NUM_GPUS"),
     "secret": ({"environment": ["WANDB_API_KEY=abc"]}, (), "warning secret", "WANDB_API_KEY"),
+    "a secret by its value": ({"environment": ["HUB=hf_" + "Ab3" * 10]}, (), "warning secret", "HUB"),
     "tag of AWS": ({"tags": ["aws:team=vision"]}, (), "error tag", "aws:team"),
 }  # fmt: skip
 
@@ -184,6 +234,10 @@ def test_a_mistake_is_found_by_its_name_and_nothing_else_is(mistake: str) -> Non
     flags, settings, kind, value = TYPED[mistake]
     found = loud(look(the_job(flags, settings)))
     others = {"image-unpatched", "retired-type"}  # of the old types that some mistakes need
+    if "group" in flags:
+        others.add("group-idle")
+    if kind == "error role-partition":
+        others.add("region-type")
     assert {f"{f.level} {f.code}" for f in found if f.code not in others} == {kind}, found
     [*_, finding] = [f for f in found if f.code == kind.split()[1]]
     assert value in finding.message
@@ -259,8 +313,36 @@ def test_a_mistake_in_a_file_is_found(mistake: str) -> None:
     if kind.endswith("service-model"):
         pytest.importorskip("botocore")
     found = loud(look(replace(the_job({}), **fields), **members))
+    found = [f for f in found if f.code != "group-idle"]  # of every job in which a group does not train
     assert {f"{f.level} {f.code}" for f in found} == set(kind.split(", ")), found
     assert value in found[-1].message
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "hf_" + "aB3" * 12,
+        "ghp_" + "x1" * 18,
+        "github_pat_" + "x1" * 20,
+        "xoxb-1234567890-abc",
+        "https://me:pass@host/simple",
+    ],
+)
+def test_secrets_are_known_by_their_form(value: str) -> None:
+    job = the_job({"environment": [f"PLACE={value}"]})
+    [finding] = [f for f in look(job) if f.code == "secret"]
+    assert value not in finding.message
+    assert not [
+        f for f in look(the_job({"environment": ["PLACE=https://host/simple", "WORD=hf_home"]})) if f.code == "secret"
+    ]
+
+
+def test_a_private_registry_that_the_vpc_reaches_is_no_mistake() -> None:
+    job = the_job({**VPC, "image": "registry.example.com/mine:1"})
+    assert "image-registry" in {f.code for f in loud(look(job))}
+    algorithm = {"TrainingImage": job.image, "TrainingInputMode": "File",
+                 "TrainingImageConfig": {"TrainingRepositoryAccessMode": "Vpc"}}  # fmt: skip
+    assert not loud(look(job, AlgorithmSpecification=algorithm))
 
 
 # Sound jobs: flags, settings, and the warnings that are no false alarm.
@@ -272,7 +354,10 @@ SOUND: dict[str, tuple[dict[str, Any], tuple[str, ...], set[str]]] = {
         {**FSX, "strategy": "smddp", "type": "ml.p4d.24xlarge"}, (), {"image-unpatched"}),
     "FSx whose mount name AWS drew": ({**FSX, "fsx": "fs-0123456789abcdef0:/x7wzhbev/camvid"}, (), set()),
     "spot": ({"spot": True, "max_run": "6h", "max_wait": "12h", "retries": 3}, (), set()),
-    "groups": (HETERO, (), set()),
+    "groups": (HETERO, (), {"group-idle"}),
+    "a type without a price": ({"type": "ml.c5n.18xlarge"}, (), set()),
+    "a role by its name": ({"role": "Trainer"}, (), set()),
+    "results in the data's bucket": ({"output": "s3://example-data/", "checkpoints": "s3://example-data/runs/a/"}, (), set()),
     "shards by FastFile": ({"mode": "FastFile", "data_gb": 5000.0}, ("data.layout=shards",), set()),
     "warm pool, tags, variables": (
         {"warm_pool": "30m", "tags": ["team=vision 1"], "environment": ["NCCL_DEBUG=INFO", "TOKENIZERS_PARALLELISM=false"]},
@@ -280,6 +365,14 @@ SOUND: dict[str, tuple[dict[str, Any], tuple[str, ...], set[str]]] = {
     "the machines of the first command": (
         {"type": "ml.p3.16xlarge", "instances": 5, "max_run": "5d"}, ("train.batch_size=80",),
         {"retired-type", "image-unpatched"}),
+    "weights from a channel": (
+        {"data": ["train=s3://example-data/camvid/", "weights=s3://example-data/street/"]},
+        ("model.init=/opt/ml/input/data/weights",), set()),
+    "weights without other data": (
+        {"config": "configs/scenes.yaml", "instances": 1, "data": ["weights=s3://example-data/street/"]},
+        ("model.init=/opt/ml/input/data/weights/a.pth",), set()),
+    "weights by their name": ({}, ("model.arch=unet", "model.encoder=resnet50", "model.encoder_weights=imagenet"), set()),
+    "classes with names": ({}, ("data.layout=folders", "data.classes=[road, sky]"), set()),
     "CPUs, profiler off": ({"type": "ml.c5.4xlarge", "profile_ms": 0}, (), set()),
     "fsdp": ({"strategy": "fsdp", "type": "ml.p4d.24xlarge"}, ("optim.name=adamw", "train.channels_last=auto"), set()),
 }  # fmt: skip
@@ -296,7 +389,8 @@ def test_a_sound_job_is_let_through(name: str) -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "configs/jobs").glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_jobs_of_this_repository_lack_nothing_but_their_names(path: Path) -> None:
     found = loud(look(load_job(path, {})))
-    assert {f.code for f in found} - {"image-unpatched"} == {"placeholder"}, found
+    idle = {"group-idle"} if "hetero" in path.stem else set()
+    assert {f.code for f in found} - {"image-unpatched"} == {"placeholder", *idle}, found
 
 
 def test_one_mistake_in_two_places_is_said_once() -> None:
@@ -321,6 +415,11 @@ THE_IMAGE = choose("ml.g5.12xlarge", "ddp", "us-east-1", today=TODAY)
         ({"train.py": b"", "requirements.txt": b"-e ../mine\n"}, "requirement-path", "-e ../mine"),
         ({"train.py": b"", "requirements.txt": b"mine @ file:///home/me\n"}, "requirement-path", "file:///home/me"),
         ({"train.py": b"", "requirements.txt": b"git+https://example.com/x\n"}, "requirement-git", "git+https"),
+        (
+            {"train.py": b"", "requirements.txt": b"--index-url https://me:pass@host/simple\n"},
+            "requirement-secret",
+            "https://(hidden)@host",
+        ),
         ({"train.py": b"", ".git/HEAD": b"ref\n"}, "bundle-git", ".git/HEAD"),
         ({"train.py": b"", "data/0.png": b"x", "data/1.png": b"x"}, "bundle-data", "data/0.png and 1 more"),
         ({"train.py": b"", "configs/.env": b"x"}, "bundle-secret", "configs/.env"),
@@ -364,8 +463,18 @@ def test_the_most_that_it_can_cost() -> None:
     dollars, words = cost_ceiling(
         replace(job, groups=(Group("a", "ml.p4d.24xlarge", 2), Group("b", "ml.c5.xlarge", 3)))
     )
-    assert dollars == 100
-    assert "--price" in words
+    # --price is that of the machines that train; the others keep the table's: 3 x $0.204 for two hours.
+    assert dollars == 2 * 2 * 10 + round(3 * 2 * 0.204, 2)
+    assert "$10/h (--price)" in words
+    assert "ml.c5.xlarge at $0.204/h (us-east-1, 2026-09-27)" in words
+    dollars, words = cost_ceiling(
+        replace(job, groups=(Group("a", "ml.p4d.24xlarge", 2, True), Group("b", "ml.c5n.xlarge")))
+    )
+    assert dollars is None
+    assert "ml.c5n.xlarge" in words
+    words = cost_ceiling(Job(type="ml.p3.16xlarge", max_run=3600))[1]
+    assert "2021-11-29" in words  # the last price of p3 that anyone quoted, not that of the table's date
+    assert "2026" not in words
     assert cost_ceiling(replace(job, warm_pool=1800))[0] == 125
     assert "spot" in cost_ceiling(replace(job, spot=True))[1]
     dollars, words = cost_ceiling(replace(job, price=None, type="ml.unknown.xlarge"))
@@ -381,6 +490,7 @@ def test_what_is_good_to_know_is_a_note() -> None:
     pytest.importorskip("botocore", reason="the extra 'sagemaker' is not installed")
     job = the_job({"data_gb": None, **VPC}, ("model.arch=unet", "model.encoder_weights=imagenet"))
     notes = {finding.code for finding in look(job) if finding.level == "note"}
+    notes.discard("native-decoder")  # where none is built here
     assert notes == {"data-size-unknown", "profiler-closed", "vpc-internet", "weights-download"}
     choice = choose(job.training_type, job.strategy, job.region, today=TODAY)
     later = offline(job, {}, root=ROOT, choice=choice, now=date(2028, 1, 1))

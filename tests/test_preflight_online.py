@@ -1,4 +1,4 @@
-"""Does a look at the account find what a job lacks there, stay quiet about a sound one, and never fail for a refused call?"""
+"""Tests of the look at the account: it finds what a job lacks there, is quiet about a sound one, and never fails for a refusal."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from cloud.endpoint import CloudEndpoint
 from cloud.moto import environment, moto_server
+from cloud.policies import Policies
+from cloud.samples import training_job
 
 from launch.aws.cloud import Clients
 from launch.aws.preflight.account import trusts
 from launch.aws.preflight.online import online
-from launch.aws.preflight.vpc import admitted
+from launch.aws.preflight.security import admitted, permits
 from launch.aws.request import create_training_job
 from launch.findings import Finding
 from launch.job import Channel, Job
@@ -86,14 +88,15 @@ def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
         yield found
 
 
-def build_network(account: Account) -> None:
+def build_network(account: Account, vpc: str = "") -> None:
     """A VPC with a subnet, a group that lets itself in, NAT, an S3 endpoint, and a file system."""
     ec2, ids = account.clients.ec2, account.ids
-    ids["vpc"] = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
+    ids["vpc"] = vpc or ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
+    net = "10.2" if vpc else "10.0"
     for name, zone, cidr in (
-        ("subnet", "a", "10.0.0.0/24"),
-        ("small", "a", "10.0.1.0/28"),
-        ("other", "b", "10.0.2.0/24"),
+        ("subnet", "a", f"{net}.0.0/24"),
+        ("small", "a", f"{net}.1.0/28"),
+        ("other", "b", f"{net}.2.0/24"),
     ):
         made = ec2.create_subnet(VpcId=ids["vpc"], CidrBlock=cidr, AvailabilityZone=f"us-east-1{zone}")
         ids[name] = made["Subnet"]["SubnetId"]
@@ -191,6 +194,62 @@ def quota(value: float) -> Callable[[Account], None]:
     return lambda account: account.cloud.quotas[0].update(Value=value)
 
 
+def frozen(account: Account) -> None:
+    account.clients.s3.put_object(Bucket="example-data", Key="camvid/train/1.png", Body=b"x", StorageClass="GLACIER")
+
+
+def another_job(account: Account) -> None:
+    """A job of somebody else, which runs, writes to a folder of these checkpoints."""
+    checkpoints = {"S3Uri": "s3://example-results/checkpoints/", "LocalPath": "/opt/ml/checkpoints"}
+    account.clients.sagemaker.create_training_job(**training_job("theirs", CheckpointConfig=checkpoints))
+
+
+def one_level_up(account: Account) -> None:
+    """The data lie in camvid/CamVid/, the channel names camvid/."""
+    account.clients.s3.delete_object(Bucket="example-data", Key="camvid/train/0.png")
+    for name in ("train/0.png", "trainannot/0.png", "val/1.png", "valannot/1.png"):
+        account.clients.s3.put_object(Bucket="example-data", Key=f"camvid/CamVid/{name}", Body=b"x")
+    account.job = replace(account.job, config="configs/camvid_cpu.yaml")
+
+
+def dedicated(account: Account) -> None:
+    vpc = account.clients.ec2.create_vpc(CidrBlock="10.2.0.0/16", InstanceTenancy="dedicated")["Vpc"]["VpcId"]
+    other = Account(account.clients, account.cloud, account.job)
+    build_network(other, vpc)
+    account.ids = other.ids
+    account.with_vpc()
+
+
+def nothing_out(account: Account) -> None:
+    ec2, group = account.clients.ec2, account.ids["group"]
+    ec2.revoke_security_group_egress(
+        GroupId=group, IpPermissions=[{"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}]
+    )
+    account.job = replace(account.job, instances=1)
+
+
+def no_https_out(account: Account) -> None:
+    nothing_out(account)
+    rule = {"IpProtocol": "tcp", "FromPort": 80, "ToPort": 80, "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}
+    account.clients.ec2.authorize_security_group_egress(GroupId=account.ids["group"], IpPermissions=[rule])
+
+
+def tcp_alone(account: Account) -> None:
+    ec2, group = account.clients.ec2, account.ids["group"]
+    itself = [{"GroupId": group}]
+    ec2.revoke_security_group_ingress(GroupId=group, IpPermissions=[{"IpProtocol": "-1", "UserIdGroupPairs": itself}])
+    tcp = {"IpProtocol": "tcp", "FromPort": 0, "ToPort": 65535, "UserIdGroupPairs": itself}
+    ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[tcp])
+    account.cloud.quotas[0]["QuotaName"] = "ml.p4d.24xlarge for training job usage"
+    account.job = replace(account.job, type="ml.p4d.24xlarge")
+
+
+def shut_endpoint(account: Account) -> None:
+    other = {"Effect": "Allow", "Principal": "*", "Action": "s3:*", "Resource": "arn:aws:s3:::example-results/*"}
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [other]})
+    account.clients.ec2.modify_vpc_endpoint(VpcEndpointId=account.ids["endpoint"], PolicyDocument=policy)
+
+
 PLAIN: dict[str, tuple[Callable[[Account], None], str, str]] = {
     "a placeholder": (job(output="s3://MY-BUCKET/x"), "error placeholder", "MY-BUCKET"),
     "no such role": (job(role=ROLE + "s"), "error role-missing", "Trainers"),
@@ -202,6 +261,9 @@ PLAIN: dict[str, tuple[Callable[[Account], None], str, str]] = {
     "no such image": (job(image=IMAGE.replace(":1", ":2")), "error image-missing", "mine:2"),
     "no such repository": (job(image=IMAGE.replace("mine", "yours")), "error image-missing", "yours"),
     "an empty prefix": (job(data=(Channel("train", "s3://example-data/camvi/"),)), "error prefix-empty", "camvi/"),
+    "data in the archive": (frozen, "error data-frozen", "1 of 2 objects are in GLACIER"),
+    "a folder above the data": (one_level_up, "warning data-layout", "there is CamVid/"),
+    "checkpoints of a job that runs": (another_job, "error checkpoints-in-use", "the job theirs"),
     "no such bucket of data": (job(data=(Channel("train", "s3://example-date/camvid/"),)), "error bucket-missing", "example-date"),
     "no such bucket of results": (job(output="s3://example-result/x"), "error bucket-missing", "example-result"),
     "a bucket of another region": (far_bucket, "error bucket-region", "eu-west-1"),
@@ -213,6 +275,11 @@ IN_A_VPC: dict[str, tuple[Callable[[Account], None], str, str]] = {
     "a zone without the type": (far_zone, "error type-zone", "us-east-1e"),
     "few addresses": (few_addresses, "error addresses", "has 11 free addresses; 3 machines take 15"),
     "hosts that cannot talk": (lambda account: account.with_vpc(group="closed"), "error security-group-self", "sg-"),
+    "a VPC of dedicated tenancy": (dedicated, "error vpc-tenancy", "dedicated"),
+    "nothing let out": (nothing_out, "error security-group-egress", "lets nothing out"),
+    "no HTTPS let out": (no_https_out, "error security-group-egress", "TCP 443"),
+    "EFA with TCP alone": (tcp_alone, "error security-group-efa", "ml.p4d.24xlarge has EFA"),
+    "an endpoint for other buckets": (shut_endpoint, "error endpoint-policy", "data.train="),
     "no way to the package index": (no_nat, "warning vpc-internet", "subnet-"),
     "no way to S3": (no_way, "error vpc-s3", "subnet-"),
 }
@@ -270,23 +337,108 @@ def test_spot_has_a_quota_of_its_own(account: Account) -> None:
     assert loud(account.look(spot=True, max_wait=172800)) == ["error quota"]
 
 
-@pytest.mark.parametrize("decision", ["allowed", "implicitDeny"])
-def test_rights_of_the_role(account: Account, decision: str) -> None:
-    from botocore.stub import ANY, Stubber
+USER = "arn:aws:iam::123456789012:user/me"
+# What AWS's page on execution roles lists for a training job in a VPC, and what a caller needs.
+EVERYTHING = {
+    ROLE: [
+        ("s3:GetObject", "arn:aws:s3:::example-*/*"),
+        ("s3:PutObject", "arn:aws:s3:::example-results/*"),
+        ("s3:ListBucket", "arn:aws:s3:::example-*"),
+        ("logs:*", "arn:aws:logs:us-east-1:123456789012:log-group:/aws/sagemaker/*"),
+        ("cloudwatch:PutMetricData", "*"),
+        ("ecr:GetAuthorizationToken", "*"),
+        ("ecr:BatchCheckLayerAvailability", "arn:aws:ecr:us-east-1:123456789012:repository/mine"),
+        ("ecr:BatchGetImage", "arn:aws:ecr:us-east-1:123456789012:repository/mine"),
+        ("ecr:GetDownloadUrlForLayer", "arn:aws:ecr:us-east-1:123456789012:repository/mine"),
+        ("ec2:*NetworkInterface*", "*"),
+        ("ec2:Describe*", "*"),
+        ("kms:*", "arn:aws:kms:us-east-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"),
+    ],
+    USER: [
+        ("iam:PassRole", ROLE),
+        ("sagemaker:CreateTrainingJob", "arn:aws:sagemaker:us-east-1:123456789012:training-job/*"),
+    ],
+}
 
-    iam = account.clients.iam
-    role = iam.get_role(RoleName="Trainer")["Role"]
-    role["AssumeRolePolicyDocument"] = json.dumps(TRUST)
-    answer = {"EvaluationResults": [{"EvalActionName": "s3:GetObject", "EvalDecision": decision}]}
-    with Stubber(iam) as stub:  # moto does not play the simulator
-        stub.add_response("get_role", {"Role": role})
-        for _ in range(3):
-            stub.add_response(
-                "simulate_principal_policy", answer, {"PolicySourceArn": ROLE, "ActionNames": ANY, "ResourceArns": ANY}
-            )
-        found = account.look()
-        stub.assert_no_pending_responses()
-    assert loud(found) == ([] if decision == "allowed" else ["warning role-rights"] * 3)
+
+def simulated(account: Account) -> Policies:
+    """The account with a simulator in which role and caller may do everything that a job needs."""
+    policies = Policies({who: list(rules) for who, rules in EVERYTHING.items()})
+    account.clients.iam.simulate_principal_policy = policies.simulate_principal_policy
+    account.clients.__dict__["identity"] = {"Account": "123456789012", "Arn": USER}
+    return policies
+
+
+# the right that is taken away -> level, code and a word of the finding
+TAKEN: dict[str, tuple[str, str, str, str]] = {
+    "listing the data": (ROLE, "s3:ListBucket", "warning role-rights", "s3:ListBucket"),
+    "reading the data": (ROLE, "s3:GetObject", "warning role-rights", "s3:GetObject"),
+    "writing results": (ROLE, "s3:PutObject", "warning role-rights", "s3:PutObject"),
+    "the log": (ROLE, "logs:*", "warning role-logs", "logs:PutLogEvents"),
+    "metrics": (ROLE, "cloudwatch:PutMetricData", "warning role-metrics", "cloudwatch:PutMetricData"),
+    "a sign-in at the registry": (ROLE, "ecr:GetAuthorizationToken", "warning role-image", "ecr:GetAuthorizationToken"),
+    "the image": (ROLE, "ecr:BatchGetImage", "warning role-image", "ecr:BatchGetImage"),
+    "network interfaces": (ROLE, "ec2:*NetworkInterface*", "error role-network", "ec2:CreateNetworkInterfacePermission"),
+    "handing the role over": (USER, "iam:PassRole", "error caller-pass-role", "iam:PassRole"),
+    "making a job": (USER, "sagemaker:CreateTrainingJob", "error caller-create", "sagemaker:CreateTrainingJob"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("right", TAKEN)
+def test_a_right_that_is_missing_is_found(account: Account, right: str) -> None:
+    account.with_vpc()
+    policies = simulated(account)
+    assert loud(account.look()) == []
+    who, action, kind, word = TAKEN[right]
+    policies.allowed[who] = [rule for rule in policies.allowed[who] if rule[0] != action]
+    found = [finding for finding in account.look() if finding.level != "note"]
+    assert set(loud(found)) == {kind}
+    assert word in found[0].message
+    assert who in found[0].message
+    assert word in found[0].cure
+
+
+def test_the_role_is_handed_to_sagemaker(account: Account) -> None:
+    """Policies often allow iam:PassRole to SageMaker alone: the simulator has to be told whom it is for."""
+    policies = simulated(account)
+    account.look()
+    [asked] = [request for request in policies.asked if request["ActionNames"] == ["iam:PassRole"]]
+    assert asked["ContextEntries"][0]["ContextKeyName"] == "iam:PassedToService"
+    assert asked["ContextEntries"][0]["ContextKeyValues"] == ["sagemaker.amazonaws.com"]
+
+
+def test_an_explicit_denial_is_certain_and_a_condition_is_not(account: Account) -> None:
+    policies = simulated(account)
+    policies.denied[ROLE] = [("s3:PutObject", "*")]
+    assert set(loud(account.look())) == {"error role-rights"}
+    policies.missing = ["aws:SourceVpc"]
+    found = account.look()
+    assert loud(found) == []
+    assert "role-rights" in {finding.code for finding in found}
+
+
+def test_an_assumed_role_is_asked_about_as_the_role_it_is(account: Account) -> None:
+    policies = simulated(account)
+    account.clients.iam.create_role(RoleName="Engineer", Path="/team/", AssumeRolePolicyDocument=json.dumps(TRUST))
+    account.clients.__dict__["identity"] = {
+        "Account": "123456789012",
+        "Arn": "arn:aws:sts::123456789012:assumed-role/Engineer/session",
+    }
+    account.look()
+    assert "arn:aws:iam::123456789012:role/team/Engineer" in {request["PolicySourceArn"] for request in policies.asked}
+
+
+def test_a_bucket_with_a_key_of_its_own_needs_that_key(account: Account) -> None:
+    key = "arn:aws:kms:us-east-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"
+    rule = {"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": key}}
+    account.clients.s3.put_bucket_encryption(Bucket="example-data", ServerSideEncryptionConfiguration={"Rules": [rule]})
+    policies = simulated(account)
+    assert loud(account.look()) == []
+    policies.allowed[ROLE] = [one for one in policies.allowed[ROLE] if not one[0].startswith("kms")]
+    [finding] = [finding for finding in account.look() if finding.level != "note"]
+    assert (finding.code, finding.level) == ("role-kms", "warning")
+    assert key in finding.message
+    assert "kms:Decrypt" in finding.message
 
 
 def test_a_caller_who_may_ask_nothing_gets_notes(account: Account) -> None:
@@ -297,7 +449,7 @@ def test_a_caller_who_may_ask_nothing_gets_notes(account: Account) -> None:
     nowhere = replace(account.clients, endpoint_url="http://127.0.0.1:9")  # everything else is refused by the network
     from botocore.config import Config
 
-    for name in ("s3", "ec2", "iam", "sts", "ecr", "fsx", "quotas"):
+    for name in ("s3", "ec2", "iam", "sts", "ecr", "fsx", "quotas", "sagemaker"):
         service = {"quotas": "service-quotas"}.get(name, name)
         url = account.cloud.url if name in ("fsx", "quotas") else "http://127.0.0.1:9"
         made = nowhere.session.client(service, endpoint_url=url, config=Config(retries={"total_max_attempts": 1}))
@@ -314,13 +466,40 @@ def test_calls_only_read(account: Account) -> None:
     account.with_vpc()
     account.with_fsx()
     asked: list[str] = []
-    for name in ("s3", "ec2", "iam", "sts", "ecr", "fsx", "quotas"):
+    for name in ("s3", "ec2", "iam", "sts", "ecr", "fsx", "quotas", "sagemaker"):
         client = getattr(account.clients, name)
         client.meta.events.register("before-call", lambda model, **_: asked.append(model.name))
     account.look()
     reading = ("Get", "List", "Describe", "Head", "Simulate", "BatchGet")
     assert len(asked) > 12
     assert [name for name in asked if not name.startswith(reading)] == []
+
+
+def test_https_to_the_group_of_an_endpoint_is_a_way_out(account: Account) -> None:
+    nothing_out(account)
+    ec2, ids = account.clients.ec2, account.ids
+    account.with_vpc()
+    for name, wrong in (("group", ["error security-group-egress"]), ("closed", [])):
+        rule = {"IpProtocol": "tcp", "FromPort": 443, "ToPort": 443, "UserIdGroupPairs": [{"GroupId": ids[name]}]}
+        ec2.authorize_security_group_egress(GroupId=ids["group"], IpPermissions=[rule])
+        assert loud(account.look()) == wrong
+
+
+def test_the_policy_of_an_endpoint() -> None:
+    def policy(*statements: dict[str, Any]) -> str:
+        return json.dumps({"Statement": list(statements)})
+
+    get, item = "s3:GetObject", "arn:aws:s3:::data/camvid/x"
+    allow = {"Effect": "Allow", "Principal": "*", "Action": "*", "Resource": "*"}
+    assert permits("", get, item)
+    assert permits(policy(allow), get, item)
+    assert permits(policy({**allow, "Action": ["s3:Get*"], "Resource": ["arn:aws:s3:::data/*"]}), get, item)
+    assert not permits(policy({**allow, "Action": "s3:Put*"}), get, item)
+    assert not permits(policy({**allow, "Resource": "arn:aws:s3:::other/*"}), get, item)
+    assert not permits(policy(allow, {**allow, "Effect": "Deny", "Action": "s3:GetObject"}), get, item)
+    assert permits(policy(allow, {**allow, "Effect": "Deny", "Condition": {"Bool": {}}}), get, item)
+    not_others = {"Effect": "Allow", "Principal": "*", "Action": "s3:*", "NotResource": "arn:aws:s3:::data/*"}
+    assert not permits(policy(not_others), get, item)
 
 
 def test_trust_and_ports() -> None:

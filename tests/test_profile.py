@@ -23,8 +23,8 @@ from segtrain.config import load_config
 from segtrain.errors import ConfigError, DataError, SegtrainError
 from segtrain.observe import system
 from segtrain.observe.counters import Counters, linux, portable, rates
-from segtrain.observe.gpus import read_with
-from segtrain.observe.profile import hosts, node_name, sampling, switch
+from segtrain.observe.gpus import read_with, visible
+from segtrain.observe.profile import _whose_gpus, hosts, node_name, profile, sampling, switch
 from segtrain.observe.profile_format import Series, Source, Value, Writer, file_of, read_profile
 from segtrain.parallel.cluster import Cluster
 
@@ -48,7 +48,7 @@ def silent(text: str) -> None:
 
 
 def wait_until(true: Callable[[], Any], what: str) -> None:
-    for _ in range(600):
+    for _ in range(1800):
         if true():
             return
         time.sleep(0.1)
@@ -67,6 +67,20 @@ def tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     monkeypatch.undo()
     time.tzset()
+
+
+def test_the_age_of_a_sample_is_told_by_the_clock_that_stamps_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This machine's clock is a day ahead of it."""
+    writer, clock = Writer(tmp_path / "profile", "algo-1"), time.time
+    writer.write(1_795_000_000.0, [Value("cpu", "cpu0", "CPUUtilization", 1.0)])
+    writer.close()
+    state = {"node": "algo-1", "host": "another", "pid": 1, "on": True, "ms": 500}
+    system.write_json(system.state_file(tmp_path / "profile", "algo-1"), state)
+    monkeypatch.setattr(time, "time", lambda: clock() + 86_400)
+    text, _ = profile("status", tmp_path, None)
+    assert text.partition("last sample ")[2].partition(" ago")[0].endswith("s"), text  # not 1d 00h
 
 
 def test_files_and_lines_are_the_debuggers(tmp_path: Path, tokyo: None) -> None:
@@ -304,6 +318,43 @@ def test_gpus_are_read_and_what_they_lack_is_said_once() -> None:
         assert [name for name in vars(nvml) if not hasattr(pynvml, name)] == []
 
 
+@pytest.mark.parametrize(
+    ("environ", "kinds", "places"),
+    [
+        ({}, "aaaa", "0123"),
+        ({"CUDA_VISIBLE_DEVICES": "2,0"}, "aaaa", "20"),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-3, GPU-1bcd"}, "aaaa", "31"),
+        ({"CUDA_VISIBLE_DEVICES": "1,9,2"}, "aaaa", "1"),  # CUDA stops at what it does not know
+        ({"CUDA_VISIBLE_DEVICES": ""}, "aaaa", ""),
+        ({"CUDA_VISIBLE_DEVICES": "MIG-x"}, "aaaa", "x"),
+        ({"CUDA_VISIBLE_DEVICES": "1"}, "abaa", "0123"),  # the fastest first: which is unknown, and said
+        ({"CUDA_VISIBLE_DEVICES": "GPU-1"}, "abaa", "1"),
+        ({"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, "abaa", "1"),
+    ],
+)
+def test_the_gpus_of_the_job_are_read_and_no_others(environ: dict[str, str], kinds: str, places: str) -> None:
+    nvml = SimpleNamespace(
+        nvmlDeviceGetCount=lambda: 4, nvmlDeviceGetHandleByIndex=str,
+        nvmlDeviceGetUUID=lambda handle: f"GPU-{handle}bcd-ef".encode(),
+        nvmlDeviceGetName=lambda handle: f"NVIDIA {kinds[int(handle)]}",
+        nvmlDeviceGetHandleByUUID=lambda uuid: uuid.removeprefix("MIG-"),
+    )  # fmt: skip
+    said: list[str] = []
+    assert visible(nvml, environ, said.append) == list(places)
+    assert bool(said) == (places == "0123" and bool(environ))
+    if importlib.util.find_spec("pynvml"):  # the names are those of the library
+        import pynvml
+
+        assert [name for name in vars(nvml) if not hasattr(pynvml, name)] == []
+
+
+def test_a_list_of_one_rank_does_not_hide_the_gpus_of_the_others() -> None:
+    one, four = {"CUDA_VISIBLE_DEVICES": "1", "HOME": "/"}, {"CUDA_VISIBLE_DEVICES": "0,1,2,3", "HOME": "/"}
+    assert _whose_gpus(one, 4) == {"HOME": "/"}
+    assert _whose_gpus(one, 1) == one
+    assert _whose_gpus(four, 4) == four
+
+
 def test_hosts_are_named_as_sagemaker_does_or_counted() -> None:
     assert node_name(Cluster(rank=9, world_size=16, local_rank=1, local_world_size=4), {}) == "algo-3"
     assert node_name(Cluster(), {"SM_CURRENT_HOST": "algo-12"}) == "algo-12"
@@ -415,7 +466,7 @@ def test_a_profile_that_cannot_be_written_stops_nothing(tmp_path: Path, capfd: p
     (tmp_path / "profile").write_text("in the way")
     said = ""
     with sampling(tmp_path, 100, Cluster()):
-        for _ in range(100):
+        for _ in range(1200):
             said += capfd.readouterr().err
             if said.endswith("\n"):
                 break

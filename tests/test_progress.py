@@ -55,6 +55,14 @@ def test_groups_are_priced_each_by_its_type_and_an_unknown_price_is_not_guessed(
     assert progress.price_per_s(job) is None
     assert progress.price_per_s(job, 1.2) == pytest.approx(3 * 1.2 / 3600)
     assert progress.money(job, None, 0.0) == ""
+    # --price is that of the group that trains; the other one keeps the table's.
+    groups = [{"InstanceGroupName": name, "InstanceType": kind, "InstanceCount": 2} for name, kind in
+              (("gpu", "ml.unknown"), ("cpu", "ml.c5.xlarge"))]  # fmt: skip
+    job = {
+        "ResourceConfig": {"InstanceGroups": groups},
+        "HyperParameters": {"sagemaker_distribution_instance_groups": '["gpu"]'},
+    }
+    assert progress.price_per_s(job, 5.0) == pytest.approx(2 * (5.0 + 0.204) / 3600)
 
 
 def test_the_machines_are_paid_from_the_download_to_the_end_of_the_upload_and_no_wait_is() -> None:

@@ -1,30 +1,39 @@
-"""Does a rehearsal play the very request, and show what the cloud would: hosts, data, checkpoints, faults?"""
+"""Tests that a rehearsal plays the very request, shows what the cloud would, and leaves no process however it ends."""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import os
+import signal
+import subprocess
+import sys
 import tarfile
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from launch import sagemaker
 from launch.aws.request import create_training_job
 from launch.job import Job, load_job
 from launch.job_parts import channels as read_channels
 from launch.rehearse import channels, drawn, fit, hosts, network
-from launch.rehearse.plan import ONE_GROUP, Plant, Stage, read_plant, set_stage
+from launch.rehearse.guard import left
+from launch.rehearse.plan import ONE_GROUP, Plant, Stage, read_plant, refuse_rank, set_stage
 from launch.rehearse.report import Report
 from launch.rehearse.run import rehearse
 from launch.rehearse.s3 import Store
 from launch.rehearse.sync import Sync
 from segtrain.config import load_config
-from segtrain.errors import ConfigError
+from segtrain.errors import EXIT_ERROR, ConfigError
 
 NAME = "segtrain-2026-11-21-03-56-05-089"
 CODE = f"s3://out/{NAME}/source/sourcedir.tar.gz"
+JOB = Path(__file__).parents[1] / "configs/jobs/sagemaker.yaml"
 NAMESPACES = network.namespaces()[0] is not None
 
 
@@ -86,6 +95,47 @@ def test_plants_are_read() -> None:
     for text in ("spot", "spot:x", "disk:3", "fire:1"):
         with pytest.raises(ConfigError, match=f"--plant {text}: write fail:RANK"):
             read_plant(text)
+    refuse_rank("fail:1", 2)
+    refuse_rank("stop:20", 2)
+    with pytest.raises(ConfigError, match=r"--plant fail:2: there is no rank 2: the rehearsal has 2 ranks, 0 to 1"):
+        refuse_rank("fail:2", 2)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"), [(("--plant", "fail:3", "--hosts", "3"), "no rank 3"), (("--hosts", "0"), "--hosts 0: at least one")]
+)  # fmt: skip
+def test_a_stage_without_that_rank_or_without_hosts_is_refused(
+    flags: tuple[str, ...], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    needs_the_extra()
+    asked = ["--job", str(JOB), "--rehearse", "--folder", str(tmp_path), "--sample", str(sample(tmp_path / "sample"))]
+    assert sagemaker.main([*asked, *flags]) == EXIT_ERROR
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("settings", "until", "changes"),
+    [
+        ({"train.duration": "80ep"}, 0, {"train.duration": "12st"}),
+        ({"train.duration": "5000st"}, 20, {"train.duration": "24st"}),  # a fault is planted after step 20
+        ({"train.duration": "10st"}, 0, {}),
+        ({}, 0, {"train.duration": "12st"}),
+    ],
+)
+def test_a_rehearsal_is_a_short_training(settings: dict[str, str], until: int, changes: dict[str, str]) -> None:
+    assert fit.shorter(Job(settings=settings), until) == changes
+
+
+def test_a_config_that_cannot_be_cut_is_rehearsed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = fit.load
+
+    def load(job: Job) -> Any:
+        if job.settings.get("train.duration") == "12st":
+            raise ConfigError("the warm-up is longer than the training")
+        return whole(job)
+
+    monkeypatch.setattr(fit, "load", load)
+    assert fit.shorter(Job(settings={"train.duration": "80ep"})) == {}
 
 
 def test_settings_that_need_gpus_or_other_ranks_are_fitted() -> None:
@@ -98,8 +148,6 @@ def test_settings_that_need_gpus_or_other_ranks_are_fitted() -> None:
 @pytest.mark.parametrize("layout", ["scenes", "camvid", "cityscapes", "ade20k", "voc", "folders", "list"])
 def test_drawn_data_are_what_the_layout_reads(layout: str, tmp_path: Path) -> None:
     """Read by segtrain itself: every mask holds classes of the data set and no unknown id."""
-    from segtrain.data.datasets import open_dataset
-
     settings = ["data.scene_size=[40,48]", f"data.layout={layout}"]
     if layout in ("folders", "list"):
         settings += ["data.classes=[road, car, sky]", "data.label_map={7: 0, 9: 1, 30: 2, 0: -1}"]
@@ -108,7 +156,23 @@ def test_drawn_data_are_what_the_layout_reads(layout: str, tmp_path: Path) -> No
     changes = drawn.draw(tmp_path, load_config(None, settings))
     if layout == "scenes":
         settings[1:] = [f"data.root={tmp_path}", *(f"{key}={json.dumps(value)}" for key, value in changes.items())]
-    config = load_config(None, settings)
+    _read_drawn(load_config(None, settings))
+
+
+def test_drawn_data_are_divided_as_the_job_divides_its_own(tmp_path: Path) -> None:
+    settings = [f"data.root={tmp_path}", "data.layout=folders", "data.images=images", "data.masks=masks"]
+    settings += [
+        "data.classes=[road, car, sky]",
+        "data.split_by={val: 10%, test: 5, group: 'scene_(.*)'}",
+        "data.scene_size=[40,48]",
+    ]
+    changes = drawn.draw(tmp_path, load_config(None, settings))
+    _read_drawn(load_config(None, [*settings, *(f"{key}={json.dumps(value)}" for key, value in changes.items())]))
+
+
+def _read_drawn(config: Any) -> None:
+    from segtrain.data.datasets import open_dataset
+
     for split, least in (("train", drawn.MOST), ("val", 2)):
         dataset = open_dataset(config.data, split)
         assert len(dataset) >= least
@@ -155,6 +219,31 @@ def test_channels_are_downloaded_by_each_host_that_gets_them(store: Store, distr
     whole = [f"{index}.txt" for index in range(5)]
     shares = (whole[0::2], whole[1::2]) if distribution == "ShardedByS3Key" else (whole, whole)
     assert got == {"algo-1": [], "algo-2": shares[0], "algo-3": shares[1]}
+
+
+def test_a_sample_is_divided_where_it_has_a_folder_of_each_channel(tmp_path: Path) -> None:
+    request = request_of(load_job(None, {"data": ["train=s3://b/a/", "weights=s3://b/w/"]}))
+    (tmp_path / "train").mkdir()  # of CamVid: not that of the channel
+    assert not channels.divided(tmp_path, request)
+    (tmp_path / "weights").mkdir()
+    assert channels.divided(tmp_path, request)
+    assert not channels.divided(tmp_path, request_of(load_job(None, {"data": ["train=s3://b/a/"]})))
+
+
+def test_weights_of_a_channel_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    needs_the_extra()
+    job = [
+        "--job",
+        str(JOB),
+        "--data",
+        "weights=s3://MY-BUCKET/w/",
+        "model.init=/opt/ml/input/data/weights",
+        "--rehearse",
+    ]
+    assert sagemaker.main([*job, "--folder", str(tmp_path / "a")]) == EXIT_ERROR
+    assert "a rehearsal needs these weights: --sample DIR, with DIR/train and DIR/weights" in capsys.readouterr().err
+    assert sagemaker.main([*job, "--folder", str(tmp_path), "--sample", str(sample(tmp_path / "s"))]) == EXIT_ERROR
+    assert "with DIR/train and DIR/weights" in capsys.readouterr().err
 
 
 def test_checkpoints_go_up_and_come_back_to_every_host(store: Store, tmp_path: Path) -> None:
@@ -319,3 +408,78 @@ def test_the_training_itself_on_two_hosts(tmp_path: Path) -> None:
     assert "weights.safetensors" in report.model
     assert report.metrics["train:loss"][0] == 3
     assert "strategy smddp" in next((tmp_path / "stage/logs").glob("*2.log")).read_text()
+
+
+# A launcher in a process of its own. Its containers have an entry point that needs neither toolkit nor torch, and never ends.
+LAUNCHER = """
+import json, sys
+from pathlib import Path
+from launch.job import Job
+from launch.rehearse.run import rehearse
+folder, namespaces, request = Path(sys.argv[1]), sys.argv[2] == "True", json.loads(sys.argv[3])
+rehearse(Job(), request, folder / "bundle.tar.gz", folder=folder / "stage", namespaces=namespaces,
+         say=lambda text: print(text, flush=True))
+"""
+ENDLESS = "(setsid sleep 100000 &) ; echo 'entrypoint: ready'; sleep 100000"
+
+
+def of_the_test(word: str) -> set[int]:
+    """The processes that have this word in their environment."""
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if word.encode() in (folder / "environ").read_bytes():
+                found.add(int(folder.name))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("signals", "namespaces"),
+    [
+        pytest.param((signal.SIGKILL,), True, id="the launcher is killed"),
+        pytest.param((signal.SIGKILL, "group"), False, id="its whole group is killed"),
+        pytest.param((signal.SIGTERM,), True, id="it is ended"),
+        pytest.param((signal.SIGHUP,), False, id="its terminal is closed"),
+    ],
+)
+def test_a_launcher_that_goes_leaves_no_process(tmp_path: Path, signals: tuple[Any, ...], namespaces: bool) -> None:
+    needs_the_extra()
+    if namespaces and not NAMESPACES:
+        pytest.skip("the kernel gives no namespaces")
+    word = f"SEGTRAIN_TEST={tmp_path.name}-{os.getpid()}"
+    request = request_of(Job(instances=2))
+    request["AlgorithmSpecification"] |= {"ContainerEntrypoint": ["bash", "-c", ENDLESS], "ContainerArguments": []}
+    request["Environment"] = dict([word.split("=")])
+    bundle(tmp_path)
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER, tmp_path, str(namespaces), json.dumps(request)], cwd=Path(__file__).parents[1],
+        env={**os.environ, **dict([word.split("=")]), "TMPDIR": str(tmp_path)}, stdin=subprocess.DEVNULL, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+    )  # fmt: skip
+    assert launcher.stdout is not None
+    try:
+        heard = []
+        for line in launcher.stdout:
+            heard.append(line)
+            if sum("entrypoint: ready" in one for one in heard) == 2:
+                break
+        assert len(of_the_test(word)) > 4, "".join(heard)  # the launcher, the play, two hosts with their processes
+        (os.killpg if "group" in signals else os.kill)(launcher.pid, signals[0])
+        rest = launcher.stdout.read()  # to its end: then nobody of them is left who could write
+        code = launcher.wait()
+    finally:
+        launcher.kill()
+        launcher.stdout.close()
+    while of_the_test(word):  # the last one is on its way out; where one stays, this test never ends
+        time.sleep(0.05)
+    assert code == (-signals[0] if signals[0] == signal.SIGKILL else 128 + signals[0])
+    assert f"{tmp_path}/stage holds" in rest
+    assert " MB (logs, and /opt/ml of each host): rm -r" in rest
+    assert not list(tmp_path.glob("segtrain-tmp-*"))  # their temporary files are gone
+
+
+def test_a_rehearsal_says_what_it_leaves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a").write_bytes(bytes(3_000_000))
+    assert "holds 3 MB" in left(tmp_path)
+    play(tmp_path, hosts=1)
+    assert f"on disk: {tmp_path}/stage holds" in capsys.readouterr().out

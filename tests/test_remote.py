@@ -38,7 +38,24 @@ def trained(zygote: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     assert process.wait() == 0, process.output
     (run / "checkpoints/step-00099999.pt").write_bytes(BIG)
+    time_anew(run)
     return run
+
+
+def time_anew(run: Path, later: float = 0.0) -> None:
+    """All times of its records by a clock that nobody sets: this machine's may have been set while it trained."""
+    spans = run / "spans/rank-00000.jsonl"
+    events, windows = (
+        [json.loads(line) for line in file.read_text().splitlines()] for file in (run / "journal.jsonl", spans)
+    )
+    start, passed = events[0]["ts"] + later, 0.0
+    for window in windows:  # the first line has no seconds, and the time of the first window
+        window["ts"] = start + passed
+        passed += window.get("seconds", 0.0)
+    for k, event in enumerate(events):
+        event["ts"] = start + passed * k / (len(events) - 1)
+    for file, lines in ((run / "journal.jsonl", events), (spans, windows)):
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def write_profile(folder: Path, run: Path, hosts: int = 1) -> None:
@@ -215,6 +232,16 @@ def test_the_runs_below_a_prefix(s3: Any, trained: Path, segtrain: Callable[...,
     assert "holds 3 runs: name one of s3://here/runs/old/run-1, s3://here/runs/run-1," in several.stderr
 
 
+def test_a_profile_of_a_host_whose_clock_is_ahead_of_the_stores(s3: Any, trained: Path, tmp_path: Path) -> None:
+    run = tmp_path / "ahead"
+    shutil.copytree(trained, run)
+    time_anew(run, later=600.0)  # more than the run takes
+    write_profile(run / "profile", run)
+    put(s3, run, "ahead")
+    copy = local("s3://here/ahead", lambda text: None).folder
+    assert {series.node for series in read_profile(copy)} == {"algo-1"}
+
+
 def test_a_run_that_lies_in_the_jobs_archive(
     s3: Any, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -372,7 +399,8 @@ def test_no_region_is_said(job: Path, segtrain: Callable[..., Any], monkeypatch:
 
 
 def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "boto3", None)
+    for package in ("boto3", "botocore", "botocore.config"):
+        monkeypatch.setitem(sys.modules, package, None)
     for place in ("s3://here/run", f"sagemaker:{JOB}"):
         with pytest.raises(MissingExtra, match=r"'boto3': pip install 'segtrain\[sagemaker\]'"):
             local(place)

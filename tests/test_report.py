@@ -33,6 +33,8 @@ CONFUSION = [[90, 10, 0], [5, 45, 0], [0, 0, 0]]
 SCORES = {"miou": 0.8, "accuracy": 0.9, "iou": [0.857, 0.75, None], "pixels": [100, 50, 0]}
 VOID_TAGS = {"meta", "link", "img", "br", "input"}
 
+DEEP = "[" * 100_000
+
 
 def line(event: str, ts: float, **fields: Any) -> str:
     return json.dumps({"event": event, "ts": ts, **fields}) + "\n"
@@ -119,8 +121,8 @@ class Checked(HTMLParser):
             self.words += data + "\n"
 
 
-def text_of(folder: Path) -> tuple[Checked, dict[str, Any]]:
-    text = page.report(folder, say=pytest.fail).read_text(encoding="utf-8")
+def text_of(folder: Path, say: Any = pytest.fail) -> tuple[Checked, dict[str, Any]]:
+    text = page.report(folder, say=say).read_text(encoding="utf-8")
     data = re.search(r'<script type="application/json" id="chart-data">(.*?)</script>', text, re.DOTALL)
     assert data
     return Checked(text), json.loads(data[1])
@@ -130,7 +132,7 @@ def test_a_finished_run_on_its_page(tmp_path: Path) -> None:
     checked, data = text_of(make(tmp_path / "run", profile=True))
     words = checked.words
     assert "Finished: step 40 of 40, 57s" in words
-    assert "Best mIoU 80.00 % at step 40." in words
+    assert "Best mIoU 80.00 % (2 of 3 classes) at step 40." in words
     assert "A step took 1 s: 40 % backward, 30 % forward, 20 % waiting for data, 10 % all else." in words
     assert "This run wrote no spans, so that nothing here says what held it up: log.spans=true" in words
     assert "kept 1.5 cores busy; the system profile shows 2 cores at 62 % on average and 1 GPU at 25 %" in words
@@ -196,10 +198,36 @@ def test_a_folder_with_a_torn_config_and_a_broken_picture(tmp_path: Path) -> Non
     (folder / "config.yaml").write_text("data: [")
     (folder / "labels.json").write_text("[]")
     (folder / "pictures/val.png").write_bytes(b"no picture")
-    checked, _ = text_of(folder)
+    said = list[str]()
+    checked, _ = text_of(folder, said.append)
+    assert [line.split()[1] for line in said] == [f"{folder}/config.yaml"]
     assert "The folder holds no config.yaml" in checked.words
     assert "val.png cannot be read" in checked.words
     assert "class 0" in checked.words
+
+
+def test_settings_that_cannot_be_read_are_told_and_missing_ones_are_not(tmp_path: Path) -> None:
+    folder, said = make(tmp_path / "run"), list[str]()
+    (folder / "config.yaml").write_text("data: [")
+    page.report(folder, say=said.append)
+    (line,) = said
+    assert line.startswith(f"warning: {folder}/config.yaml cannot be read, what it says is left out: ")
+    assert "\n" not in line
+    (folder / "config.yaml").unlink()
+    page.report(folder, say=pytest.fail)
+
+
+def test_files_that_are_nested_too_deep_or_hold_no_numbers(tmp_path: Path) -> None:
+    run = make(tmp_path / "run", journal())
+    write_profile(run)
+    (run / "stacks").mkdir()
+    (run / "stacks/rank-00000.txt").write_text("rank-00000;MainThread;train (segtrain/train/loop.py:35) 50\n")
+    (run / "stacks/rank-00000.json").write_text('{"seconds": [], "samples": {}}')
+    (run / "stacks/rank-00001.json").write_text(DEEP)
+    for path in (run / "best.json", run / "labels.json", *(run / "profile").rglob("*.json")):
+        path.write_text(DEEP)
+    page.report(run)
+    assert "0 samples" in (run / "report.html").read_text()
 
 
 def test_no_run_is_an_error_with_its_cure(tmp_path: Path) -> None:

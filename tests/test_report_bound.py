@@ -11,10 +11,11 @@ import browser
 import pytest
 from test_report import BEGIN, Checked, chromium, make, start, step, text_of
 
-from segtrain.diagnose import diagnose
+from segtrain.diagnose import Diagnosis, Verdict, diagnose
+from segtrain.diagnose.fix import Fix
 from segtrain.errors import DataError
 from segtrain.observe.profile_format import Value, Writer
-from segtrain.report import page
+from segtrain.report import bound, page
 from segtrain.report.run import load
 
 __all__ = ["chromium"]  # the fixture
@@ -72,7 +73,7 @@ def test_each_cause_has_a_card_with_its_share_and_settings(tmp_path: Path) -> No
     cards = re.findall(r'<li class="card.*?</li>', text, re.DOTALL)
     for card, verdict in zip(cards, verdicts, strict=True):
         assert f"width:{100 * verdict.share:.1f}%" in card
-        assert re.findall(r'data-copy="(.*?)"', card) == [" ".join(verdict.settings)]
+        assert re.findall(r'data-copy="(.*?)"', card) == [" ".join(verdict.fix.words)]
         assert re.search(r'<button type="button" [^>]*aria-label="Copy [a-z]+\.', card)
     assert "Bound by" in cards[0]
     assert "Also held up by writing checkpoints" in cards[1]
@@ -100,7 +101,17 @@ def test_advice_without_a_setting_has_no_button(tmp_path: Path) -> None:
     folder = spans_of({"forward": 0.2, "backward": 0.1, "sync": 0.7}, slow)(tmp_path / "run")
     text = page.report(folder).read_text()
     assert "data-copy=" not in text[text.index("<main>") : text.index("</main>")]
-    assert diagnose(folder).verdicts[0].cure.split(",")[0].replace("<", "&lt;").replace(">", "&gt;") in text
+    assert diagnose(folder).verdicts[0].fix.text.split(",")[0].replace("<", "&lt;").replace(">", "&gt;") in text
+
+
+def test_each_choice_of_a_cure_is_copied_by_itself(tmp_path: Path) -> None:
+    fix = Fix({"data.cache": "ram"}, "where <it> fits", (Fix({"data.worker_kind": "thread"}), Fix(advice="pack it")))
+    found = Diagnosis("decode", (Verdict("decode", 0.5, "it is slow", fix, 2.0, "high"),), {"phases": {"wait": 0.5}})
+    text = bound.html(found, "", load(spans_of(STARVED)(tmp_path / "run")), {})
+    assert re.findall(r'data-copy="(.*?)"', text) == ["data.cache=ram", "data.worker_kind=thread"]
+    order = [text.index(word) for word in ("data.cache=ram", "where &lt;it&gt; fits", ">or<", "worker_kind", "pack it")]
+    assert order == sorted(order)
+    assert text.count(">or<") == 2
 
 
 def test_a_healthy_run_is_called_so(tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ def test_a_finished_run_tells_everything(tmp_path: Path) -> None:
     assert row == {
         "name": "street", "hash": "1a2b3c4d", "status": "done", "step": 100, "steps": 100, "miou": 0.625, "last_miou": 0.5,
         "best_step": 50, "time": 102.5, "cpu_s": 200.0, "started": 1000.0, "out": str(tmp_path / "a"),
+        "classes": None, "classes_present": None, "warnings": [],
     }  # fmt: skip
 
 
@@ -70,17 +71,21 @@ def test_time_leaves_out_the_pauses_of_a_resumed_run(tmp_path: Path) -> None:
     assert (row["time"], row["status"], row["started"]) == (25.0, "done", 1000.0)
 
 
-def test_status_of_runs_without_an_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ahead", [-86_400.0, 0.0, 86_400.0])
+def test_status_of_runs_without_an_end(ahead: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where this machine's clock is ``ahead`` of the one that stamps the files."""
     step = line("step", 1010.0, step=7)
     make(tmp_path / "alive", start(pid=os.getpid()) + step)
     make(tmp_path / "dead", start(pid=dead_pid()) + step)
     make(tmp_path / "elsewhere", start(host="another-host") + step)
     old = make(tmp_path / "elsewhere-old", start(host="another-host") + step)
-    os.utime(old / "journal.jsonl", (time.time() - 7200,) * 2)
+    os.utime(old / "journal.jsonl", ((old / "journal.jsonl").stat().st_mtime - 7200,) * 2)
     ended = line("run_end", 1011.0, status="failed", step=7, error="loss is NaN")
     make(tmp_path / "failed", start() + step + ended)
     make(tmp_path / "again", start() + step + ended + start(2000.0, pid=os.getpid()))
     make(tmp_path / "new", "")
+    clock = time.time
+    monkeypatch.setattr(time, "time", lambda: clock() + ahead)
     rows = {Path(row["out"]).name: row for row in list_runs(tmp_path)}
     assert {name: row["status"] for name, row in rows.items()} == {
         "alive": "running", "dead": "killed", "elsewhere": "running", "elsewhere-old": "killed", "failed": "failed",

@@ -236,6 +236,15 @@ def test_a_split_that_is_not_there_names_the_others(tmp_path):
         opened(tmp_path, "val")
 
 
+@pytest.mark.parametrize("order", [[0, 1, 2, 3, 0, 1], [0, 0, 1]], ids=["a sample again", "a file again"])
+def test_a_key_that_stands_twice_in_a_shard_is_refused(tmp_path, order):
+    """It would count as two samples, or hide a file."""
+    files = samples(2)
+    write_tar(tmp_path / "train-0.tar", [files[k] for k in order])
+    with pytest.raises(DataError, match=r"1 samples of split 'train' are not whole: .*train-0.tar: 0000 \(twice\)"):
+        opened(tmp_path)
+
+
 def packed(root: Path, count: int = 4) -> Path:
     """A set with an index of ours, made by hand."""
     path = write_tar(root / "train-000000.tar", samples(count))
@@ -272,7 +281,9 @@ def test_an_index_that_is_damaged_or_does_not_fit(tmp_path):
         index.write_bytes(damaged)
         with pytest.raises(DataError, match=rf"train.index: .*{words}"):
             opened(tmp_path)
-    rows = np.array(shard_index.load(str(index)).rows) if index.write_bytes(whole) else None
+    index.write_bytes(whole)
+    table = shard_index.load(str(index))
+    rows, names, what = np.array(table.rows), bytes(table.names), table.what
     for column, value, words in (
         ("shard", 7, "names shard 7 of 1"),
         ("image_at", 1 << 40, "its index wants bytes"),
@@ -285,8 +296,12 @@ def test_an_index_that_is_damaged_or_does_not_fit(tmp_path):
         changed[column][2] = value
         start = len(whole) - rows.nbytes - 16
         index.write_bytes(whole[:start] + changed.tobytes() + whole[start + rows.nbytes :])
+        with pytest.raises(
+            DataError, match=r"train.index: the rows of the index are damaged: delete .* and pack again"
+        ):
+            opened(tmp_path)
+        shard_index.write_arrays(str(index), what, changed, names)  # wrong, but with the checksum of what is there
         dataset = opened(tmp_path)
-        assert len(dataset.verify()) == 2
         if words:
             with pytest.raises(DataError, match=words):
                 dataset.read(2)

@@ -248,6 +248,25 @@ def test_a_run_without_spans_is_named(tmp_path: Path) -> None:
         read_spans(tmp_path)
 
 
+def test_what_a_stranger_wrote_is_left_out(tmp_path: Path) -> None:
+    window = {"rank": 0, "ts": 5.0, "seconds": 1.0, "first": 1, "last": 3, "phases": {"wait": 1.0, "device": 0.5}}
+    odd = {
+        **window, "first": 4, "last": 6, "phases": {"wait": {}, "forward": 1.0}, "cpu_s": "2", "late_s": None,
+        "host": 5, "workers": {"kind": "thread", "count": 2, "seconds": {"read": True}, "reads": []}, "shared": 7,
+    }  # fmt: skip
+    lines = [
+        {"begin": 1, "rank": 0, "ts": "today", "host": "here", "world_size": None, "cores": 1e300},
+        window, odd, {**window, "ts": None}, {**window, "rank": "0"}, {**window, "last": float("inf")}, [], 3,
+    ]  # fmt: skip
+    file_of(tmp_path, 0).parent.mkdir()
+    file_of(tmp_path, 0).write_text("[" * 100_000 + "\n" + "".join(json.dumps(line) + "\n" for line in lines))
+    (found,) = read_spans(tmp_path)
+    assert found.begins == ({"begin": 1, "rank": 0, "host": "here"},)
+    workers = {"kind": "thread", "count": 2, "seconds": {}}
+    rest = {"rank": 0, "ts": 5.0, "seconds": 1.0, "first": 4, "last": 6, "phases": {"forward": 1.0}, "workers": workers}
+    assert found.windows == (window, rest)
+
+
 def test_lines_are_json_a_line(tmp_path: Path) -> None:
     now = Time()
     write(file_of(tmp_path, 3), Clock(now), now).close()
@@ -311,7 +330,7 @@ def test_what_a_stage_takes_is_charged_to_it(monkeypatch: pytest.MonkeyPatch) ->
     ("place", "stage"),
     [
         ("segtrain.data.datasets.Dataset.record", "read"),
-        ("pathlib.Path.read_bytes", "read"),
+        ("segtrain.data.header.opened", "read"),
         ("segtrain.data.native.crop", "decode"),
         ("segtrain.data.decode.decode_mask", "decode"),
         ("segtrain.data.sample.draw", "augment"),

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+
+from segtrain.config import Model, Parallel
+from segtrain.models import build_model
+from segtrain.parallel.cluster import Cluster
+from segtrain.parallel.strategy import Strategy
+from segtrain.parallel.syncbn import SyncBatchNorm2d
+from segtrain.train.step import Micro, _thinned
 
 LOSSES = ["ce", "ohem", "focal", "dice", "jaccard", "lovasz", "tversky", "ce+dice", "weighted"]
 
@@ -152,3 +162,30 @@ def test_other_strategies_give_the_same_gradient(run_ranks, tmp_path, strategy: 
     one = gradients_on(run_ranks, tmp_path, 1, losses=["ce", "dice"])
     found = gradients_on(run_ranks, tmp_path, 2, strategy=strategy, **settings)
     assert_same(found, one, 1e-6)
+
+
+def test_what_is_kept_for_a_model_goes_with_it() -> None:
+    model = build_model(Model(), 3)
+    low, size = torch.randn(1, 3, 8, 8), (32, 32)
+    _, thinned = _thinned([Micro(torch.zeros(1, 3, 32, 32), torch.zeros(1, 32, 32))], model.upsample, 2, seed=0)
+    assert thinned(low, size).shape == (1, 3, 16, 16)
+    gone = weakref.ref(model)
+    del model, thinned
+    gc.collect()
+    assert gone() is None
+
+
+def test_what_the_ranks_summed_outlives_the_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch 2.0's gloo would wait for the interpreter to free such a tensor, while the interpreter waits for gloo."""
+    summed: list[weakref.ref[torch.Tensor]] = []
+    monkeypatch.setattr(dist, "all_reduce", lambda value: summed.append(weakref.ref(value)))
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    SyncBatchNorm2d(3)(torch.randn(2, 3, 4, 4, requires_grad=True)).square().sum().backward()
+    Strategy("ddp", Cluster(0, 2, 0, 2), torch.device("cpu"), Parallel()).reduce(torch.ones(1))
+    gc.collect()
+    alive = [value() for value in summed]
+    assert len(alive) == 5  # two forward, two backward, one of the strategy
+    for value in alive:
+        assert value is not None
+        assert value.grad_fn is None  # or the whole graph would live on

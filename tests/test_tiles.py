@@ -31,7 +31,7 @@ def test_windows_cover_every_pixel_inside_the_image(length: int, tile: int, over
     assert first[-1] == length - size
     assert all(a < b for a, b in itertools.pairwise(first))
     assert all(b - a <= max(1, round(tile * (1 - overlap))) for a, b in itertools.pairwise(first))
-    counts = tiles.coverage(length, size, first)
+    counts = tiles.coverage(length, size, first).tolist()
     assert min(counts) >= 1
     assert sum(counts) == len(first) * size
 

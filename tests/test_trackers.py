@@ -102,7 +102,16 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, calls: list[Any], fails: bool = Fa
 
         return call
 
-    for name in ("set_tracking_uri", "set_experiment", "start_run", "log_metrics", "log_image", "log_text", "end_run"):
+    for name in (
+        "set_tracking_uri",
+        "set_experiment",
+        "start_run",
+        "log_params",
+        "log_metrics",
+        "log_image",
+        "log_text",
+        "end_run",
+    ):
         setattr(module, name, record(name))
     module.__spec__ = importlib.util.spec_from_loader("mlflow", loader=None)
     monkeypatch.setitem(sys.modules, "mlflow", module)
@@ -111,13 +120,18 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, calls: list[Any], fails: bool = Fa
 def test_mlflow_gets_metrics_and_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
     stand_in(monkeypatch, calls)
-    trackers = open_trackers(OFF.model_copy(update={"mlflow": "uri"}), tmp_path, name="street", hash="1a2b3c4d")
+    settings = {"optim": {"lr": 0.1}, "many": {str(k): k for k in range(150)}}
+    log = OFF.model_copy(update={"mlflow": "uri"})
+    trackers = open_trackers(log, tmp_path, name="street", hash="1a2b3c4d", config=settings)
     trackers.scalars({"loss": np.float32(0.5), "iou": math.inf}, 3)
     trackers.close("stopped")
     assert calls[0] == ("set_tracking_uri", ("uri",), {})
     assert calls[2][2]["run_name"] == "street"
     assert calls[2][2]["tags"]["segtrain.hash"] == "1a2b3c4d"
-    assert calls[3:] == [("log_metrics", ({"loss": 0.5},), {"step": 3}), ("end_run", ("KILLED",), {})]
+    params = [call[1][0] for call in calls if call[0] == "log_params"]
+    assert [len(part) for part in params] == [100, 51]  # an MLflow server takes 100 in one call
+    assert params[0]["optim.lr"] == "0.1"
+    assert calls[5:] == [("log_metrics", ({"loss": 0.5},), {"step": 3}), ("end_run", ("KILLED",), {})]
 
 
 def test_mlflow_that_cannot_be_reached_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

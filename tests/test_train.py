@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ from segtrain.config import load_config
 from segtrain.data import native
 from segtrain.errors import EXIT_ERROR, EXIT_RESUMABLE
 from segtrain.observe.journal import read_journal
+from segtrain.observe.runs import read_run
 from segtrain.train import checkpoint
 
 SMALL = [
@@ -70,10 +72,14 @@ def test_a_run_leaves_everything_behind(whole: Path) -> None:
     assert final(whole)["state"]["step"] == 12
 
 
-def test_started_again_it_says_that_it_is_finished(zygote, whole: Path) -> None:  # type: ignore[no-untyped-def]
-    process = zygote.start(*command(whole))
+def test_started_again_it_says_that_it_is_finished(zygote, tmp_path: Path, whole: Path) -> None:  # type: ignore[no-untyped-def]
+    again = Path(shutil.copytree(whole, tmp_path / "again"))  # what it adds to the journal is not for other tests
+    (again / ".best.json.4711.part").touch()  # as a kill leaves it
+    process = zygote.start(*command(again))
     assert process.wait() == 0
+    assert not list(again.glob(".*"))
     assert "this run is finished" in process.output
+    assert read_run(again)["status"] == "done"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
@@ -183,15 +189,18 @@ def test_ranks_train_the_same_model(zygote, tmp_path: Path, world: int) -> None:
             torch.testing.assert_close(many["model"][name], value, rtol=2e-3, atol=2e-4, msg=name)
 
 
-def test_fsdp_trains_and_its_checkpoint_fits_one_process(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize("optim", ["adamw", "sgd"])
+def test_fsdp_trains_and_its_checkpoint_fits_one_process(zygote, tmp_path: Path, optim: str) -> None:  # type: ignore[no-untyped-def]
+    """Fused kernels of some optimizers know no sharded parameters."""
     if not hasattr(pytest.importorskip("torch.distributed.fsdp", reason="this torch has no FSDP"), "fully_shard"):
         pytest.skip("this torch has no fully_shard (2.6)")
     out = tmp_path / "run"
-    ranks = zygote.start_ranks(2, *command(out, "parallel.strategy=fsdp", "train.duration=12st"))
+    settings = ["train.duration=12st", f"optim.name={optim}"]
+    ranks = zygote.start_ranks(2, *command(out, "parallel.strategy=fsdp", *settings))
     until(lambda: (out / "journal.jsonl").exists() and len(digests(out)) >= 2)
     ranks[0].signal(signal.SIGTERM)
     assert [rank.wait() for rank in ranks] == [EXIT_RESUMABLE] * 2, ranks[0].output
-    process = zygote.start(*command(out))
+    process = zygote.start(*command(out, *settings))
     assert process.wait() == 0, process.output
 
 
@@ -214,6 +223,7 @@ def test_the_command_starts_its_own_ranks_on_a_cpu(segtrain, tmp_path: Path) -> 
         (1, ["model.arch=unet", "model.options={}", "optim.encoder_lr=0.1", "data.cache=ram", "eval.scales=[1, 0.5]"]),
         (1, ["model.arch=torchvision/lraspp_mobilenet_v3_large", "model.options={}", "eval.flip=true"]),
         (2, ["parallel.compress=fp16", "parallel.static_graph=true", "parallel.bucket_view=false"]),
+        (2, ["loss.aux_weight=0", "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1], aux: true}"]),
         (2, ["parallel.broadcast_buffers=true", "train.batch_size=8", "train.accumulate=2", "loss.terms=[dice]"]),
     ],
     ids=lambda value: None if isinstance(value, int) else value[0],

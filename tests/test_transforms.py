@@ -274,12 +274,18 @@ def test_floats_and_other_sizes_are_refused(A: Any, v2: Any) -> None:
         run(A.RandomCrop(32, 32))
     with pytest.raises(DataError, match=r"a\.png: data\.transforms failed: ValueError: no"):
         run(_fails)
+    with pytest.raises(DataError, match=r"a\.png: data\.transforms failed: SystemExit: 3"):
+        run(_leaves)
     torchvision = pytest.importorskip("torchvision")
     with pytest.raises(ConfigError, match=r"torchvision\.transforms knows no masks.*v2"):
         Transforms(torchvision.transforms.ColorJitter(0.1), VOID)
     for wrong in (A.HorizontalFlip, 5):
         with pytest.raises(ConfigError, match="is no transform"):
             Transforms(wrong, VOID)
+
+
+def _leaves(image: np.ndarray, mask: np.ndarray, rng: np.random.Generator) -> Any:
+    sys.exit(3)
 
 
 def _fails(image: np.ndarray, mask: np.ndarray, rng: np.random.Generator) -> Any:
@@ -364,6 +370,13 @@ def test_what_a_file_holds_is_in_the_hash(A: Any, tmp_path: Path, monkeypatch: p
 def test_mistakes_in_the_setting(A: Any, setting: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         Transforms(load_config(None, [f"data.transforms={setting}"]).data.transforms, VOID)
+
+
+def test_a_script_that_ends_when_it_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("script.py").write_text("import sys\ndef augment(image, mask): return image, mask\nsys.exit(4)\n")
+    with pytest.raises(ConfigError, match=r"script\.py fails: SystemExit: 4"):
+        Transforms(load_config(None, ["data.transforms=script.py:augment"]).data.transforms, VOID)
 
 
 def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +17,13 @@ from test_diagnose import moments, rank_records, starved, write_run
 
 sys.path.insert(0, str(ROOT / "bench"))
 
-from plants import PLANTS, code, command, pictures
+from plants import ALONE, PLANTS, UNSEEN, code, command, pictures
 
 from segtrain.cli import main
+from segtrain.config import parse_overrides
 from segtrain.diagnose import diagnose
-from segtrain.diagnose.differences import changes, differing, fit
+from segtrain.diagnose.differences import _flat, changes, differing, fit
+from segtrain.diagnose.fix import Fix
 from segtrain.diagnose.foretold import foretold
 from segtrain.diagnose.live import closing_line
 from segtrain.diagnose.reasons import reasons
@@ -76,44 +79,85 @@ def check(place: Path, settings: dict[str, Any] | None = None, **more: Any) -> V
 
 
 @pytest.mark.parametrize(
-    ("cure", "settings"),
+    ("fix", "words", "text"),
     [
-        ("data.workers=8", ("data.workers=8",)),
+        (Fix({"data.workers": 8}), ("data.workers=8",), "data.workers=8"),
         (
-            "checkpoint.every=1000st checkpoint.background=true",
+            Fix({"checkpoint.every": "1000st", "checkpoint.background": True}),
             ("checkpoint.every=1000st", "checkpoint.background=true"),
+            "checkpoint.every=1000st checkpoint.background=true",
         ),
-        (
-            "data.prefetch=8 (the next batch, while this computes), data.colour=cpu",
-            ("data.prefetch=8", "data.colour=cpu"),
-        ),
-        ("data.crop=[64,64], data.transforms=", ("data.crop=[64,64]", "data.transforms=")),
-        ("fewer data.workers, or more memory (data.worker_kind=auto)", ()),
-        ("docker run --shm-size=2g", ()),
+        (Fix({"data.cache": "ram"}, "where it fits"), ("data.cache=ram",), "data.cache=ram (where it fits)"),
+        (Fix({"data.crop": [64, 64], "data.transforms": ""}), ("data.crop=[64,64]", "data.transforms="), None),
+        (Fix({"data.jitter_p": 0.5, "train.batch_size": 1e6}), ("data.jitter_p=0.5", "train.batch_size=1000000"), None),
+        (Fix(advice="look at data.workers=2 there"), (), "look at data.workers=2 there"),
     ],
 )
-def test_a_cure_tells_its_settings_apart_from_advice(cure: str, settings: tuple[str, ...]) -> None:
-    verdict = Verdict("decode", 0.5, "", cure, 2.0, "high")
-    assert verdict.settings == settings
-    assert verdict.to_dict()["settings"] == settings
+def test_a_fix_is_settings_for_the_command_line_and_words_for_a_person(
+    fix: Fix, words: tuple[str, ...], text: str | None
+) -> None:
+    assert fix.words == words
+    assert text is None or fix.text == text
+    assert {k: v for k, v in _flat(parse_overrides(list(words))).items() if k in fix.settings} == dict(fix.settings)
+
+
+TWO = Fix({"data.prefetch": 1}, "", (Fix({"data.worker_kind": "thread"}), Fix(advice="a larger /dev/shm")))
+
+
+def test_choices_of_a_fix_are_never_joined() -> None:
+    assert [choice.text for choice in TWO.choices] == [
+        "data.prefetch=1",
+        "data.worker_kind=thread",
+        "a larger /dev/shm",
+    ]
+    assert TWO.words == ("data.prefetch=1",)
+    found = Verdict("shm", 0.5, "", TWO, 2.0, "high").to_dict()
+    assert found["cure"] == "data.prefetch=1; or: data.worker_kind=thread; or: a larger /dev/shm"
+    assert found["fix"] == {
+        "settings": {"data.prefetch": 1},
+        "advice": "",
+        "alternatives": [
+            {"settings": {"data.worker_kind": "thread"}, "advice": ""},
+            {"settings": {}, "advice": "a larger /dev/shm"},
+        ],
+    }
+
+
+def test_each_choice_has_a_command_and_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run that ended for lack of shared memory, but has steady windows: three ways out, any of which is the cure."""
+    before = slow(tmp_path, settings=data(worker_kind="process"))
+    end = {"event": "run_end", "ts": 0, "status": "failed", "error": "/dev/shm has 1.0 MiB left"}
+    (before / "journal.jsonl").write_text(json.dumps(end) + "\n")
+    assert main(["diagnose", str(before)]) == 0
+    said = capsys.readouterr().out
+    place = f"segtrain train {before}/config.yaml"
+    assert f"try   {place} data.worker_kind=thread out={tmp_path}/slow-cured\n" in said
+    assert f"or    {place} data.prefetch=1 out={tmp_path}/slow-cured2\n" in said
+    assert f"--against {tmp_path}/slow-cured2" in said
+    for name, settings in (("a", {"worker_kind": "thread"}), ("b", {"worker_kind": "process", "prefetch": 1})):
+        found = verify(before, cured(tmp_path, data(**settings), name), say=lambda text: None)
+        assert found.fit == "exact", name
+        assert found.before.run == before
+    assert verify(before, cured(tmp_path, data(worker_kind="process", prefetch=2), "c")).fit == "part"
+    assert verify(before, cured(tmp_path, data(worker_kind="process"), "d")).fit == "none"
 
 
 @pytest.mark.parametrize(
     ("cure", "after", "kind"),
     [
-        ((), data(workers=8), "words"),
-        (("data.workers=8",), data(workers=8), "exact"),
-        (("data.workers=8",), data(workers=8, crop=[64, 64]), "more"),
-        (("data.workers=8",), data(workers=6), "part"),
-        (("data.workers=8",), data(workers=1), "none"),  # the other direction
-        (("data.workers=8",), data(crop=[64, 64]), "none"),
-        (("data.workers=2",), data(), "none"),  # it was so before
-        (("data.workers=8", "data.cache=ram"), data(workers=8), "part"),
-        (("data.cache=ram", "data.rotate=0"), data(cache="ram", rotate=0.0), "part"),  # rotate is 0 by default
-        (("data.transforms=",), data(), "none"),
+        ({}, data(workers=8), "words"),
+        ({"data.workers": 8}, data(workers=8), "exact"),
+        ({"data.workers": 8}, data(workers=8, crop=[64, 64]), "more"),
+        ({"data.workers": 8}, data(workers=6), "part"),
+        ({"data.workers": 8}, data(workers=1), "none"),  # the other direction
+        ({"data.workers": 8}, data(crop=[64, 64]), "none"),
+        ({"data.workers": 2}, data(), "none"),  # it was so before
+        ({"data.workers": 8, "data.cache": "ram"}, data(workers=8), "part"),
+        ({"data.cache": "ram", "data.rotate": 0}, data(cache="ram", rotate=0.0), "part"),  # rotate is 0 by default
+        ({"data.transforms": ""}, data(), "none"),
     ],
 )
-def test_settings_are_held_against_the_cure(cure: tuple[str, ...], after: dict[str, Any], kind: str) -> None:
+def test_settings_are_held_against_the_cure(cure: dict[str, Any], after: dict[str, Any], kind: str) -> None:
     assert fit(changes(data(), after, cure)) == kind
 
 
@@ -178,9 +222,14 @@ def test_why_a_prediction_did_not_hold(tmp_path: Path) -> None:
     ):
         assert words in text, words
     assert "torch differs" not in text  # the first run does not tell its version
-    crowded = replace(found.after.found, facts={**found.after.found.facts, "cores_of_others": 1.5})
-    said = reasons((), {}, found.before.found, crowded, (), ())
-    assert said[0] == "other programs kept 0.0 cores busy before and 1.5 after"
+    calm, crowded = (
+        replace(side.found, facts={**side.found.facts, "cores_of_others": cores})
+        for side, cores in ((found.before, 0.1), (found.after, 1.5))
+    )
+    said = reasons((), {}, calm, crowded, (), ())
+    assert said[0] == "other programs kept 0.1 cores busy before and 1.5 after"
+    unknown = reasons((), {}, found.before.found, crowded, (), ())  # the first run has no system profile
+    assert not [text for text in unknown if "other programs" in text]
 
 
 def test_a_cured_run_names_what_bounds_it_next(tmp_path: Path) -> None:
@@ -248,20 +297,28 @@ def test_nonsense_names_the_folder(tmp_path: Path) -> None:
 
 def test_what_is_saved_is_taken_from_the_phases_that_the_cure_shortens() -> None:
     facts = {"step_ms": 100.0, "images_per_s": 80.0, "ranks": 1, "phases": {"wait": 0.5, "forward": 0.4, "log": 0.1}}
-    for cause, cure, gain, expected in (
-        ("decode", "", 2.0, {"wait": 0, "forward": 40, "log": 10}),
-        ("decode", "", 4.0, {"wait": 0, "forward": 20, "log": 5}),  # more than the wait: they wait for cores as well
-        ("main-thread", "data.workers=2", 1.25, {"wait": 30, "forward": 40, "log": 10}),
-        ("too-many-threads", "", 2.0, {"wait": 25, "forward": 20, "log": 5}),
+    for cause, fix, gain, expected in (
+        ("decode", {}, 2.0, {"wait": 0, "forward": 40, "log": 10}),
+        ("decode", {}, 4.0, {"wait": 0, "forward": 20, "log": 5}),  # more than the wait: they wait for cores as well
+        ("main-thread", {"data.workers": 2}, 1.25, {"wait": 30, "forward": 40, "log": 10}),
+        ("too-many-threads", {}, 2.0, {"wait": 25, "forward": 20, "log": 5}),
     ):
-        terms = phases(facts, facts, Verdict(cause, 0.5, "", cure, gain, "high"))
+        terms = phases(facts, facts, Verdict(cause, 0.5, "", Fix(fix), gain, "high"))
         assert {term.name: term.predicted for term in terms} == pytest.approx(expected)
+    two = {
+        **facts,
+        "ranks": 2,
+        "phases": {"wait": 0.4, "sync": 0.3, "forward": 0.3},
+    }  # a rank waits for the other's samples
+    terms = phases(two, two, Verdict("decode", 0.7, "", Fix(), 2.5, "high"))
+    assert {term.name: term.predicted for term in terms} == pytest.approx({"wait": 0, "sync": 10, "forward": 30})
     assert all(
-        t.predicted is None for t in phases(facts, {**facts, "ranks": 2}, Verdict("decode", 0.5, "", "", 2.0, "high"))
+        t.predicted is None
+        for t in phases(facts, {**facts, "ranks": 2}, Verdict("decode", 0.5, "", Fix(), 2.0, "high"))
     )
     assert all(
         t.predicted is None
-        for t in phases(facts, {**facts, "images_per_s": 160.0}, Verdict("decode", 0.5, "", "", 2.0, "high"))
+        for t in phases(facts, {**facts, "images_per_s": 160.0}, Verdict("decode", 0.5, "", Fix(), 2.0, "high"))
     )
 
 
@@ -323,6 +380,9 @@ def test_a_diff_tells_it_whatever_the_order(tmp_path: Path) -> None:
         assert any(
             f"predicted {gain:.2f} x, measured 4.98 x, " in s and s.endswith("it held (within 25%).") for s in said
         )
+    (before.folder / "config.yaml").unlink()
+    (unknown,) = [s for s in sentences(verify(before.folder, after.folder)) if s.startswith("Proposed")]
+    assert unknown.endswith("; B: not known: one of the runs holds no config.yaml.")
     calm = load(make(tmp_path / "calm", rank_records(), data()))
     other = load(make(tmp_path / "other", rank_records(), data(prefetch=9)))
     assert sentences(verify(calm.folder, other.folder)) == ["Nothing but the device holds up either of them."]
@@ -330,29 +390,33 @@ def test_a_diff_tells_it_whatever_the_order(tmp_path: Path) -> None:
 
 
 def test_a_real_run_with_the_cure_tells_what_it_brought(zygote: Zygote, tmp_path: Path) -> None:
-    """Storage that takes 50 ms to answer, then the same with the proposed workers, in a folder beside it."""
+    """Storage that takes far longer to answer than the rest of a step, then the same with the proposed workers.
+
+    The spans of the first are given: whether its loop waits for storage depends on what else this machine does.
+    """
     images, runs = tmp_path / "pictures", tmp_path / "runs"
     pictures(images)
     plant = PLANTS["storage-latency"]
 
     def train(name: str, steps: int, *settings: str) -> str:
-        words = command(images, runs / name, replace(plant, steps=steps), settings)
-        rank = zygote.start(
-            code=code("storage-latency", words, plant.device), cwd=images, PYTHONPATH=f"{ROOT}{os.pathsep}{ROOT}/bench"
-        )
+        words = command(images, runs / name, replace(plant, steps=steps), (UNSEEN, *settings))
+        what = ALONE + code("storage-latency", words, plant.device)
+        rank = zygote.start(code=what, cwd=images, PYTHONPATH=f"{ROOT}{os.pathsep}{ROOT}/bench", **plant.environment)
         assert rank.wait() == 0, rank.output[-3000:]
         return rank.output
 
-    assert "foretold" not in train("a", 24)
+    assert "foretold" not in train("a", 2)
+    make(tmp_path / "given", starved(**LATENCY), later=-1e9)  # long before the second, whatever this machine's clock
+    shutil.copytree(tmp_path / "given/spans", runs / "a/spans", dirs_exist_ok=True)
     first = diagnose(runs / "a").verdicts[0]
     assert first.cause == "storage-latency"
-    said = train("b", 72, *first.settings)  # as long as the first
-    assert f"foretold  {runs}/a: {' '.join(first.settings)} would bring " in said, said[-2000:]
+    said = train("b", 42, *first.fix.words)
+    assert f"foretold  {runs}/a: {' '.join(first.fix.words)} would bring " in said, said[-2000:]
     told = page(verify(runs / "b", runs / "a"))  # named the other way round
     for words in (
         f"{runs}/b after {runs}/a: the prediction ",
         "bound by the time that storage takes to answer",
-        f"changed  the cure and nothing else that matters for speed: data.workers 2 -> {first.settings[0][13:]}",
+        f"changed  the cure and nothing else that matters for speed: data.workers 2 -> {first.fix.settings['data.workers']}",
         f"predicted {first.gain:.2f} x, measured ",
     ):
         assert words in told, told

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from test_loader import content, kept, threads
 
 from segtrain.config import Data
 from segtrain.data.crew import memory, process
+from segtrain.data.crew.job import Job
 from segtrain.data.crew.memory import Ring
 from segtrain.data.crew.workers import Crew
 from segtrain.data.datasets import open_dataset
@@ -91,7 +93,7 @@ def gone(pid: int) -> bool:
         return True
 
 
-def soon(condition: object, seconds: float = 20) -> bool:
+def soon(condition: object, seconds: float = 120) -> bool:
     deadline = time.monotonic() + seconds
     while not condition():  # type: ignore[operator]
         if time.monotonic() > deadline:
@@ -361,3 +363,39 @@ def test_blocks_are_page_locked(data: Data, kind: str) -> None:
             assert parts[0].masks.is_pinned()
             steps += kept([parts])
     assert content(steps) == load(data)
+
+
+class Leaving:
+    """Samples whose making ends the interpreter, as a script's exit() would."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __call__(self, task: object, image: np.ndarray, mask: np.ndarray) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()], ids=lambda e: type(e).__name__)
+def test_a_sample_that_would_end_the_thread_ends_the_job_with_its_name(error: BaseException) -> None:
+    job = Job(Leaving(error), Ring().take(64))
+    job.add(None, ((0, (2, 2, 3)), (12, (2, 2))), lambda: "cow.jpg with cow.png")
+    raised: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            crew.wait(job)
+        except DataError as told:
+            raised.append(told)
+
+    with Crew(1) as crew:
+        crew.start()
+        crew.begin(job)
+        waiting = threading.Thread(target=wait, daemon=True)
+        waiting.start()
+        waiting.join(timeout=60)  # for ever, where the worker is gone
+        assert not waiting.is_alive()
+        again = Job(lambda task, image, mask: image.fill(7), Ring().take(64))
+        again.add(None, ((0, (2, 2, 3)), (12, (2, 2))), lambda: "")
+        crew.begin(again)
+        crew.wait(again)  # the worker is still there
+    assert str(raised[0]).startswith(f"cow.jpg with cow.png: {type(error).__name__}")

@@ -14,10 +14,12 @@ import os
 import re
 import tarfile
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from launch.job import Job, config_file, config_name
+from launch.aws import native
+from launch.job import CARRIED, PACKAGE, Job, config_file, config_name
 from segtrain.errors import ConfigError
 
 PROGRAM = "docker/sagemaker/train.py"
@@ -25,16 +27,21 @@ PROGRAM = "docker/sagemaker/train.py"
 FILES = ("data.classes", "data.transforms")
 # The image brings its own torch, built for its GPUs: pip would replace it.
 OF_THE_IMAGE = ("torch", "torchvision")
+TRACKERS = ("mlflow", "wandb")  # each is also the name of the extra that brings its package
 _SOURCES = (".py", ".cpp", ".h")
+_IMPORTED = re.compile(r"^[ \t]*(?:import|from)[ \t]+albumentations\b", re.MULTILINE)
 _PLACE = re.compile(r"[^\s:@]+\.(?:py|ya?ml|json|txt)")
 
 
 def contents(root: Path, job: Job) -> list[tuple[str, Path | bytes]]:
     """Name in the bundle and file (or bytes), in the order of names. Raises ConfigError for what is not there."""
     found: dict[str, Path | bytes] = {}
-    for path in sorted((root / "segtrain").rglob("*")):
-        if path.suffix in _SOURCES and path.is_file() and not _hidden(path.relative_to(root)):
-            found[path.relative_to(root).as_posix()] = path
+    package = root / "segtrain" if (root / "segtrain").is_dir() else PACKAGE  # a wheel holds ``root`` in the package
+    for path in sorted(package.rglob("*")):
+        name = path.relative_to(package.parent)
+        if path.suffix in _SOURCES and path.is_file() and not _hidden(name):
+            found[name.as_posix()] = path
+    found |= native.carried(root)[0]
     for path in sorted((root / "configs").rglob("*.y*ml")):
         name = path.relative_to(root)
         if name.parts[1] != "jobs" and not _hidden(name):  # jobs name roles and buckets: not the machines' business
@@ -76,7 +83,7 @@ def build(root: Path, job: Job, target: Path) -> dict[str, Any]:
 
 
 def requirements(root: Path, job: Job) -> str:
-    """The package's dependencies without what the image brings, then the job's own lines."""
+    """The package's dependencies without the image's own, those of the extras in use, then the job's own lines."""
     text = (root / "pyproject.toml").read_text(encoding="utf-8")
     match = re.search(r"^dependencies = \[\n(.*?)^\]", text, re.DOTALL | re.MULTILINE)
     if match is None:
@@ -84,10 +91,35 @@ def requirements(root: Path, job: Job) -> str:
     lines = [
         line for line in re.findall(r'^\s*"([^"]+)"', match[1], re.MULTILINE) if _package(line) not in OF_THE_IMAGE
     ]
+    lines += _of_extras(text, job, root)
     if job.requirements:
         own = _there(_near(job.requirements, root), f"requirements={job.requirements}").read_text(encoding="utf-8")
         lines += [f"# {Path(job.requirements).name}", *own.splitlines()]
     return "\n".join(lines) + "\n"
+
+
+def _of_extras(pyproject: str, job: Job, root: Path) -> Iterator[str]:
+    """Packages of ``log.mlflow``, ``log.wandb`` and ``data.transforms``, which neither segtrain nor the image has: those of
+    the extras of that name."""
+    settings: dict[str, Any] = {**_of_config(config_file(job, root)), **job.settings}
+    used = [tracker for tracker in TRACKERS if settings.get(f"log.{tracker}")]
+    used += ["albumentations"] * _albumentations(settings.get("data.transforms"), root)
+    for name in used:
+        extra = re.search(rf'^{name} = \["([^"]+)"\]', pyproject, re.MULTILINE)
+        yield extra[1] if extra else name
+    if str(settings.get("log.mlflow")).startswith("arn:"):
+        yield "sagemaker-mlflow"  # reads the address of SageMaker's own MLflow servers
+
+
+def _albumentations(pipeline: Any, root: Path) -> bool:
+    """Whether a value of ``data.transforms`` needs that library: a list or a saved file does, code that imports it."""
+    if not isinstance(pipeline, str):
+        return bool(pipeline)
+    place = pipeline.partition("@")[0].rpartition(":")[0]
+    if place and not pipeline.startswith(("[", "{")):
+        path = _near(place if place.endswith(".py") else f"{place.replace('.', '/')}.py", root)
+        return path.is_file() and _IMPORTED.search(path.read_text(encoding="utf-8", errors="replace")) is not None
+    return bool(pipeline)
 
 
 def named_files(job: Job, root: Path) -> list[str]:
@@ -103,22 +135,30 @@ def named_files(job: Job, root: Path) -> list[str]:
 
 def file_settings(job: Job, root: Path) -> dict[str, str]:
     """Those of ``FILES`` that are texts: in the job's settings, else in its config (where PyYAML is installed)."""
-    settings: dict[str, Any] = {**dict(_of_config(config_file(job, root))), **job.settings}
+    settings: dict[str, Any] = {**_of_config(config_file(job, root)), **job.settings}
     return {key: settings[key] for key in FILES if isinstance(settings.get(key), str) and settings[key]}
 
 
-def _of_config(path: Path) -> Iterator[tuple[str, Any]]:
+def _of_config(path: Path) -> dict[str, Any]:
+    """The settings of a config file by their dotted keys; {} where it cannot be read, which the check of the config says."""
+    try:
+        return _parsed(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+
+
+@lru_cache(maxsize=4)  # it is asked for several times in a look at one job
+def _parsed(text: bytes) -> dict[str, Any]:
     try:
         import yaml
     except ImportError:
-        return
+        return {}
     try:
-        sections = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
-        return  # what is wrong with the config is said by the check of the config
-    for section, keys in (sections if isinstance(sections, dict) else {}).items():
-        if isinstance(keys, Mapping):
-            yield from ((f"{section}.{key}", value) for key, value in keys.items())
+        sections = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return {}
+    found = sections.items() if isinstance(sections, dict) else ()
+    return {f"{name}.{key}": value for name, keys in found if isinstance(keys, Mapping) for key, value in keys.items()}
 
 
 def _package(line: str) -> str:
@@ -126,7 +166,7 @@ def _package(line: str) -> str:
 
 
 def _hidden(path: Path) -> bool:
-    return any(part.startswith(".") or part == "__pycache__" for part in path.parts)
+    return any(part.startswith(".") or part in ("__pycache__", CARRIED) for part in path.parts)
 
 
 def _near(name: str, root: Path) -> Path:

@@ -17,6 +17,7 @@ from launch.aws.cloud import Clients
 from launch.aws.cures import cure_of_failure, explain, passing
 from launch.aws.fetch import fetch
 from launch.aws.logs import Line, Logs, keep, log_file, natural
+from launch.job import COMMAND
 from segtrain.errors import EXIT_RESUMABLE, SegtrainError
 
 _ENDED = ("Completed", "Failed", "Stopped")
@@ -115,8 +116,7 @@ class _View:
     def _changes(self, job: Mapping[str, Any]) -> None:
         """New transitions of the status, and new words about the last one."""
         changes = job.get("SecondaryStatusTransitions", [])
-        groups = job["ResourceConfig"].get("InstanceGroups") or [job["ResourceConfig"]]
-        self.many = sum(group["InstanceCount"] for group in groups) > 1
+        self.many = sum(count for _, count in told.machines(job["ResourceConfig"])) > 1
         seen = [(change["Status"], change["StartTime"], change.get("StatusMessage", "")) for change in changes]
         for status, since, message in seen:
             if (status, since, message) not in self.status and status not in _ENDED:
@@ -221,7 +221,7 @@ def stop(clients: Clients, name: str, say: Callable[[str], None]) -> int:
 
 
 def _back(clients: Clients, name: str) -> str:
-    return f"python launch/sagemaker.py --attach {name} --region {clients.region}"
+    return f"{COMMAND} --attach {name} --region {clients.region}"
 
 
 def _write(path: Path, job: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Which of AWS's PyTorch images does a job run in, why that one, and what speaks against the asked-for pair?
+"""The choice of AWS's PyTorch image for a job: which one, why, and what speaks against the type and image that were asked for.
 
 An image runs on a GPU when its torch holds code for it: the same major compute capability, and no later minor one. SMDDP is
 in the images of torch 2.0 to 2.5 alone, and from its version 2.3.0 on refuses other types than its list at import.
@@ -6,16 +6,17 @@ in the images of torch 2.0 to 2.5 alone, and from its version 2.3.0 on refuses o
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from datetime import date
 
-from launch.aws.instances import INSTANCES, SMDDP_TYPES, SMDDP_TYPES_FROM, Instance, like, nearest
-from launch.aws.regions import ACCOUNT, ACCOUNTS, ACCOUNTS_FROM, OFFERED_FROM, offered, regions_of
+from launch.aws.instances import INSTANCES, SMDDP_TYPES, Instance
+from launch.aws.regions import ACCOUNT, ACCOUNTS, ACCOUNTS_FROM, is_region
+from launch.aws.type_checks import SMDDP_CHECKS_TYPE, about_known, about_type
 from launch.findings import Finding
 
 STRATEGIES = ("single", "ddp", "fsdp", "dp", "smddp")
 OLDEST_TORCH = (2, 0, 1)  # segtrain's own floor (pyproject.toml)
-SMDDP_CHECKS_TYPE = (2, 3, 0)  # from this SMDDP on, import fails on other types than SMDDP_TYPES
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,14 @@ class Choice:
 
 
 DLC = "aws/deep-learning-containers"
+IMAGES_DATED = date(2026, 11, 22)  # the day on which the table was last compared with AWS's list
+OLD_AFTER_DAYS = 120  # AWS publishes a new torch about every two months
 # What the torch inside has code for: PyTorch's own lists by CUDA version (RELEASE.md and .ci/manywheel/build_cuda.sh;
 # pytorch#157517, #172663, #182849, #197555), for the images up to 2.6 as far as TORCH_CUDA_ARCH_LIST of their Dockerfile
 # agrees: AWS built those itself.
 CU117 = ("sm_70", "sm_75", "sm_80", "sm_86")
 CU118_TO_126 = (*CU117, "sm_90")
-CU128 = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")  # and CUDA 13: torch 2.13 is that of the cu130 index
+CU128 = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")  # and CUDA 13.0 to 13.3: pytorch#197555 for torch 2.14
 CU129 = ("sm_70", *CU128)
 PATCHED = {  # AWS's end of patches: docs/src/legacy/legacy_support.yml and docs/src/data/pytorch-training
     "1.13.1": date(2024, 10, 28),
@@ -72,12 +75,14 @@ def _gpu(tag: str, torch: str, python: str, cuda: str, arches: tuple[str, ...], 
     return Image("pytorch-training", tag, torch, python, cuda, arches, smddp, PATCHED[torch], source)
 
 
-def _al2023(tag: str, torch: str, cuda: str, until: date) -> Image:
-    source = f"{DLC} e0ecedea (2026-08-21), docs/src/data/pytorch"
+def _al2023(tag: str, torch: str, cuda: str, until: date, commit: str = "e0ecedea (2026-08-21)") -> Image:
+    source = f"{DLC} {commit}, docs/src/data/pytorch"
     return Image("pytorch", tag, torch, "3.12", cuda, CU128 if cuda else (), None, until, source)
 
 
 IMAGES: tuple[Image, ...] = (  # newest first
+    _al2023("2.14-cu133-amzn2023-sagemaker", "2.14.0", "13.3", date(2027, 9, 28), "1f8757ef (read 2026-11-22)"),
+    _al2023("2.14-cpu-amzn2023-sagemaker", "2.14.0", "", date(2027, 9, 28), "7b9affb2 (read 2026-11-22)"),
     _al2023("2.13-cu133-amzn2023-sagemaker", "2.13.0", "13.3", date(2027, 7, 20)),
     _al2023("2.13-cpu-amzn2023-sagemaker", "2.13.0", "", date(2027, 7, 20)),
     _al2023("2.12-cu130-amzn2023-sagemaker", "2.12.1", "13.0", date(2027, 7, 2)),
@@ -123,25 +128,65 @@ def uri(image: Image, region: str) -> str:
 
 
 def find(wanted: str) -> Image | None:
-    """The row of the table that an address names, whatever its registry and region."""
-    name, _, tag = wanted.rpartition("/")[2].partition(":")
-    return next((one for one in IMAGES if (one.repository, one.tag) == (name, tag)), None)
+    """The row of the table that an address names, whatever its registry and region; AWS's longer tags for it as well."""
+    name, _, tag = wanted.rpartition("/")[2].partition("@")[0].partition(":")
+    short = re.sub(r"^(\d+\.\d+)\.\d+(?=-.*-amzn2023-sagemaker$)", r"\1", tag)
+    short = re.sub(r"^(\S+-py\d+)-.*-sagemaker$", r"\1", short)
+    return next((one for one in IMAGES if (one.repository, one.tag) in ((name, tag), (name, short))), None)
 
 
-def choose(instance_type: str, strategy: str, region: str, wanted: str = "", today: date | None = None) -> Choice:
-    """The image for a type and a strategy; what is wrong with the pair is in the findings, and nothing is changed silently."""
+def choose(
+    instance_type: str,
+    strategy: str,
+    region: str,
+    wanted: str = "",
+    today: date | None = None,
+    unknown_type_ok: bool = False,
+) -> Choice:
+    """The image for a type and a strategy; what is wrong with the pair is in the findings, and nothing is changed silently.
+
+    ``unknown_type_ok``: a type that neither the table nor botocore knows is a warning, not an error.
+    """
     today = today or date.today()
     instance = INSTANCES.get(instance_type)
-    findings = _about_type(instance_type, instance, strategy, region)
+    findings = [] if wanted else _about_region(region)
+    findings += about_type(instance_type, image=wanted, unknown_ok=unknown_type_ok)
+    if instance is not None:
+        findings += about_known(instance, strategy, region)
     if wanted:
         image = find(wanted)
         findings += _about_wanted(image, wanted, instance, strategy, today)
         return Choice(image, wanted, "asked for", findings)
+    findings += _about_table(today)
     if instance is None:
-        image = next(one for one in IMAGES if one.arches)
-        return Choice(image, uri(image, region), "the newest, as the type is not known", findings)
+        gpus = re.match(r"ml\.(c|m|r|t|x|z|i|d|h)\d", instance_type) is None
+        image = next(one for one in IMAGES if bool(one.arches) == gpus)
+        why = f"the newest for {'GPUs' if gpus else 'CPUs'}, by the type's name: the type is not in the table"
+        return Choice(image, uri(image, region), why, findings)
     image, why = _pick(instance, strategy, today)
     return Choice(image, uri(image, region), why, findings + _about_age(image, today))
+
+
+def _about_region(region: str) -> list[Finding]:
+    if region in ACCOUNTS:
+        return []
+    if not is_region(region):
+        message = f"region {region!r} does not look like a region of AWS"
+        return [Finding("error", "region-name", message, "--region us-east-1, or another name of that form")]
+    message = (
+        f"region {region!r} is not in the table of AWS's image registries: the image's address is made with the account of "
+        f"most regions, {ACCOUNT}, which may be wrong there"
+    )
+    cure = "check --region; or name the image's address: --image ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME:TAG"
+    return [Finding("warning", "image-region", message, cure, ACCOUNTS_FROM)]
+
+
+def _about_table(today: date) -> list[Finding]:
+    days = (today - IMAGES_DATED).days
+    if days <= OLD_AFTER_DAYS:
+        return []
+    message = f"the table of images is of {IMAGES_DATED}, {days} days ago: AWS is likely to have newer ones"
+    return [Finding("note", "images-old", message, "--image to take a newer one, or update segtrain", DLC)]
 
 
 def _pick(instance: Instance, strategy: str, today: date) -> tuple[Image, str]:
@@ -160,50 +205,6 @@ def _pick(instance: Instance, strategy: str, today: date) -> tuple[Image, str]:
 
 def _patched(image: Image, today: date) -> bool:
     return image.patched_until is not None and image.patched_until >= today
-
-
-def _about_type(name: str, instance: Instance | None, strategy: str, region: str) -> list[Finding]:
-    findings = []
-    if region not in ACCOUNTS:
-        message = f"region {region!r} is not in the table of AWS's image registries"
-        cure = "check --region; or name the image's address: --image ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME:TAG"
-        findings.append(Finding("error", "image-region", message, cure, ACCOUNTS_FROM))
-    if instance is None:
-        near = like(name)
-        cure = f"--type {near[0]}" if near else "--type takes a SageMaker name, such as ml.g5.12xlarge"
-        message = f"type {name!r} is not a known training type" + (f"; near: {', '.join(near)}" if near else "")
-        return [*findings, Finding("error", "unknown-type", message, cure)]
-    if instance.retired:
-        others = "; ".join(describe(one, instance) for one in nearest(name))
-        message = f"type {name} is retired: EC2 does not offer it any more, so SageMaker is likely to refuse the job or never to start it"
-        findings.append(Finding("warning", "retired-type", message, f"--type one of: {others}", instance.retired))
-    elif offered(name, region) is False:
-        message = f"type {name}: EC2 does not offer it in {region}, so SageMaker cannot start it there"
-        findings.append(
-            Finding("warning", "region-type", message, f"--region one of {', '.join(regions_of(name))}", OFFERED_FROM)
-        )
-    if strategy == "smddp":
-        findings += _smddp_type(instance)
-    return findings
-
-
-def _smddp_type(instance: Instance) -> list[Finding]:
-    listed = ", ".join(SMDDP_TYPES)
-    cure = "--strategy ddp (NCCL), or --type ml.p4d.24xlarge"
-    source = SMDDP_TYPES_FROM
-    if instance.name == "ml.p3.16xlarge":
-        message = (
-            f"strategy smddp: {instance.name} is no longer listed for SMDDP (listed: {listed}); "
-            f"SMDDP {'.'.join(map(str, SMDDP_CHECKS_TYPE))} and later refuse it at import"
-        )
-        return [Finding("warning", "smddp-type", message, cure, f"{source}; listed last on 2023-02-18")]
-    if not instance.smddp:
-        message = f"strategy smddp: SMDDP does not support {instance.name} (it does: {listed})"
-        return [Finding("error", "smddp-type", message, cure, source)]
-    if instance.arch == "sm_70":
-        message = f"strategy smddp: SMDDP still runs on {instance.name}, but AWS has stopped optimizing it for P3"
-        return [Finding("note", "smddp-type", message, "", source)]
-    return []
 
 
 def _about_wanted(
@@ -251,14 +252,3 @@ def _about_age(image: Image, today: date) -> list[Finding]:
     since = f" since {image.patched_until}" if image.patched_until else ""
     message = f"image {image.tag}: AWS has not patched it{since}, security holes stay open"
     return [Finding("warning", "image-unpatched", message, "", image.source)]
-
-
-def describe(one: Instance, asked: Instance | None = None) -> str:
-    """A type in a line: GPUs, memory, price and speed where they are known."""
-    gpu = one.gpu.partition("-")[0]  # A100-40GB is an A100
-    parts = [f"{one.gpus} x {gpu} {one.gpu_memory_gb} GB" if one.gpus else f"{one.vcpus} vCPUs"]
-    if one.price is not None:
-        parts.append(f"${one.price:.{2 if one.price >= 1 else 3}f}/h")
-    if one.speed is not None and asked is not None and asked.speed:
-        parts.append(f"about {one.speed / asked.speed:.1f} x the speed")
-    return f"{one.name} ({', '.join(parts)})"

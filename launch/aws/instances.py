@@ -1,19 +1,20 @@
-"""Which SageMaker training types are there: GPUs, memory, disk, network, whether they still live, price and speed?
+"""SageMaker's training types: GPUs, memory, disk, network, price, speed, whether AWS still offers them, and what comes near.
 
-Sizes are those of EC2's own DescribeInstanceTypes for the type without its "ml." (read from the catalogue that moto 5.2.5
-ships, 2026-11; p3, which is gone there, from that of moto 5.0.28); the names are those that botocore 1.44.5 allows for a
-training job. Types with a Neuron chip or an ARM processor are left out: segtrain does not run there.
+The table holds every type that botocore 1.44.5 allows for a training job, but for those in ``UNFIT`` (Neuron chips, ARM,
+GPUs that are too old). A type that is in neither may be newer than the table: ``allowed`` asks botocore's service model.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass
 from math import log
 
+from launch.aws.instance_rows import CPU_ROWS, GPU_ROWS, UNFIT
 from launch.aws.prices import PRICES, PRICES_DATED
 
-__all__ = ["INSTANCES", "PRICES_DATED", "Instance", "like", "nearest"]
+__all__ = ["INSTANCES", "PRICES_DATED", "UNFIT", "Instance", "allowed", "like", "nearest", "unfit"]
 
 SIZES_FROM = "EC2 DescribeInstanceTypes as of moto 5.2.5, 2026-11"
 P3_RETIRED = (
@@ -39,7 +40,7 @@ class Instance:
     arch: str
     gpu_memory_gb: int
     vcpus: int
-    memory_gb: int
+    memory_gb: float
     nvme_gb: int
     network_gbit: float
     efa: bool
@@ -85,95 +86,6 @@ SPEEDS: dict[str, float] = {
     "B200": 4.07,  # 3076 and 1025
 }
 
-# type, GPUs, GPU, vCPUs, memory GB, NVMe GB, network Gbit/s, EFA
-_ROWS = """
-ml.p3.2xlarge      1 V100           8   61     0   10   no
-ml.p3.8xlarge      4 V100          32  244     0   10   no
-ml.p3.16xlarge     8 V100          64  488     0   25   no
-ml.p3dn.24xlarge   8 V100-32GB     96  768  1800  100   efa
-ml.p4d.24xlarge    8 A100-40GB     96 1152  8000  400   efa
-ml.p4de.24xlarge   8 A100-80GB     96 1152  8000  400   efa
-ml.p5.4xlarge      1 H100          16  256  3800  100   efa
-ml.p5.48xlarge     8 H100         192 2048 30400 3200   efa
-ml.p5e.48xlarge    8 H200         192 2048 30400 3200   efa
-ml.p5en.48xlarge   8 H200         192 2048 30400 3200   efa
-ml.p6-b200.48xlarge 8 B200        192 2048 30400 3200   efa
-ml.p6-b300.48xlarge 8 B300        192 4096 30400 6400   efa
-ml.g4dn.xlarge     1 T4             4   16   125   25   no
-ml.g4dn.2xlarge    1 T4             8   32   225   25   no
-ml.g4dn.4xlarge    1 T4            16   64   225   25   no
-ml.g4dn.8xlarge    1 T4            32  128   900   50   efa
-ml.g4dn.12xlarge   4 T4            48  192   900   50   efa
-ml.g4dn.16xlarge   1 T4            64  256   900   50   efa
-ml.g5.xlarge       1 A10G           4   16   250   10   no
-ml.g5.2xlarge      1 A10G           8   32   450   10   no
-ml.g5.4xlarge      1 A10G          16   64   600   25   no
-ml.g5.8xlarge      1 A10G          32  128   900   25   efa
-ml.g5.12xlarge     4 A10G          48  192  3800   40   efa
-ml.g5.16xlarge     1 A10G          64  256  1900   25   efa
-ml.g5.24xlarge     4 A10G          96  384  3800   50   efa
-ml.g5.48xlarge     8 A10G         192  768  7600  100   efa
-ml.g6.xlarge       1 L4             4   16   250   10   no
-ml.g6.2xlarge      1 L4             8   32   450   10   no
-ml.g6.4xlarge      1 L4            16   64   600   25   no
-ml.g6.8xlarge      1 L4            32  128   900   25   efa
-ml.g6.12xlarge     4 L4            48  192  3760   40   efa
-ml.g6.16xlarge     1 L4            64  256  1880   25   efa
-ml.g6.24xlarge     4 L4            96  384  3760   50   efa
-ml.g6.48xlarge     8 L4           192  768  7520  100   efa
-ml.g6e.xlarge      1 L40S           4   32   250   20   no
-ml.g6e.2xlarge     1 L40S           8   64   450   20   no
-ml.g6e.4xlarge     1 L40S          16  128   600   20   no
-ml.g6e.8xlarge     1 L40S          32  256   900   25   efa
-ml.g6e.12xlarge    4 L40S          48  384  3800  100   efa
-ml.g6e.16xlarge    1 L40S          64  512  1900   35   efa
-ml.g6e.24xlarge    4 L40S          96  768  3800  200   efa
-ml.g6e.48xlarge    8 L40S         192 1536  7600  400   efa
-ml.g7.2xlarge      1 RTX_PRO_4500   8   32   440   60   no
-ml.g7.4xlarge      1 RTX_PRO_4500  16   64   875  100   no
-ml.g7.8xlarge      1 RTX_PRO_4500  32  128   930  100   efa
-ml.g7.12xlarge     2 RTX_PRO_4500  48  192  1900  175   efa
-ml.g7.24xlarge     4 RTX_PRO_4500  96  384  3800  350   efa
-ml.g7.48xlarge     8 RTX_PRO_4500 192  768  7600  700   efa
-ml.g7e.2xlarge     1 RTX_PRO_6000   8   64  1900   50   no
-ml.g7e.4xlarge     1 RTX_PRO_6000  16  128  1900   50   no
-ml.g7e.8xlarge     1 RTX_PRO_6000  32  256  1900  100   efa
-ml.g7e.12xlarge    2 RTX_PRO_6000  48  512  3800  400   efa
-ml.g7e.24xlarge    4 RTX_PRO_6000  96 1024  7600  800   efa
-ml.g7e.48xlarge    8 RTX_PRO_6000 192 2048 15200 1600   efa
-ml.m5.large        0 -              2    8     0   10   no
-ml.m5.xlarge       0 -              4   16     0   10   no
-ml.m5.2xlarge      0 -              8   32     0   10   no
-ml.m5.4xlarge      0 -             16   64     0   10   no
-ml.m5.12xlarge     0 -             48  192     0   12   no
-ml.m5.24xlarge     0 -             96  384     0   25   no
-ml.c5.xlarge       0 -              4    8     0   10   no
-ml.c5.2xlarge      0 -              8   16     0   10   no
-ml.c5.4xlarge      0 -             16   32     0   10   no
-ml.c5.9xlarge      0 -             36   72     0   12   no
-ml.c5.18xlarge     0 -             72  144     0   25   no
-ml.c6i.xlarge      0 -              4    8     0   12.5 no
-ml.c6i.2xlarge     0 -              8   16     0   12.5 no
-ml.c6i.4xlarge     0 -             16   32     0   12.5 no
-ml.c6i.8xlarge     0 -             32   64     0   12.5 no
-ml.c6i.16xlarge    0 -             64  128     0   25   no
-ml.c6i.32xlarge    0 -            128  256     0   50   efa
-ml.m6i.large       0 -              2    8     0   12.5 no
-ml.m6i.xlarge      0 -              4   16     0   12.5 no
-ml.m6i.2xlarge     0 -              8   32     0   12.5 no
-ml.m6i.4xlarge     0 -             16   64     0   12.5 no
-ml.m6i.8xlarge     0 -             32  128     0   12.5 no
-ml.m6i.16xlarge    0 -             64  256     0   25   no
-ml.m6i.32xlarge    0 -            128  512     0   50   efa
-ml.c7i.large       0 -              2    4     0   12.5 no
-ml.c7i.xlarge      0 -              4    8     0   12.5 no
-ml.c7i.2xlarge     0 -              8   16     0   12.5 no
-ml.c7i.4xlarge     0 -             16   32     0   12.5 no
-ml.c7i.8xlarge     0 -             32   64     0   12.5 no
-ml.c7i.16xlarge    0 -             64  128     0   25   no
-ml.c7i.48xlarge    0 -            192  384     0   50   efa
-"""
-
 
 def _instance(row: str) -> Instance:
     name, gpus, gpu, vcpus, memory, nvme, network, efa = row.split()
@@ -188,7 +100,7 @@ def _instance(row: str) -> Instance:
         arch=arch,
         gpu_memory_gb=gpu_memory,
         vcpus=int(vcpus),
-        memory_gb=int(memory),
+        memory_gb=float(memory),
         nvme_gb=int(nvme),
         network_gbit=float(network),
         efa=efa == "efa",
@@ -201,25 +113,59 @@ def _instance(row: str) -> Instance:
     )
 
 
-INSTANCES: dict[str, Instance] = {one.name: one for one in map(_instance, _ROWS.strip().splitlines())}
+INSTANCES: dict[str, Instance] = {
+    one.name: one for one in (_instance(row) for row in [*GPU_ROWS.split("\n"), *CPU_ROWS.split("\n")] if row)
+}
+
+
+_FAMILY = re.compile(r"(?:ml\.)?(([a-z]+)[^.]*)\.")
+# Families that are older or slower than what costs the same today: kept as asked for, never advised in place of another.
+_NOT_ADVISED = ("t3", "m4", "c4")
+
+
+def unfit(name: str) -> str:
+    """Why segtrain does not run on a type that the service knows; "" where nothing is known against it."""
+    return next((why for start, why in UNFIT.items() if name.startswith(start)), "")
+
+
+def allowed(name: str) -> bool | None:
+    """Does the service model of the installed botocore allow the type for a training job? None without botocore."""
+    from launch.aws.service_model import enumeration
+
+    names = enumeration("TrainingInstanceType")
+    return None if names is None else name in names
 
 
 def like(name: str, count: int = 3) -> list[str]:
-    """The known names nearest to a mistyped one."""
+    """The known names nearest to a mistyped or unknown one: of the same kind (p, g, c, m, r, ...), the same family first."""
     full = name if name.startswith("ml.") else f"ml.{name}"
-    return difflib.get_close_matches(full, INSTANCES, n=count, cutoff=0.6)
+    family, kind = _family(full)
+    living = [one for one in INSTANCES.values() if not one.retired or _family(one.name)[0] == family]
+    same = [one.name for one in living if _family(one.name)[0] == family]
+    near = difflib.get_close_matches(full, same, n=count, cutoff=0.6)
+    others = [one.name for one in living if _family(one.name)[1] == kind] if kind else []
+    others = others or [one.name for one in living]
+    near += difflib.get_close_matches(full, [one for one in others if one not in same], n=count, cutoff=0.6)
+    return near[:count]
+
+
+def _family(name: str) -> tuple[str, str]:
+    """``("g6e", "g")`` of ``ml.g6e.12xlarge``: the family, and the letters that say its kind."""
+    found = _FAMILY.match(name)
+    return (found[1], found[2]) if found else ("", "")
 
 
 def nearest(name: str, count: int = 4) -> list[Instance]:
-    """Living types to take in place of ``name``: one of each GPU, as near in GPUs as there is, with no less memory a GPU.
+    """Current types to take in place of ``name``, none of them smaller: no less memory a GPU, or no fewer vCPUs.
 
-    The nearest price comes first; without prices, the nearest number of GPUs. In place of a retired type no other one of
-    its architecture is named: that will go as well.
+    For a GPU type, one of each GPU, as near in the number of GPUs as there is; for a CPU type, one of each family, as near in
+    vCPUs and memory as there is. In place of a retired type no other one of its architecture is named: it will be retired
+    as well.
     """
     asked = INSTANCES[name]
     best: dict[str, Instance] = {}
     for one in INSTANCES.values():
-        key = one.gpu or one.name
+        key = one.gpu or _family(one.name)[0]
         if _could_replace(one, asked) and (key not in best or _apart(one, asked) < _apart(best[key], asked)):
             best[key] = one
     return sorted(best.values(), key=lambda one: _rank(one, asked))[:count]
@@ -228,14 +174,24 @@ def nearest(name: str, count: int = 4) -> list[Instance]:
 def _could_replace(one: Instance, asked: Instance) -> bool:
     if one.retired or one.name == asked.name or bool(one.gpus) != bool(asked.gpus):
         return False
+    if not asked.gpus:
+        return (
+            asked.vcpus <= one.vcpus <= 2 * asked.vcpus
+            and 0.9 * asked.memory_gb <= one.memory_gb <= 4 * asked.memory_gb
+            and _family(one.name)[0] not in _NOT_ADVISED
+        )
     return one.gpu_memory_gb >= asked.gpu_memory_gb and not (asked.retired and one.arch == asked.arch)
 
 
-def _apart(one: Instance, asked: Instance) -> tuple[int, int, float]:
+def _apart(one: Instance, asked: Instance) -> tuple[float, float, float]:
+    if not asked.gpus:
+        return abs(one.vcpus - asked.vcpus), abs(one.memory_gb - asked.memory_gb), one.price or 0
     return abs(one.gpus - asked.gpus), abs(one.vcpus - asked.vcpus), one.price or 0
 
 
 def _rank(one: Instance, asked: Instance) -> tuple[float, ...]:
+    if not asked.gpus:  # the same vCPUs and memory say more than the price, which many rows lack
+        return (*_apart(one, asked)[:2], abs(log(one.price / asked.price)) if one.price and asked.price else 9)
     if one.price is None or asked.price is None:
         return 1, *_apart(one, asked)
-    return 0, abs(log(one.price / asked.price)), 0, 0
+    return 0, abs(log(one.price / asked.price)) + abs(log(one.gpus / asked.gpus)) / 2, 0, 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -71,17 +72,33 @@ def timestamp(moment: Any) -> float:
 
 
 def price_per_s(job: Mapping[str, Any], price: float | None = None) -> float | None:
-    """Dollars a second of all machines of a described job. ``price``: $/h of each, in the place of the table's."""
+    """Dollars a second of all machines of a described job. ``price``: $/h of one that trains, in place of the table's."""
     from launch.aws.instances import INSTANCES
 
-    resources, total = job["ResourceConfig"], 0.0
-    for group in resources.get("InstanceGroups") or [resources]:
-        known = INSTANCES.get(group["InstanceType"])
-        each = price if price is not None else known.price if known else None
+    total, resources = 0.0, job["ResourceConfig"]
+    training = json.loads(job.get("HyperParameters", {}).get("sagemaker_distribution_instance_groups", "[]"))
+    others = {
+        group["InstanceType"]
+        for group in resources.get("InstanceGroups") or ()
+        if training and group["InstanceGroupName"] not in training
+    }
+    for name, count in machines(resources):
+        known = INSTANCES.get(name)
+        each = price if price is not None and name not in others else known.price if known else None
         if each is None:
             return None
-        total += each * group["InstanceCount"]
+        total += each * count
     return total / 3600
+
+
+def machines(resources: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """Type and count of each group of a ResourceConfig. Of several types in order: the one that was taken, at first the first."""
+    if groups := resources.get("InstanceGroups"):
+        return [(group["InstanceType"], int(group["InstanceCount"])) for group in groups]
+    first = (resources.get("InstancePreferences") or [resources])[0]
+    name = resources.get("SelectedInstanceType") or first["InstanceType"]
+    count = resources.get("SelectedInstanceCount") or first.get("InstanceCount") or resources["InstanceCount"]
+    return [(name, int(count))]
 
 
 def billed_s(job: Mapping[str, Any], now: float) -> float:

@@ -1,6 +1,8 @@
-"""Where does AWS keep its images for a region, and in which regions does EC2 offer a GPU type?"""
+"""Where AWS keeps its images for a region, a region's partition, and the regions in which EC2 offers a GPU type."""
 
 from __future__ import annotations
+
+import re
 
 ACCOUNT = "763104351884"  # the account whose registry most regions read
 _COMMON = """
@@ -27,15 +29,37 @@ OTHER_ACCOUNTS = {
     "il-central-1": "780543022126",
     "me-central-1": "914824155844",
     "me-south-1": "217643126080",
+    "me-west-1": "124382933778",
     "mx-central-1": "637423239942",
     "us-gov-east-1": "446045086412",
     "us-gov-west-1": "442386744353",
 }
 ACCOUNTS = {**dict.fromkeys(_COMMON.split(), ACCOUNT), **OTHER_ACCOUNTS}
 ACCOUNTS_FROM = (
-    "aws/deep-learning-containers e0ecedea (2026-08-21), docs/reference/region_availability.md; "
+    "aws/deep-learning-containers 18d714e0 (read 2026-11-22), docs/reference/region_availability.md; "
     "sagemaker 2.257.7, image_uri_config/pytorch.json"
 )
+
+_REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d")
+
+
+def is_region(name: str) -> bool:
+    """Does the name have the form of a region? Whether there is such a region is not known here."""
+    return _REGION.fullmatch(name) is not None
+
+
+def partition(region: str) -> str:
+    """The part of AWS that a region belongs to, as ARNs write it: accounts, roles and buckets of one do not exist in another."""
+    for start, name in (
+        ("cn-", "aws-cn"),
+        ("us-gov-", "aws-us-gov"),
+        ("us-isob-", "aws-iso-b"),
+        ("us-iso-", "aws-iso"),
+    ):
+        if region.startswith(start):
+            return name
+    return "aws"
+
 
 # SageMaker cannot start what EC2 does not offer. Key: a type, or the part that all sizes of a family begin with.
 OFFERED_FROM = "EC2 DescribeInstanceTypeOfferings of 30 regions, as moto 5.2.5 ships it, 2026-11"

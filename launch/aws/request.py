@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from launch.aws.passthrough import merged
 from launch.job import ROOT, Channel, Job, config_name
 from segtrain.errors import ConfigError
 
@@ -20,6 +22,8 @@ CHECKPOINTS = "/opt/ml/checkpoints"  # SageMaker keeps this folder and the S3 pr
 ENTRYPOINT = ROOT / "docker/sagemaker/entrypoint.sh"
 # The lines are the arguments: one argument holds 256 characters only. bash as PID 1 puts them together and runs them.
 CONTAINER_ENTRYPOINT = ("bash", "-c", 'eval "$(printf "%s\\n" "$@")"', "entrypoint")
+CODE_CHANNEL = "code"
+ISOLATED_CODE = f"/opt/ml/input/data/{CODE_CHANNEL}/sourcedir.tar.gz"
 _STAMP = 24  # characters of "-2026-11-21-03-56-05-089"
 
 
@@ -36,6 +40,15 @@ def region(job: Job) -> str:
 def output(job: Job) -> str:
     """The S3 prefix of everything that a job writes, without the slash; a placeholder where none is set."""
     return (job.output or f"s3://sagemaker-{region(job)}-000000000000/segtrain").rstrip("/")
+
+
+def code_uri(request: Mapping[str, Any]) -> str:
+    """Where in S3 a request has its bundle of code: an isolated container gets it by a channel, else its toolkit fetches it."""
+    place = str(json.loads(request["HyperParameters"]["sagemaker_submit_directory"]))
+    if place != ISOLATED_CODE:
+        return place
+    (channel,) = (one for one in request["InputDataConfig"] if one["ChannelName"] == CODE_CHANNEL)
+    return str(channel["DataSource"]["S3DataSource"]["S3Uri"])
 
 
 def container_lines(text: str) -> list[str]:
@@ -61,13 +74,14 @@ def create_training_job(job: Job, *, image: str, name: str, code: str, entrypoin
         "AlgorithmSpecification": _algorithm(job, image, entrypoint_text() if entrypoint is None else entrypoint),
         "HyperParameters": hyperparameters(job, name=name, code=code),
         "RoleArn": job.role or PLACEHOLDER_ROLE,
-        "OutputDataConfig": {"S3OutputPath": output(job)},
+        "OutputDataConfig": _output(job),
         "ResourceConfig": _resources(job),
         "StoppingCondition": _stopping(job),
         "ProfilerConfig": _profiler(job),
     }
-    if job.data:
-        request["InputDataConfig"] = [_channel(channel) for channel in job.data]
+    channels = (*job.data, _code_channel(job, code)) if job.network_isolation else job.data
+    if channels:
+        request["InputDataConfig"] = [_channel(channel) for channel in channels]
     if job.checkpoints:
         # Without the slash the prefix of run-1 would bring run-10's files as well.
         request["CheckpointConfig"] = {"S3Uri": job.checkpoints.rstrip("/") + "/", "LocalPath": CHECKPOINTS}
@@ -77,18 +91,24 @@ def create_training_job(job: Job, *, image: str, name: str, code: str, entrypoin
         request["RetryStrategy"] = {"MaximumRetryAttempts": job.retries}
     if job.subnets or job.security_groups:
         request["VpcConfig"] = {"Subnets": list(job.subnets), "SecurityGroupIds": list(job.security_groups)}
+    if job.network_isolation:
+        request["EnableNetworkIsolation"] = True
+    if job.encrypt_traffic:
+        request["EnableInterContainerTrafficEncryption"] = True
+    if job.remote_debug:
+        request["RemoteDebugConfig"] = {"EnableRemoteDebug": True}
     if job.environment:
         request["Environment"] = dict(job.environment)
     if job.tags:
         request["Tags"] = [{"Key": key, "Value": value} for key, value in job.tags.items()]
-    return request
+    return merged(request, job.request)
 
 
 def hyperparameters(job: Job, *, name: str, code: str) -> dict[str, str]:
     """What the training and AWS's toolkit read, each value as JSON: a text keeps its quotes, so that "1" stays a text."""
     training = {"config": config_name(job), **job.settings, "parallel.strategy": job.strategy}
     toolkit = {
-        "sagemaker_submit_directory": code,
+        "sagemaker_submit_directory": ISOLATED_CODE if job.network_isolation else code,
         "sagemaker_program": job.program,
         "sagemaker_container_log_level": 20,
         "sagemaker_job_name": name,
@@ -110,6 +130,8 @@ def _distribution(job: Job) -> dict[str, Any]:
     elif job.strategy in ("ddp", "fsdp"):
         found["sagemaker_torch_distributed_enabled"] = True
         found["sagemaker_instance_type"] = job.training_type
+    if job.fallbacks:  # which type it will be is not known: the toolkit then asks the machine
+        found.pop("sagemaker_instance_type", None)
     if job.groups:
         # Without it the toolkit takes the group of each host, and a group of CPUs trains a second model of its own.
         found["sagemaker_distribution_instance_groups"] = [group.name for group in job.training_groups]
@@ -125,6 +147,21 @@ def _algorithm(job: Job, image: str, entrypoint: str) -> dict[str, Any]:
         algorithm["MetricDefinitions"] = [{"Name": metric.name, "Regex": metric.regex} for metric in job.metrics]
     algorithm["EnableSageMakerMetricsTimeSeries"] = True
     return algorithm
+
+
+def _output(job: Job) -> dict[str, str]:
+    return {"S3OutputPath": output(job)} | ({"KmsKeyId": job.output_kms} if job.output_kms else {})
+
+
+def _code_channel(job: Job, code: str) -> Channel:
+    """An isolated container cannot fetch its code: SageMaker brings it, as AWS's own SDK has it done."""
+    if any(channel.name == CODE_CHANNEL for channel in job.data):
+        raise ConfigError(
+            f"data.{CODE_CHANNEL}: with network_isolation this channel brings the code: give yours another name"
+        )
+    # Either all channels name their groups or none does.
+    groups = tuple(group.name for group in job.groups) if any(channel.groups for channel in job.data) else ()
+    return Channel(CODE_CHANNEL, code, groups=groups)
 
 
 def _channel(channel: Channel) -> dict[str, Any]:
@@ -157,14 +194,31 @@ def _resources(job: Job) -> dict[str, Any]:
             {"InstanceGroupName": group.name, "InstanceType": group.type, "InstanceCount": group.instances}
             for group in job.groups
         ]
+    elif job.fallbacks:
+        resources |= _preferences(job)
     else:
         resources |= {"InstanceCount": job.instances, "InstanceType": job.type}
+    if job.training_plan and not job.fallbacks:
+        resources["TrainingPlanArn"] = job.training_plan
+    resources |= {"VolumeKmsKeyId": job.volume_kms} if job.volume_kms else {}
     return resources | ({"KeepAlivePeriodInSeconds": job.warm_pool} if job.warm_pool else {})
+
+
+def _preferences(job: Job) -> dict[str, Any]:
+    """Types in order. Counts are given for all of them or for none; a training plan is of the first type alone."""
+    listed: list[dict[str, Any]] = [{"InstanceType": name} for name in (job.type, *(one.type for one in job.fallbacks))]
+    if job.training_plan:
+        listed[0]["TrainingPlanArns"] = [job.training_plan]
+    if all(one.instances is None for one in job.fallbacks):
+        return {"InstanceCount": job.instances, "InstancePreferences": listed}
+    counts = [job.instances, *(one.instances or job.instances for one in job.fallbacks)]
+    return {"InstancePreferences": [{**one, "InstanceCount": count} for one, count in zip(listed, counts)]}
 
 
 def _stopping(job: Job) -> dict[str, int]:
     limit = {"MaxRuntimeInSeconds": job.max_run}
-    return limit if job.max_wait is None else {**limit, "MaxWaitTimeInSeconds": job.max_wait}
+    others = {"MaxWaitTimeInSeconds": job.max_wait, "MaxPendingTimeInSeconds": job.max_pending}
+    return limit | {key: value for key, value in others.items() if value is not None}
 
 
 def _profiler(job: Job) -> dict[str, Any]:

@@ -36,6 +36,12 @@ def violations(
     return list(_walk(request, given["shape"] if given else "", "", shapes))
 
 
+def enumeration(shape: str, service: str = "sagemaker") -> frozenset[str] | None:
+    """The names that a shape of the service allows; None where botocore is not installed."""
+    model = _model(service)
+    return None if model is None else frozenset(model["shapes"][shape]["enum"])
+
+
 @cache
 def _model(service: str) -> Mapping[str, Any] | None:
     found = importlib.util.find_spec("botocore")

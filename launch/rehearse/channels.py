@@ -8,15 +8,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from launch.aws.request import code_uri
 from launch.rehearse import hosts as trees
 from launch.rehearse.plan import Host, Stage
 from launch.rehearse.s3 import Store
 
 
-def source(sample: Path, channel: str) -> Path:
-    """The folder of a channel's data: ``sample/NAME`` where a job has several channels and the sample is so divided, else ``sample``."""
-    own = sample / channel
-    return own if own.is_dir() else sample
+def divided(sample: Path, request: Mapping[str, Any]) -> bool:
+    """Whether a sample has a folder for each of several channels; else it fills each of them whole."""
+    names = [channel["ChannelName"] for channel in of_data(request)]
+    return len(names) > 1 and all((sample / name).is_dir() for name in names)
+
+
+def of_data(request: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The channels without the one that brings the code."""
+    uri = code_uri(request)
+    return [
+        channel
+        for channel in request.get("InputDataConfig", [])
+        if channel["DataSource"].get("S3DataSource", {}).get("S3Uri") != uri
+    ]
 
 
 def upload(store: Store, request: Mapping[str, Any], sample: Path | None) -> int:
@@ -24,11 +35,11 @@ def upload(store: Store, request: Mapping[str, Any], sample: Path | None) -> int
     count = 0
     if sample is None:
         return count
-    several = len(request.get("InputDataConfig", [])) > 1
-    for channel in request.get("InputDataConfig", []):
+    several = divided(sample, request)
+    for channel in of_data(request):
         s3 = channel["DataSource"].get("S3DataSource")
         if s3 and not store.keys(s3["S3Uri"]):
-            folder = source(sample, channel["ChannelName"]) if several else sample
+            folder = sample / channel["ChannelName"] if several else sample
             count += store.put_folder(folder, s3["S3Uri"])
     return count
 
@@ -37,7 +48,7 @@ def fill(
     store: Store, request: Mapping[str, Any], stage: Stage, host: Host, base: Path, sample: Path | None, bind: bool
 ) -> None:
     """``bind``: file systems are mounted (read-only where the channel is); else they are links."""
-    several = len(request.get("InputDataConfig", [])) > 1
+    several = sample is not None and divided(sample, request)
     for channel in trees.channels(request, host):
         name, place = channel["ChannelName"], base / "input/data" / channel["ChannelName"]
         s3 = channel["DataSource"].get("S3DataSource")
@@ -45,7 +56,7 @@ def fill(
             place.mkdir(parents=True, exist_ok=True)
             _download(store, s3, stage, host, place)
         elif sample is not None:
-            folder = (source(sample, name) if several else sample).resolve()
+            folder = (sample / name if several else sample).resolve()
             _mount(folder, place, bind, channel["DataSource"]["FileSystemDataSource"]["FileSystemAccessMode"])
 
 

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from launch.rehearse import network
+from launch.rehearse.guard import MARK, kill_marked
 from launch.rehearse.plan import Host, Stage
 from segtrain.errors import MissingExtra
 
 TOOLKIT = "sagemaker_pytorch_container.training:main"  # ENV SAGEMAKER_TRAINING_MODULE of AWS's PyTorch images
-MARK = "SEGTRAIN_REHEARSAL"
 ROOM = Path(__file__).parent
 # Of the machine, so that Python, its packages and weights that were fetched before are found.
-KEPT = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR", "TORCH_HOME", "HF_HOME")
+KEPT = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TORCH_HOME", "HF_HOME")
 
 
 def command(request: Mapping[str, Any]) -> list[str]:
@@ -45,11 +45,12 @@ def environment(
     *,
     store: Mapping[str, str],
     mark: str,
+    scratch: str,
     isolated: bool,
     plant: str,
 ) -> dict[str, str]:
     """What the processes of a container see: nothing of this shell but where things are. ``mark`` tells its processes from others',
-    ``plant`` is for planted/sitecustomize.py ("": none)."""
+    ``scratch`` is for temporary files, ``plant`` for planted/sitecustomize.py ("": none)."""
     name = request["TrainingJobName"]
     ours = os.pathsep.join(str(ROOM / part) for part in (*_standin(stage), *(["planted"] if plant else [])))
     found = {key: os.environ[key] for key in KEPT if key in os.environ}
@@ -65,6 +66,7 @@ def environment(
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "PIP_ROOT_USER_ACTION": "ignore",
         "SEGTRAIN_CACHE": str(base.with_name(base.name + ".cache")),
+        "TMPDIR": scratch,
         MARK: mark,
         **store,
     }
@@ -152,14 +154,3 @@ class Container:
                 os.kill(one, number)
             except ProcessLookupError:
                 continue
-
-
-def kill_marked(mark: str) -> None:
-    """Processes of a rehearsal without namespaces: torchrun gives its ranks sessions of their own, so a group is not enough."""
-    wanted = f"{MARK}={mark}".encode()
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if int(folder.name) != os.getpid() and wanted in (folder / "environ").read_bytes().split(b"\0"):
-                os.kill(int(folder.name), signal.SIGKILL)
-        except (OSError, ProcessLookupError):
-            continue

@@ -36,8 +36,14 @@ def draw(folder: Path, config: Any) -> dict[str, Any]:
 
         changes = {"data.layout": "folders", "data.classes": list(SCENES.names)}
         data = data.model_copy(update={"layout": "folders", "root": "/", "classes": SCENES.names})
-    first = 0
-    for split, count in ((data.train_split, MOST), (data.split, max(2, MOST // 4))):
+    first, few = 0, max(2, MOST // 4)
+    parts: tuple[tuple[str, int], ...] = ((data.train_split, MOST), (data.split, few))
+    if data.split_by.on:  # one pool; its names have no groups
+        from segtrain.data.split_by import POOL
+
+        changes["data.split_by"] = {"val": few, "test": few if data.split_by.test else "", "group": ""}
+        parts = ((data.split_by.of or POOL, MOST + 2 * few),)
+    for split, count in parts:
         _split(folder, data, split, range(first, first + count))
         first += count
     return changes

@@ -1,10 +1,15 @@
-"""Which settings of the training must be others on a small machine without GPUs? Reads the job's config; changes nothing."""
+"""Settings that must be others on a small machine without GPUs, or for a short look. Reads the job's config; changes nothing."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from launch.job import Job, config_file
+from segtrain.errors import ConfigError
+
+STEPS = 12  # of a rehearsal that is not told how long to train: start, evaluation, checkpoint and model are seen all the same
+MORE = 4  # steps after a planted fault
 
 
 def load(job: Job) -> Any:
@@ -22,6 +27,22 @@ def load(job: Job) -> Any:
     if "data.root" not in settings and (layout or _layout(path)) not in (None, "scenes"):
         overrides.append("data.root=/opt/ml/input/data/train")  # known in the container only
     return load_config(path, overrides)
+
+
+def shorter(job: Job, until: int = 0) -> dict[str, Any]:
+    """``train.duration`` for a short look, past step ``until``; {} where the job trains no longer than that, or cannot be cut."""
+    config, steps = load(job), max(STEPS, until + MORE)
+    if config is None:
+        return {}
+    duration = str(config.train.duration)
+    if duration.endswith("st") and float(duration.removesuffix("st")) <= steps:
+        return {}
+    changes = {"train.duration": f"{steps}st"}
+    try:
+        load(replace(job, settings={**job.settings, **changes}))
+    except ConfigError:  # a warm-up that is longer, for example
+        return {}
+    return changes
 
 
 def _layout(path: Any) -> str | None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from launch.aws.progress import machines
 from segtrain.errors import ConfigError
 
 NETWORK = "10.77.0."  # of the bridge, inside a network namespace of the rehearsal's own
@@ -36,6 +37,16 @@ def read_plant(text: str) -> Plant:
             f"--plant {text}: write fail:RANK, stop:STEP, spot:STEP, kill:STEP or disk, for example --plant spot:20"
         )
     return Plant(kind, int(number or 0))
+
+
+def refuse_rank(text: str, ranks: int) -> None:
+    """Raises ConfigError where the rank that a plant names is not on stage: it would never fail, and the rehearsal would pass."""
+    plant = read_plant(text)
+    if plant.kind == "fail" and plant.at >= ranks:
+        raise ConfigError(
+            f"--plant {text}: there is no rank {plant.at}: the rehearsal has {ranks} rank{'s' * (ranks > 1)}, "
+            f"0 to {ranks - 1} (--hosts and --procs make more)"
+        )
 
 
 @dataclass(frozen=True)
@@ -106,7 +117,7 @@ def _counted(request: Mapping[str, Any], hosts: int | None, said: list[str]) -> 
     groups = resources.get("InstanceGroups")
     asked = [(g["InstanceGroupName"], g["InstanceType"], int(g["InstanceCount"])) for g in groups or []]
     if not asked:
-        asked = [(ONE_GROUP, resources["InstanceType"], int(resources["InstanceCount"]))]
+        asked = [(ONE_GROUP, *machines(resources)[0])]
     trains = _training_groups(request.get("HyperParameters", {}), [name for name, _, _ in asked])
     counted = []
     for name, kind, count in asked:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from launch.aws.request import code_uri
 from launch.rehearse import attempt, channels, container, disks, network
 from launch.rehearse import hosts as trees
 from launch.rehearse.logs import Logs
@@ -34,6 +35,8 @@ class Orders:
     isolated: bool
     grace_s: float
     said: tuple[str, ...]
+    mark: str  # of all processes of this rehearsal, in their environment
+    scratch: str  # for their temporary files
 
 
 @dataclass
@@ -82,7 +85,7 @@ def play(orders: Orders, say: Callable[[str], None]) -> Report:
     with Store(GATEWAY if orders.isolated else "127.0.0.1", region) as store:
         act = _Act(orders, stage, store, logs, say, began, remarks=[*orders.said, *stage.said])
         act.status("Starting", "Preparing the instances for training")
-        store.put(Path(orders.bundle), json.loads(stage.hyperparameters["sagemaker_submit_directory"]))
+        store.put(Path(orders.bundle), code_uri(request))
         channels.upload(store, request, act.sample)
         if plant.kind == "disk":
             for host in stage.hosts:
@@ -147,7 +150,8 @@ def _start(act: _Act, host: Any, plant: str) -> container.Container:
         act.stage,
         act.base(host),
         store=act.store.environment(),
-        mark=f"{uuid.uuid4().hex}-{host.number}",
+        mark=f"{orders.mark}-{uuid.uuid4().hex}",
+        scratch=orders.scratch,
         isolated=orders.isolated,
         plant=plant,
     )

@@ -1,4 +1,4 @@
-"""How is a job rehearsed? The very request that would be sent, played on this machine with AWS's own container toolkit."""
+"""A rehearsal: the very request that would be sent, played on this machine with AWS's own container toolkit."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ import signal
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from launch.job import ROOT, Job
-from launch.rehearse import container, drawn, fit, network
+from launch.aws.preflight.training import CHANNELS, files_of_weights
+from launch.job import PACKAGE, ROOT, Job
+from launch.rehearse import channels, container, drawn, fit, network
 from launch.rehearse.attempt import GRACE_S
-from launch.rehearse.plan import read_plant, set_stage, starts_ranks
+from launch.rehearse.guard import MARK, Guard, left
+from launch.rehearse.plan import read_plant, refuse_rank, set_stage, starts_ranks
 from launch.rehearse.play import Orders
 from launch.rehearse.report import Report, load, show
 from segtrain.errors import ConfigError, MissingExtra, SegtrainError
@@ -47,11 +50,48 @@ def rehearse(
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     _look(request, plant, sample)
+    with _signals_end_it(), Guard(folder) as guard:
+        try:
+            return _rehearse(
+                job,
+                request,
+                bundle,
+                hosts,
+                procs,
+                sample,
+                plant,
+                folder,
+                say,
+                settings or {},
+                namespaces,
+                grace_s,
+                guard,
+            )
+        finally:
+            with contextlib.suppress(OSError):  # the terminal may be gone
+                say(f"  on disk: {left(folder)}")
+
+
+def _rehearse(
+    job: Job,
+    request: Mapping[str, Any],
+    bundle: Path,
+    hosts: int | None,
+    procs: int | None,
+    sample: Path | None,
+    plant: str,
+    folder: Path,
+    say: Callable[[str], None],
+    settings: Mapping[str, Any],
+    namespaces: bool,
+    grace_s: float,
+    guard: Guard,
+) -> Report:
     prefix, how = network.namespaces() if namespaces else (None, "it was told to do without")
     said = [_said_of_network(prefix, how)]
     if plant == "disk" and prefix is None:
         raise ConfigError(f"--plant disk: a small disk needs a mount of its own, and {how}")
-    changes = _changes(job, request, folder, hosts, procs, sample, settings or {}, said)
+    changes = _changes(job, request, folder, hosts, procs, sample, settings, plant, said)
     if read_plant(plant).kind in ("stop", "spot", "kill"):
         changes.setdefault("log.every", 1)  # the moment is known from the lines of the steps
     if sample is None and (folder / "sample").is_dir():
@@ -68,6 +108,8 @@ def rehearse(
         isolated=prefix is not None,
         grace_s=grace_s,
         said=tuple(said),
+        mark=guard.mark,
+        scratch=str(guard.scratch),
     )
     for line in said:
         say(f"note: {line}")
@@ -76,6 +118,23 @@ def rehearse(
     for line in show(report).splitlines():
         say(line)
     return report
+
+
+@contextlib.contextmanager
+def _signals_end_it() -> Iterator[None]:
+    """SIGTERM and SIGHUP (a closed terminal) end a rehearsal as Ctrl-C does: its processes are ended, and what it leaves is said."""
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _look(request: Mapping[str, Any], plant: str, sample: Path | None) -> None:
@@ -108,14 +167,19 @@ def _changes(
     procs: int | None,
     sample: Path | None,
     settings: Mapping[str, Any],
+    plant: str,
     said: list[str],
 ) -> dict[str, Any]:
     """The settings that are others here: what was given, what CPU ranks need, what drawn data need."""
     config = fit.load(job)
     stage = set_stage(request, hosts=hosts, procs=procs, isolated=True, settings=settings)
     ranks = sum(host.trains for host in stage.hosts) * (procs or 1) if starts_ranks(stage.hyperparameters) else 1
+    refuse_rank(plant, ranks)
     changes = {**fit.fitting(config, ranks), **settings}
-    filled = request.get("InputDataConfig")
+    filled = channels.of_data(request)
+    whole = sample is not None and (len(filled) == 1 or channels.divided(sample, request))
+    if config is not None and not whole:
+        _refuse_weights(config, [channel["ChannelName"] for channel in filled])
     if filled and sample is None:
         if config is None:
             raise MissingExtra("pydantic", "rehearse", "--rehearse without --sample")
@@ -123,9 +187,17 @@ def _changes(
         changes = {**drawn.draw(folder / "sample", config), **changes}
     if filled and any(channel.get("InputMode") == "FastFile" for channel in filled):
         said.append("FastFile channels are copied to the disk before the start, as File")
-    if any("FileSystemDataSource" in channel["DataSource"] for channel in filled or []):
+    if any("FileSystemDataSource" in channel["DataSource"] for channel in filled):
         said.append("file systems (FSx, EFS): a local folder in their place")
     return changes
+
+
+def _refuse_weights(config: Any, names: list[str]) -> None:
+    """Raises ConfigError where the run begins with weights of a channel: pictures would lie there in their place."""
+    for key, place in files_of_weights(config):
+        if place.startswith(f"{CHANNELS}/"):
+            folders = " and ".join(f"DIR/{name}" for name in names)
+            raise ConfigError(f"{key}={place}: a rehearsal needs these weights: --sample DIR, with {folders}")
 
 
 def _without_requirements(bundle: Path, folder: Path, said: list[str]) -> Path:
@@ -151,7 +223,8 @@ def _play(orders: Orders, prefix: list[str], folder: Path, say: Callable[[str], 
         old.unlink(missing_ok=True)
     told.write_text(json.dumps(asdict(orders)))
     command = [*prefix, sys.executable, "-m", "launch.rehearse", str(told)]
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": network.search_path()}
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{PACKAGE.parent}", "PATH": network.search_path()}
+    env[MARK] = orders.mark
     process = subprocess.Popen(
         command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     )

@@ -81,7 +81,7 @@ class Store:
         bucket, prefix = split_uri(uri)
         keys = self.keys(uri)[share[0] :: share[1]]
         for key in keys:
-            path = folder / key[len(prefix) :].lstrip("/")
+            path = folder / (key[len(prefix) :].lstrip("/") or Path(key).name)  # the prefix may be a whole key
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(path, "wb") as file:
                 shutil.copyfileobj(self.client.get_object(Bucket=bucket, Key=key)["Body"], file)

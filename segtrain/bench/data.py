@@ -12,12 +12,12 @@ from typing import Any
 
 from segtrain.bench import verdict
 from segtrain.bench.child import child
-from segtrain.bench.host import memory_limit
 from segtrain.bench.table import table
 from segtrain.config import Config, load_config
 from segtrain.cores import usable_cores
 from segtrain.data.datasets import open_dataset
 from segtrain.errors import ConfigError
+from segtrain.memory import memory_limit
 
 SAMPLES = 64
 SECONDS = 2.0  # for each setting of the loader
@@ -86,7 +86,7 @@ def measure(config: Config, samples: int, seconds: float, device_per_s: float | 
             "fits_in_memory": fits,
             "decoded_bytes": needed,
         },
-        "host": {"cores": cores, "memory": limit, "memory_by": says},
+        "host": {"cores": cores, "memory": int(limit) if says != "unknown" else 0, "memory_by": says},
         "paths": {found["path"]: found for found in (here, other) if found},
         "path": here["path"],
         "path_says": here["path_says"],

@@ -1,4 +1,4 @@
-"""What may this process use of its host, and what has it used? Cores, memory, and the CPU time of it and its children."""
+"""What has this process used of its host? The memory and the CPU time of it and its children."""
 
 from __future__ import annotations
 
@@ -7,21 +7,6 @@ import resource
 from pathlib import Path
 
 _TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
-
-
-def memory_limit(cgroup: Path = Path("/sys/fs/cgroup")) -> tuple[int, str]:
-    """Bytes that this process may use at all, and who says so: 'host' or 'cgroup'. (0, 'unknown') where nobody does."""
-    host = 0
-    if {"SC_PHYS_PAGES", "SC_PAGE_SIZE"} <= set(getattr(os, "sysconf_names", ())):
-        host = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        try:
-            limit = int((cgroup / name).read_text())
-        except (OSError, ValueError):  # no such file, or the word "max"
-            continue
-        if not host or limit < host:
-            return limit, "cgroup"
-    return host, "host" if host else "unknown"
 
 
 def descendants(root: int | None = None) -> list[int]:

@@ -61,7 +61,7 @@ def bound(
 
 
 def cures(
-    now: dict[str, Any], other: dict[str, Any] | None, needed: int, memory: int, cached: bool
+    now: dict[str, Any], other: dict[str, Any] | None, needed: int, memory: float, cached: bool
 ) -> list[dict[str, Any]]:
     """What would help, with the factor of samples a CPU-second that was measured on the sample; best first.
 

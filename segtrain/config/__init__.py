@@ -6,14 +6,21 @@ tyro make a flag of every field and import slowly; OmegaConf checks neither rang
 """
 
 from segtrain.config.data import Data
-from segtrain.config.load import load_config, make_config, parse_overrides
+from segtrain.config.load import load_config, load_saved, make_config, parse_overrides
+from segtrain.config.loss import Loss, LossTerm
+from segtrain.config.networks import SMP, architectures, is_file_name, refuse_arch, refuse_names
+from segtrain.config.optim import SGD, AdamW, Muon, Optim
 from segtrain.config.records import Checkpoint, Eval, Log
 from segtrain.config.run import Config
 from segtrain.config.section import Section, Size, duration_in_steps
 from segtrain.config.sources import file_digest, importable, transform_source
-from segtrain.config.training import Loss, LossTerm, Model, Optim, Parallel, Train
+from segtrain.config.training import Model, Parallel, Train
+from segtrain.config.yaml_text import load_yaml
 
 __all__ = [
+    "SGD",
+    "SMP",
+    "AdamW",
     "Checkpoint",
     "Config",
     "Data",
@@ -22,16 +29,23 @@ __all__ = [
     "Loss",
     "LossTerm",
     "Model",
+    "Muon",
     "Optim",
     "Parallel",
     "Section",
     "Size",
     "Train",
+    "architectures",
     "duration_in_steps",
     "file_digest",
     "importable",
+    "is_file_name",
     "load_config",
+    "load_saved",
+    "load_yaml",
     "make_config",
     "parse_overrides",
+    "refuse_arch",
+    "refuse_names",
     "transform_source",
 ]

@@ -2,38 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Union
+from typing import Annotated, Any, Literal, Union
 
 from pydantic import Field, field_validator
 
-from segtrain.config.section import Section, Size, check_duration
+from segtrain.config.section import Section, Size, durations
+
+Scale = Annotated[float, Field(ge=0.01, le=16)]
+
+AUTO = "auto: each epoch, in small sets after as many epochs as have 25 steps, but at least 4 times; always at the end"
 
 
 class Eval(Section):
     """How a model is scored."""
 
-    every: str = Field("1ep", description="'1ep' or '500st'")
-    batch_size: int = Field(1, ge=1, description="images of one forward; groups are the same on any number of ranks")
+    every: str = Field("auto", description=f"'1ep' or '500st'; {AUTO}")
+    batch_size: int = Field(
+        1, ge=1, le=65_536, description="images of one forward; groups are the same on any number of ranks"
+    )
     tile: Union[Size, None] = Field(None, description="sliding window; null: whole image")
-    overlap: float = Field(0.5, ge=0, lt=1, description="share of a tile that its neighbour covers too")
-    scales: tuple[float, ...] = Field((1.0,), min_length=1, description="multi-scale test")
+    overlap: float = Field(0.5, ge=0, le=0.95, description="share of a tile that its neighbour covers too")
+    scales: tuple[Scale, ...] = Field((1.0,), min_length=1, description="multi-scale test")
     flip: bool = Field(False, description="average with the mirrored image")
     size: Union[Size, None] = Field(
         None, description="score at this size (labels resized by nearest); null: the mask's"
     )
 
-    _check_duration = field_validator("every", mode="before")(check_duration)
+    _check_duration = field_validator("every", mode="before")(durations("ep", "st", auto=True))
 
 
 class Checkpoint(Section):
     """What is saved, and when."""
 
-    every: str = Field("1ep", description="'1ep' or '500st'; a signal saves at once")
+    every: str = Field("auto", description=f"'1ep' or '500st'; {AUTO}; a signal saves at once")
     keep: int = Field(2, ge=1, description="newest checkpoints that stay; the best stays as well")
     background: bool = Field(True, description="write while training goes on")
     resume: bool = Field(True, description="go on from the newest whole checkpoint of the run folder")
+    data_changed: Literal["refuse", "accept"] = Field(
+        "refuse",
+        description="a resumed run finds other data than it was trained on: an error, or go on and say what no longer holds",
+    )
 
-    _check_duration = field_validator("every", mode="before")(check_duration)
+    _check_duration = field_validator("every", mode="before")(durations("ep", "st", auto=True))
 
 
 class Log(Section):

@@ -4,32 +4,78 @@ from __future__ import annotations
 
 import hashlib
 import json
+import unicodedata
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from segtrain.config.data import Data
+from segtrain.config.loss import Loss
+from segtrain.config.optim import AdamW, Optim
 from segtrain.config.records import Checkpoint, Eval, Log
-from segtrain.config.section import Section
-from segtrain.config.training import Loss, Model, Optim, Parallel, Train
+from segtrain.config.section import Place, Section, outlasts
+from segtrain.config.training import Model, Parallel, Train
+
+# Where and how a run goes, not what is trained: no part of the hash, and free to change on resume.
+ELSEWHERE: Any = {
+    "out": True,
+    "name": True,
+    "log": True,
+    "parallel": True,
+    "checkpoint": True,
+    "eval": True,
+    "data": {"root", "split", "cache", "check", "faults", "overlap", "workers", "worker_kind", "prefetch", "colour"},
+    "train": {"device", "compile", "channels_last", "accumulate"},
+}
+
+
+def _changed(section: Section, without: Any) -> dict[str, Any]:
+    """The fields that differ from their defaults, but those ``without``. A block's name stands with it."""
+    usual = type(section)()
+    found: dict[str, Any] = {}
+    for name, plain in section.model_dump(mode="json").items():
+        value, default = getattr(section, name), getattr(usual, name)
+        left_out = without.get(name) if isinstance(without, dict) else name in without
+        if left_out is True or value == default:
+            continue
+        if isinstance(value, Section):
+            kind = {} if type(value) is type(default) else {"name": getattr(value, "name", "")}
+            found[name] = {**kind, **_changed(value, left_out or ())}
+        elif isinstance(value, tuple) and any(isinstance(item, Section) for item in value):
+            found[name] = [{"name": item.name, **_changed(item, ())} for item in value]
+        else:
+            found[name] = plain
+    return {name: value for name, value in found.items() if value != {}}
 
 
 class Config(Section):
     """A run, whole. See docs/config.md for every key."""
 
-    out: str = Field("", description="run folder; empty: runs/NAME-HASH")
+    out: Place = Field("", description="run folder; empty: runs/NAME-HASH")
     name: str = Field("", description="name in tables and trackers; empty: the config file's")
     data: Data = Field(default_factory=Data)
     model: Model = Field(default_factory=Model)
     loss: Loss = Field(default_factory=Loss)
-    optim: Optim = Field(default_factory=Optim)
+    optim: Optim = Field(default_factory=AdamW)
     train: Train = Field(default_factory=Train)
     parallel: Parallel = Field(default_factory=Parallel)
     eval: Eval = Field(default_factory=Eval)
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)
     log: Log = Field(default_factory=Log)
+
+    @field_validator("out", "name")
+    @classmethod
+    def _one_line(cls, value: str) -> str:
+        if any(unicodedata.category(character) == "Cc" for character in value):
+            raise ValueError("holds a line break or another control character, which no name needs: leave it out")
+        return value
+
+    @field_validator("optim", mode="before")
+    @classmethod
+    def _adamw(cls, value: Any) -> Any:
+        return {"name": "adamw", **(value or {})} if isinstance(value, (dict, type(None))) else value
 
     @model_validator(mode="after")
     def _combinations(self) -> Config:
@@ -38,6 +84,10 @@ class Config(Section):
             raise ValueError(
                 f"train.batch_size={train.batch_size} does not divide into train.accumulate={train.accumulate} "
                 f"micro-batches: use a multiple of {train.accumulate}"
+            )
+        if outlasts(self.optim.warmup, train.duration):
+            raise ValueError(
+                f"optim.warmup={self.optim.warmup} does not end within train.duration={train.duration}: shorten it"
             )
         if self.log.hang_s != "auto" and self.log.hang_s >= parallel.timeout_s:
             raise ValueError(
@@ -75,22 +125,15 @@ class Config(Section):
 
     @property
     def hash(self) -> str:
-        """Eight hex digits that name what is trained: every setting that changes the result."""
-        return hashlib.sha256(json.dumps(self.what(), sort_keys=True).encode()).hexdigest()[:8]
+        """Eight hex digits that name what is trained: of every setting that changes the result and is not its default.
+
+        So a release that adds a setting, with a default that does what was done before, leaves the hash of every run as it was.
+        """
+        return hashlib.sha256(json.dumps(_changed(self, ELSEWHERE), sort_keys=True).encode()).hexdigest()[:8]
 
     def what(self) -> dict[str, Any]:
         """The settings that change what is trained; the others say where and how it runs, and may change on resume."""
-        elsewhere: Any = {
-            "out": True,
-            "name": True,
-            "log": True,
-            "parallel": True,
-            "checkpoint": True,
-            "eval": True,
-            "data": {"root", "split", "cache", "check", "faults", "workers", "worker_kind", "prefetch", "colour"},
-            "train": {"device", "compile", "channels_last", "accumulate"},
-        }
-        return self.model_dump(mode="json", exclude=elsewhere)
+        return self.model_dump(mode="json", exclude=ELSEWHERE)
 
     @property
     def run_dir(self) -> Path:

@@ -14,6 +14,8 @@ from typing import Any
 
 import yaml
 
+from segtrain.config.yaml_text import load_yaml
+
 
 def transform_source(text: str) -> tuple[Path, str, str]:
     """The Python file of ``file.py:attribute`` or ``package.module:attribute``, the attribute, and the digest
@@ -59,7 +61,7 @@ def pinned(text: str) -> Any:
     trains with, not by where that lay."""
     if text.endswith((".yaml", ".yml", ".json")):
         try:
-            content = yaml.safe_load(Path(text).read_text(encoding="utf-8"))
+            content = load_yaml(Path(text).read_text(encoding="utf-8"))
         except OSError as error:
             raise ValueError(f"cannot be read ({error.strerror}): check the path") from None
         except (yaml.YAMLError, UnicodeDecodeError) as error:

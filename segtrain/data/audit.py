@@ -6,36 +6,41 @@ import contextlib
 import hashlib
 import os
 import re
+import zlib
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from segtrain.cores import cores
 from segtrain.data import native
 from segtrain.data.datasets import Dataset
+from segtrain.data.forms import Look, look_at
 from segtrain.data.keep import cache_folder
+from segtrain.data.mask_values import MaskValues, Tally, smear, top_of, values_of
 from segtrain.data.pixels import size_of
-from segtrain.data.statistics import AuditReport, class_weights, load, save
+from segtrain.data.statistics import AuditReport, class_weights, label_warnings, load, save
 from segtrain.data.tiles import Tiles
 from segtrain.errors import DataError
 
 __all__ = ["AuditReport", "audit", "check_before_training", "class_weights"]
 
-VERSION = 2  # of the cached statistics
+VERSION = 8  # of the cached statistics
 _SHOWN = 20  # faults in one error; the rest is counted
 _WINDOW = 1024  # samples that are on their way at once
-_SMEARED = 0.15  # see _smear: CamVid's masks stay below 0.02, resized with bilinear interpolation they pass 0.3
+_SMEARED = 0.15  # see smear: CamVid's masks stay below 0.02, resized with bilinear interpolation they pass 0.3
 
 
-def check_before_training(dataset: Dataset, workers: int | None = None, faults: str = "error") -> AuditReport:
-    """The audit, from the cache where nothing changed.
+def check_before_training(
+    dataset: Dataset, workers: int | None = None, faults: str = "error", report: AuditReport | None = None
+) -> AuditReport:
+    """The audit, from the cache where nothing changed; ``report`` is what ``audit`` gave, where it is at hand.
 
     Raises one DataError with the first 20 faults and the place of a list of all where there are more; with ``faults`` "skip"
     only where every sample is faulty. Raises DataError for a split that is all void as well.
     """
-    report = audit(dataset, workers)
+    report = report or audit(dataset, workers)
     where = f"{dataset.name} {dataset.split}"
     if report.faults and (faults == "error" or len(report.bad) == len(dataset)):
         messages = [message for _, message in report.faults]
@@ -101,7 +106,10 @@ class _Found:
     faults: tuple[tuple[str, str], ...] = ()
     smeared: bool = False
     turned: bool = False
+    values: MaskValues = field(default_factory=MaskValues)  # as stored, also where some of them are faults
     passing: bool = False  # a fault of reading: of the disk, the network or the rights, which may be gone the next time
+    mask_crc: int = 0  # of the train ids
+    look: Look | None = None  # None for what is drawn, or was not decoded
 
 
 def _scan(dataset: Dataset, workers: int, decode_images: bool, fingerprint: str) -> tuple[AuditReport, bool]:
@@ -112,18 +120,28 @@ def _scan(dataset: Dataset, workers: int, decode_images: bool, fingerprint: str)
     faults: list[tuple[str, str]] = []
     bad: list[int] = []
     passing = False
-    odd: dict[str, list[str]] = {"empty": [], "smeared": [], "turned": []}
-    tiles = Tiles.of(dataset)
+    odd: dict[str, list[str]] = {"empty": [], "smeared": [], "turned": [], "transparent": []}
+    forms: Counter[str] = Counter()
+    brightest = (-1, "")
+    tiles, values = Tiles.of(dataset), Tally()
+    mask_crc = np.zeros(len(dataset), np.uint32)
     with ThreadPoolExecutor(max(1, workers)) as pool:
         for begin in range(0, len(dataset), _WINDOW):  # a pool takes in all that it is given at once
             window = range(begin, min(begin + _WINDOW, len(dataset)))
             for index, found in zip(window, pool.map(lambda i: _inspect(dataset, i, decode_images, tiles), window)):
+                values.add(found.values)
                 if found.faults or found.counts is None or found.size is None:
                     faults += found.faults
                     bad.append(index)
                     passing |= found.passing
                     continue
                 sizes[found.size] += 1
+                mask_crc[index] = found.mask_crc
+                if found.look:
+                    forms[found.look.form] += 1
+                    brightest = max(brightest, (found.look.brightest, dataset.entries[index].image))
+                    if found.look.transparent:
+                        odd["transparent"].append(dataset.entries[index].image)
                 counts += found.counts
                 images_with += found.counts > 0
                 if found.counts[labels.ignore_index] == found.counts.sum():
@@ -145,8 +163,12 @@ def _scan(dataset: Dataset, workers: int, decode_images: bool, fingerprint: str)
         sizes=dict(sizes.most_common()),
         faults=tuple(faults),
         bad=np.array(bad, np.int64),
-        warnings=tuple(_warnings(labels.names, pixels, odd)),
+        warnings=(*label_warnings(labels.names, pixels, int(counts[labels.ignore_index])), *_warnings(odd)),
+        values=values.done(),
         decoded=decode_images,
+        mask_crc=mask_crc,
+        forms=dict(forms.most_common()),
+        brightest=brightest,
     )
     return report, passing
 
@@ -157,26 +179,48 @@ def _inspect(dataset: Dataset, index: int, decode_images: bool, tiles: Tiles) ->
     size: tuple[int, int] | None = dataset.drawn_size if dataset.draw else None
     mask: np.ndarray | None = None
     turned = passing = False
+    look: Look | None = None
     try:
         if not dataset.draw:
             header = dataset.header(index)
             size, turned = (header.height, header.width), header.orientation != 1
         if decode_images and not dataset.draw:
             _read_all(dataset, index, tiles)
+            look = (
+                look_at(dataset.stored_image(index), entry.image, header)
+                if header.format != "npy"
+                else Look("8-bit RGB")
+            )
     except DataError as error:
         faults.append((entry.image, str(error)))
         passing = _of_reading(error)
+    values = MaskValues()
     try:
-        mask = dataset.read_mask(index)
+        raw = dataset.read_raw_mask(index)
+        values = _values(dataset, index, raw)
+        mask = raw if dataset.draw else dataset.labels.remap(raw, str(entry.mask))
     except DataError as error:
         faults.append((entry.mask or entry.image, str(error)))
         passing |= _of_reading(error)
     if mask is None:
-        return _Found(None, size, tuple(faults), turned=turned, passing=passing)
+        return _Found(None, size, tuple(faults), turned=turned, values=values, passing=passing)
     if size and size != mask.shape:
         faults.append((str(entry.mask), dataset.other_size(index, size, mask.shape)))
     counts = np.bincount(mask.ravel(), minlength=256)
-    return _Found(counts, size, tuple(faults), _smear(mask, dataset.labels.ignore_index) > _SMEARED, turned, passing)
+    smeared = smear(mask, dataset.labels.ignore_index) > _SMEARED
+    crc = zlib.crc32(np.ascontiguousarray(mask).data)
+    return _Found(counts, size, tuple(faults), smeared, turned, values, passing, crc, look)
+
+
+def _values(dataset: Dataset, index: int, raw: np.ndarray) -> MaskValues:
+    if dataset.draw or raw.dtype.kind not in "uib":
+        return MaskValues()
+    found = {int(value): int(count) for value, count in zip(*values_of(raw))}
+    if raw.ndim == 3:
+        return MaskValues(colors=found)
+    file = str(dataset.entries[index].mask)
+    palette = {value: (color, file) for value, color in dataset.palette(index).items() if value in found}
+    return MaskValues(found, palette=palette, tops={top_of(found, dataset.labels.ignore_index): 1})
 
 
 def _of_reading(error: DataError) -> bool:
@@ -201,29 +245,8 @@ def _read_all(dataset: Dataset, index: int, tiles: Tiles) -> None:
     dataset.read_image(index)
 
 
-def _smear(mask: np.ndarray, ignore_index: int) -> float:
-    """Share of label borders (along every fourth row) that pass through a single pixel of a value in between.
-
-    A mask that was resized with interpolation has nearly only such borders, a drawn one nearly none. Borders with
-    ignored pixels do not count: they hold no order of values. 0 where there are under 50 borders.
-    """
-    rows = mask[::4]
-    left, middle, right = rows[:, :-2], rows[:, 1:-1], rows[:, 2:]
-    border = (left != right) & (left != ignore_index) & (right != ignore_index) & (middle != ignore_index)
-    total = int(np.count_nonzero(border))
-    if total < 50:
-        return 0.0
-    between = ((left < middle) & (middle < right)) | ((left > middle) & (middle > right))
-    return int(np.count_nonzero(between & border)) / total
-
-
-def _warnings(names: tuple[str, ...], pixels: np.ndarray, odd: dict[str, list[str]]) -> list[str]:
+def _warnings(odd: dict[str, list[str]]) -> list[str]:
     texts = []
-    absent = [name for name, count in zip(names, pixels) if not count]
-    if absent:
-        texts.append(
-            f"no pixel of {', '.join(absent[:10])}" + (f" and {len(absent) - 10} more" if len(absent) > 10 else "")
-        )
     for kind, what in (
         ("empty", "masks are all void"),
         (
@@ -234,6 +257,7 @@ def _warnings(names: tuple[str, ...], pixels: np.ndarray, odd: dict[str, list[st
             "turned",
             "images carry an EXIF turn, which is not applied: make sure that the masks were drawn on the stored pixels",
         ),
+        ("transparent", "images have a transparent alpha channel, which is left out: they are read as if opaque"),
     ):
         files = odd[kind]
         if files:
@@ -258,6 +282,7 @@ def _stamps(dataset: Dataset) -> np.ndarray:
 
 def _key(dataset: Dataset, stamped: np.ndarray, fingerprint: str) -> str:
     """Names the content of a split on this machine: its fingerprint and the times of its files."""
-    digest = hashlib.sha256(f"{VERSION} {dataset.name} {dataset.split} {dataset.root} {fingerprint}".encode())
+    settings = f"{VERSION} {dataset.name} {dataset.split} {dataset.root} {dataset.reading} {fingerprint}"
+    digest = hashlib.sha256(settings.encode())
     digest.update(np.ascontiguousarray(stamped[:, :, 1]).data)
     return digest.hexdigest()[:24]

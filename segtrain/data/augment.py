@@ -221,6 +221,14 @@ def colour_matrix(brightness: float, contrast: float, saturation: float, hue: fl
     return np.asarray(brightness * contrast * (grey + saturation * chroma))
 
 
+def colour_terms(colours: tuple[float, float, float, float]) -> np.ndarray:
+    """float32 (10,): ``colour_matrix`` row by row, and what the mean grey of the covered part times is added to each channel."""
+    # Rounded first, as batches have always held them: a run that began with an older version goes on to the bit.
+    brightness, contrast, saturation, hue = np.asarray(colours, np.float32).tolist()
+    matrix = colour_matrix(brightness, contrast, saturation, hue)
+    return np.append(matrix, (1 - contrast) * brightness).astype(np.float32)
+
+
 def _colour(image: np.ndarray, geometry: Geometry) -> np.ndarray:
     """Brightness, contrast, saturation (torchvision's formulas), hue, in that order, as one affine map of colours.
 

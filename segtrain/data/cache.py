@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -11,6 +10,7 @@ import numpy as np
 from segtrain.data.record import Record
 from segtrain.data.stages import DECODE
 from segtrain.errors import ConfigError
+from segtrain.memory import memory_limit
 
 
 class Source(Protocol):
@@ -30,20 +30,28 @@ class Source(Protocol):
     def record(self, index: int) -> Record: ...
 
 
+def refuse_cache(source: Source, ranks: int = 1) -> None:
+    """Raises ConfigError where the decoded images of ``source``, once for each of the ``ranks`` on this host, need too much."""
+    if not len(source):
+        return
+    height, width = source.size(0)
+    each, (limit, _) = 4 * height * width * len(source), memory_limit()
+    if each * ranks <= 0.8 * limit:
+        return
+    copies = f" in each of {ranks} ranks, {each * ranks / 2**30:.1f} GiB together" if ranks > 1 else ""
+    raise ConfigError(
+        f"data.cache=ram: {len(source)} images of about {height}x{width} need {each / 2**30:.1f} GiB{copies}; this machine has "
+        f"{limit / 2**30:.1f} GiB: set data.cache=off" + (", or use fewer ranks" if ranks > 1 else "")
+    )
+
+
 class RamCache:
     """A data set whose decoded images and masks stay in memory after the first reading."""
 
     def __init__(self, source: Source) -> None:
         self.source, self.labels, self.entries = source, source.labels, source.entries
         self._kept: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        if len(source):
-            height, width = source.size(0)
-            need, limit = 4 * height * width * len(source), _memory_limit()
-            if need > 0.8 * limit:
-                raise ConfigError(
-                    f"data.cache=ram: {len(source)} images of about {height}x{width} need {need / 2**30:.1f} GiB, this "
-                    f"machine has {limit / 2**30:.1f} GiB: set data.cache=off"
-                )
+        refuse_cache(source)
 
     def __len__(self) -> int:
         return len(self.source)
@@ -64,15 +72,3 @@ class RamCache:
         image, mask = self.read(index)
         entry = self.entries[index]
         return Record(image, mask, entry.image, entry.mask or "", "train")
-
-
-def _memory_limit() -> float:
-    """Bytes that this process may use at all: the host's, or its container's if that is less."""
-    limit = float("inf")
-    if hasattr(os, "sysconf") and {"SC_PHYS_PAGES", "SC_PAGE_SIZE"} <= set(os.sysconf_names):
-        limit = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    try:
-        with open("/sys/fs/cgroup/memory.max", encoding="ascii") as file:
-            return min(limit, float(file.read()))  # a number, or "max"
-    except (OSError, ValueError):
-        return limit

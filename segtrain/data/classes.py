@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 from segtrain import config
-from segtrain.data.labels import Colour, LabelSpace, code, plain_space
+from segtrain.data.labels import Colour, LabelSpace, code, colour_wheel, plain_space
 from segtrain.errors import ConfigError, DataError
 
 
@@ -45,12 +46,16 @@ def _with_ignore(space: LabelSpace, ignore: int) -> LabelSpace:
 
 
 def _own_names(data: config.Data, default: LabelSpace | None) -> LabelSpace:
-    if isinstance(data.classes, str):
+    if isinstance(data.classes, dict):
+        space = _mapped(data.classes, data.ignore_index)
+    elif isinstance(data.classes, str):
         space = read_classes(find_file(data.classes, data.root), data.ignore_index)
     else:
         space = plain_space(tuple(data.classes), data.ignore_index)
     if default is None or data.label_map:
         return space
+    if data.layout == "voc" and space.num_classes != default.num_classes:  # the folders of VOC, with other classes
+        return voc_colored(space)
     if space.num_classes == default.num_classes:  # the layout's ids under other names
         own = space if space.colours else default
         table = _with_ignore(default, data.ignore_index)
@@ -63,6 +68,32 @@ def _own_names(data: config.Data, default: LabelSpace | None) -> LabelSpace:
     )
 
 
+def voc_colored(space: LabelSpace) -> LabelSpace:
+    """Own classes with raw ids 0, 1, 2, ..., which tools that write VOC's folders paint in VOC's colors; its border color is void."""
+    if space.colours:
+        return space
+    palette = ((0, 0, 0), *colour_wheel(space.num_classes - 1))
+    colors = {**{code(color): place for place, color in enumerate(palette)}, code((224, 224, 192)): space.ignore_index}
+    return LabelSpace(space.names, palette, space.ignore_index, space.raw_to_train, colors)
+
+
+def _mapped(classes: dict[str, Any], ignore_index: int) -> LabelSpace:
+    """Names with a color, several ([[...], [...]]), or none ([]), which counts as an id of its own all the same."""
+    rows: list[tuple[str, ...]] = []
+    for name, given in classes.items():
+        colors = [given] if given and isinstance(given[0], int) else given
+        rows += [(*map(str, color), name) for color in colors]
+    names = tuple(name for name in classes if name.lower() not in _IGNORED)
+    palette, colors = dict(zip(names, colour_wheel(len(names)))), {}
+    if any(row[-1] in names for row in rows):
+        known = _coloured(Path("data.classes"), rows, ignore_index)
+        palette.update(zip(known.names, known.palette))
+        train = {place: names.index(name) for place, name in enumerate(known.names)}
+        colors = {color: train.get(place, ignore_index) for color, place in known.colours.items()}
+    plain = plain_space(names, ignore_index, tuple(palette[name] for name in names))
+    return LabelSpace(plain.names, plain.palette, ignore_index, plain.raw_to_train, colors)
+
+
 def find_file(name: str, root: str) -> Path:
     """A file named in the config: as it stands, else under the data folder. Raises DataError."""
     for path in (Path(name), Path(root) / name):
@@ -71,13 +102,15 @@ def find_file(name: str, root: str) -> Path:
     raise DataError(f"{name}: no such file, neither here nor in {root or 'the current folder'}: check data.classes")
 
 
+_IGNORED = ("void", "ignore")  # names of what is no class
+_CVAT_LINE = re.compile(r"([^:]+):(\d{1,3}),(\d{1,3}),(\d{1,3}):[^:]*:[^:]*")
 _COLOUR_LINE = re.compile(r"(\d{1,3})[ ,\t]+(\d{1,3})[ ,\t]+(\d{1,3})[ ,\t]+(\S.*)")
 
 
 def read_classes(path: Path, ignore_index: int = 255) -> LabelSpace:
     """Class names from a file, one a line (line number = raw id), '#' starts a comment.
 
-    Lines 'red green blue name' name colours of RGB masks as well; the names 'void' and 'ignore' there are no classes but
+    Lines 'red green blue name', or 'name:red,green,blue::' as CVAT writes, name colours of RGB masks as well; the names 'void' and 'ignore' there are no classes but
     colours to ignore, and two lines of one name are two colours of one class. A .yaml file holds a list of names, or
     a mapping of name to [red, green, blue]. Raises DataError.
     """
@@ -89,7 +122,7 @@ def read_classes(path: Path, ignore_index: int = 255) -> LabelSpace:
         lines = _yaml_lines(path, text)
     else:
         lines = [line.split("#")[0].strip() for line in text.splitlines()]
-        lines = [line for line in lines if line]
+        lines = [_CVAT_LINE.sub(r"\2 \3 \4 \1", line) for line in lines if line]
     if not lines:
         raise DataError(f"{path}: holds no class name: write one a line")
     found = [_COLOUR_LINE.fullmatch(line) for line in lines]
@@ -107,7 +140,7 @@ def _yaml_lines(path: Path, text: str) -> list[str]:
     import yaml
 
     try:
-        content = yaml.safe_load(text)
+        content = config.load_yaml(text)
     except yaml.YAMLError as error:
         raise DataError(f"{path}: no YAML ({' '.join(str(error).split())})") from None
     if isinstance(content, list) and all(isinstance(name, str) for name in content):
@@ -129,7 +162,7 @@ def _coloured(path: Path, rows: list[tuple[str, ...]], ignore_index: int) -> Lab
             raise DataError(
                 f"{path}: two lines have the colour {red} {green} {blue}, one is {name!r}: give one colour one meaning"
             )
-        if name.lower() in ("void", "ignore"):
+        if name.lower() in _IGNORED:
             colours[code((red, green, blue))] = ignore_index
             continue
         if name not in names:

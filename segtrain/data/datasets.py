@@ -8,16 +8,18 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from segtrain import config
 from segtrain.data import decode, layouts, presets, scenes
-from segtrain.data.classes import find_file, label_space, read_classes
+from segtrain.data.classes import label_space, read_classes, voc_colored
 from segtrain.data.entries import Entry
 from segtrain.data.labels import LabelSpace
-from segtrain.data.listing import entries_of
+from segtrain.data.listing import Watch, entries_of
+from segtrain.data.reading import PLAIN, Reading
 from segtrain.data.record import Record
 from segtrain.data.stages import DECODE
 from segtrain.data.stamps import listing_text, stamps
@@ -41,6 +43,7 @@ class Dataset:
     draw: Draw | None = field(default=None, compare=False)
     drawn_size: tuple[int, int] = (0, 0)
     notes: tuple[str, ...] = field(default=(), compare=False)  # for the user, about the listing
+    reading: Reading = PLAIN
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -62,20 +65,57 @@ class Dataset:
                 image, ids = self.draw(index)
             return Record(image, ids, entry.image, entry.mask or "", "train")
         mask = decode.load(entry.mask)[0] if entry.mask else None
-        return Record(decode.load(entry.image)[0], mask, entry.image, entry.mask or "", "raw")
+        return Record(self.ready(decode.load(entry.image)[0], entry.image), mask, entry.image, entry.mask or "", "raw")
+
+    def ready(self, content: Any, name: str) -> Any:
+        """An image's content, or its pixels, where the decoder of crops would not read it as ``reading`` says."""
+        if self.reading == PLAIN:
+            return content
+        with DECODE:
+            return decode.ready(content, name, self.reading)
+
+    def stored_image(self, index: int) -> Any:
+        """The bytes of an image's file; pixels where it is stored so, or drawn. Raises DataError naming the file."""
+        return self.draw(index)[0] if self.draw else decode.load(self.entries[index].image)[0]
 
     def read_image(self, index: int) -> np.ndarray:
         """uint8 (H, W, 3) RGB."""
-        return self.draw(index)[0] if self.draw else decode.decode_image(self.entries[index].image)
+        return (
+            self.draw(index)[0] if self.draw else decode.decode_image(self.entries[index].image, reading=self.reading)
+        )
 
     def read_mask(self, index: int) -> np.ndarray:
         """uint8 (H, W) of train ids."""
+        raw = self.read_raw_mask(index)
+        return raw if self.draw else self.labels.remap(raw, str(self.entries[index].mask))
+
+    def read_raw_mask(self, index: int) -> np.ndarray:
+        """The mask's values as stored: integers (H, W), or RGB uint8 (H, W, 3); train ids where it is drawn."""
         if self.draw:
             return self.draw(index)[1]
+        return decode.decode_mask(self._mask_path(index))
+
+    def palette(self, index: int) -> dict[int, int]:
+        """Index -> 0xRRGGBB of a mask with a palette; empty for others."""
+        return {} if self.draw else decode.palette_of(self._mask_path(index))
+
+    def image_bytes(self, index: int, begin: int, size: int) -> bytes:
+        """Up to ``size`` stored bytes of an image, from ``begin`` on. Raises DataError."""
+        name = self.entries[index].image
+        try:
+            with open(name, "rb") as stream:
+                stream.seek(begin)
+                return stream.read(size)
+        except OSError as error:
+            raise DataError(
+                f"{name}: cannot be read ({error.strerror or error}): check the path and its rights"
+            ) from None
+
+    def _mask_path(self, index: int) -> str:
         path = self.entries[index].mask
         if path is None:
             raise DataError(f"{self.entries[index].image}: has no mask: only `segtrain predict` can use it")
-        return self.labels.remap(decode.decode_mask(path), path)
+        return path
 
     def size(self, index: int) -> tuple[int, int]:
         """Height and width of the image, from its header."""
@@ -125,6 +165,10 @@ def open_dataset(data: config.Data, split: str) -> Dataset:
     Raises DataError for a missing folder, images without masks and masks without images, a split without images,
     lists with missing columns, files or double rows; ConfigError where the classes are not described.
     """
+    if data.split_by.on:
+        from segtrain.data.split_by import divided
+
+        return divided(data, split, open_dataset)
     if data.layout == "scenes":
         return _scenes(data, split)
     if data.layout == "shards":
@@ -136,22 +180,32 @@ def open_dataset(data: config.Data, split: str) -> Dataset:
     entries, notes = entries_of(data, split, layouts.LISTERS[data.layout])
     labels = label_space(data, _layout_labels(data))
     name = os.path.basename(os.path.abspath(data.root))
-    return Dataset(name, split, labels, entries, os.path.abspath(data.root), notes=tuple(notes))
+    root = os.path.abspath(data.root)
+    return Dataset(name, split, labels, entries, root, notes=tuple(notes), reading=Reading.of(data))
+
+
+CLASS_FILES = ("classes.txt", "class_names.txt", "labelmap.txt")  # of one's own, of labelme, of CVAT
+
+
+def class_file(data: config.Data) -> Path | None:
+    """A file of class names that lies beside the data."""
+    names = CLASS_FILES[:1] if data.layout == "camvid" else CLASS_FILES
+    root = layouts.voc_root(data.root, Watch()) if data.layout == "voc" else None
+    places = [Path(folder, name) for name in names for folder in dict.fromkeys((root or data.root, data.root))]
+    return next((place for place in places if place.exists()), None)
 
 
 def _layout_labels(data: config.Data) -> LabelSpace | None:
     """The label space that a layout brings with it; None where the config must name the classes."""
-    known = {"cityscapes": presets.CITYSCAPES19, "ade20k": presets.ADE20K150, "voc": presets.VOC21}
+    known = {"cityscapes": presets.CITYSCAPES19, "ade20k": presets.ADE20K150}
     if data.layout in known:
         return known[data.layout]
-    try:
-        own = read_classes(find_file("classes.txt", data.root))
-    except DataError:
-        if os.path.exists(os.path.join(data.root, "classes.txt")):
-            raise
-        return presets.CAMVID11 if data.layout == "camvid" else None
+    file = None if data.layout == "voc" and data.classes else class_file(data)
+    if file is None:
+        return {"camvid": presets.CAMVID11, "voc": presets.VOC21}.get(data.layout)
+    own = read_classes(file)
     if data.layout != "camvid":
-        return own
+        return voc_colored(own) if data.layout == "voc" else own
     # SegNet's masks number the classes from 0 and give void the next number.
     count = own.num_classes - (own.names[-1].lower() in ("void", "unlabelled", "unlabeled"))
     preset = presets.CAMVID11 if count == presets.CAMVID11.num_classes else own

@@ -10,101 +10,59 @@ import io
 import os
 import struct
 import zlib
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, BinaryIO, Union
+from collections.abc import Sequence
+from typing import Any
 
 import cv2
 import numpy as np
 
 from segtrain.data import native
-from segtrain.data.stages import READ, took
+from segtrain.data.header import (
+    AGAIN,
+    MAX_PIXELS,
+    PNG,
+    Header,
+    Source,
+    check_whole,
+    header_of,
+    load,
+    opened,
+    read_header,
+    refuse_cut,
+)
+from segtrain.data.reading import PLAIN, Reading, narrowed, refuse_kind, refuse_pages, without_extra
 from segtrain.errors import DataError
 
-Source = Union[str, "os.PathLike[str]", bytes, memoryview]
+__all__ = [
+    "MAX_PIXELS",
+    "Header",
+    "Reading",
+    "Source",
+    "all_bands",
+    "check_whole",
+    "decode_image",
+    "decode_mask",
+    "deep_values",
+    "load",
+    "palette_of",
+    "read_header",
+    "ready",
+]
 
-MAX_PIXELS = 1 << 28  # 268 million pixels: 16384 x 16384. A header that claims more is taken for a decompression bomb.
-_AGAIN = "fetch or write the file again, or take it out of the data set"
-_PNG = b"\x89PNG\r\n\x1a\n"
 _GREY, _PALETTE, _GREY_ALPHA = 0, 3, 4  # PNG colour types (PNG specification, section 11.2.2)
 
 
-@dataclass(frozen=True)
-class Header:
-    """What a file says about its picture before any pixel is decoded."""
+def decode_image(source: Source, name: str = "", reading: Reading = PLAIN) -> np.ndarray:
+    """uint8 (H, W, 3) RGB of a JPEG, PNG or any format of Pillow. Grey is repeated, alpha dropped.
 
-    format: str  # "png", "jpeg", or Pillow's name of another format
-    height: int
-    width: int
-    channels: int = 3
-    bits: int = 8  # bits a sample
-    colour_type: int = -1  # PNG only
-    orientation: int = 1  # EXIF; 1 means upright (JPEG only)
-    scan: int = 0  # JPEG only: byte offset of the first scan
-
-
-def load(source: Source, name: str = "") -> tuple[bytes, str]:
-    """Bytes of a file and its name for messages. Raises DataError when it cannot be read or holds nothing."""
-    if isinstance(source, (bytes, bytearray, memoryview)):
-        content, name = bytes(source), name or "the given bytes"
-    else:
-        name = name or os.fspath(source)
-        try:
-            with READ:
-                content = Path(source).read_bytes()
-            took(len(content))
-        except OSError as error:
-            raise DataError(
-                f"{name}: cannot be read ({error.strerror or error}): check the path and its rights"
-            ) from None
-    if not content:
-        raise DataError(f"{name}: the file has 0 bytes: {_AGAIN}")
-    return content, name
-
-
-def read_header(source: Source, name: str = "") -> Header:
-    """Format, size and depth from the first bytes of a file; nothing is decoded.
-
-    Raises DataError for a file that is missing, empty, no image, or larger than ``MAX_PIXELS``.
-    """
-    if isinstance(source, (bytes, bytearray, memoryview)):
-        content, name = load(source, name)
-        return _header(io.BytesIO(content), name)
-    name = name or os.fspath(source)
-    try:
-        with open(source, "rb") as stream:
-            return _header(stream, name)
-    except OSError as error:
-        raise DataError(f"{name}: cannot be read ({error.strerror or error}): check the path and its rights") from None
-
-
-def check_whole(source: Source, name: str = "") -> Header:
-    """The header, after a look at the file's end: a cut-off PNG or JPEG is found without decoding it.
-
-    Raises DataError as ``read_header`` does, and for a file that ends early.
-    """
-    if isinstance(source, (bytes, bytearray, memoryview)):
-        content, name = load(source, name)
-        header = _header(io.BytesIO(content), name)
-        _refuse_cut(io.BytesIO(content), header, name)
-        return header
-    name = name or os.fspath(source)
-    try:
-        with open(source, "rb") as stream:
-            header = _header(stream, name)
-            _refuse_cut(stream, header, name)
-            return header
-    except OSError as error:
-        raise DataError(f"{name}: cannot be read ({error.strerror or error}): check the path and its rights") from None
-
-
-def decode_image(source: Source, name: str = "") -> np.ndarray:
-    """uint8 (H, W, 3) RGB of a JPEG, PNG or any format of Pillow. Grey is repeated, alpha dropped, 16 bits cut to 8.
-
-    Raises DataError naming the file for what is missing, empty, cut off, damaged or no image at all.
+    Of 16 bits the upper 8 stay, or those that ``reading.bits`` names. Raises DataError naming the file for what is missing, empty,
+    cut off, damaged or no image at all, and for what cannot become RGB of 8 bits without a loss that nobody asked for.
     """
     content, name = load(source, name)
-    header = _header(io.BytesIO(content), name)
+    header = header_of(io.BytesIO(content), name)
+    refuse_kind(header, name)
+    if reading.narrows(header):
+        return narrowed(deep_values(content, header, name), reading, name, alpha=header.format == "png")
     if header.format in ("jpeg", "png"):
         made = native.whole(content, 3, (header.height, header.width), name)
         if made is not None:
@@ -112,11 +70,61 @@ def decode_image(source: Source, name: str = "") -> np.ndarray:
     if header.format == "jpeg" and header.channels in (1, 3):
         return _decode_jpeg(content, header, name)
     if header.format == "png":
-        _refuse_cut(io.BytesIO(content), header, name, crc=True)
+        refuse_cut(io.BytesIO(content), header, name, crc=True)
         picture = _imdecode(content, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION, name)
         return cv2.cvtColor(picture, cv2.COLOR_BGR2RGB)
+    if header.bits > 8 and header.format != "jpeg":
+        return narrowed(deep_values(content, header, name), reading, name)
+    if header.format == "tiff" and header.channels in (2, 4):
+        array, mode = _pillow(content, name, bands=True)
+        if mode == "RGB" and not reading.drop:  # the band without a known meaning is left out there
+            array = _bands(_imdecode(content, cv2.IMREAD_UNCHANGED, name))
+        return without_extra(array, reading, name)
     array, _ = _pillow(content, name, rgb=True)
     return array
+
+
+def all_bands(content: bytes, name: str) -> np.ndarray:
+    """An image of 8 bits with its alpha channel: uint8 (H, W, 2 or 4); without one (H, W, 3). Raises DataError."""
+    return _pillow(content, name, bands=True)[0]
+
+
+def ready(content: Any, name: str, reading: Reading) -> Any:
+    """A file's content as the decoder of crops may take it: itself, or the pixels, where only ``decode_image`` reads it right."""
+    if reading == PLAIN or isinstance(content, np.ndarray):
+        return content
+    header = header_of(io.BytesIO(content), name)
+    plain = header.format == "jpeg" or not (reading.narrows(header) or header.format == "tiff")
+    return content if plain else decode_image(content, name, reading)
+
+
+def deep_values(content: bytes, header: Header, name: str) -> np.ndarray:
+    """What an image of more than 8 bits a band stores, alpha and other bands included: uint16 (H, W) or (H, W, bands), RGB first.
+
+    Raises DataError as ``decode_image`` does, and for values that do not fit into 16 bits.
+    """
+    refuse_kind(header, name)
+    if header.format == "png":
+        refuse_cut(io.BytesIO(content), header, name, crc=True)
+    elif header.channels == 1 or header.format not in ("tiff", "ppm"):
+        values, _ = _pillow(content, name)
+        if values.min() < 0 or values.max() > 0xFFFF:
+            raise DataError(
+                f"{name}: values from {values.min():,} to {values.max():,}, of which 8 bits cannot be chosen: "
+                "save the image with 8 or 16 bits a band, 0 as black"
+            )
+        return values.astype(np.uint16)
+    raw = _imdecode(content, cv2.IMREAD_UNCHANGED | cv2.IMREAD_IGNORE_ORIENTATION, name)
+    if raw.dtype != np.uint16 or raw.shape[:2] != (header.height, header.width):
+        raise DataError(f"{name}: {header.form} of a kind that is not read: save the image with 8 bits a band")
+    if header.channels == 2 and raw.ndim == 3:  # grey with alpha comes as four bands
+        return raw[..., [0, -1]]
+    return _bands(raw)
+
+
+def _bands(picture: np.ndarray) -> np.ndarray:
+    """OpenCV's order of bands, BGR first, as RGB first."""
+    return picture if picture.ndim == 2 else picture[..., [2, 1, 0, *range(3, picture.shape[2])]]
 
 
 def decode_mask(source: Source, name: str = "") -> np.ndarray:
@@ -126,16 +134,24 @@ def decode_mask(source: Source, name: str = "") -> np.ndarray:
     Raises DataError as ``decode_image`` does, and for JPEG, whose compression smears labels.
     """
     content, name = load(source, name)
-    header = _header(io.BytesIO(content), name)
+    header = header_of(io.BytesIO(content), name)
     if header.format == "jpeg":
-        raise DataError(f"{name}: a JPEG mask has smeared labels at every border: save masks as PNG")
+        raise DataError(
+            f"{name}: a JPEG mask has smeared labels at every border: `segtrain data convert` makes PNG of it"
+        )
+    if header.format == "webp" and b"VP8L" not in content[:64] and b"VP8 " in content[:4096]:
+        raise DataError(
+            f"{name}: a lossy WebP mask has smeared labels at every border: save masks as PNG, or as lossless WebP"
+        )
+    refuse_pages(header, name)
     if header.format != "png":
-        array, _ = _pillow(content, name, rgb=False)
+        array, _ = _pillow(content, name, ids=True)
         return array
-    made = native.whole(content, 1, (header.height, header.width), name)
+    gray_alpha = header.colour_type == _GREY_ALPHA  # read here, where the alpha channel is looked at
+    made = None if gray_alpha else native.whole(content, 1, (header.height, header.width), name)
     if made is not None:
         return made
-    _refuse_cut(io.BytesIO(content), header, name, crc=True)
+    refuse_cut(io.BytesIO(content), header, name, crc=True)
     if header.colour_type == _PALETTE or (header.colour_type == _GREY and b"tRNS" in content):
         content = _palette_as_grey(content)
     raw = _imdecode(content, cv2.IMREAD_UNCHANGED, name)
@@ -143,6 +159,11 @@ def decode_mask(source: Source, name: str = "") -> np.ndarray:
         raw = raw // np.uint8(255 // ((1 << header.bits) - 1))
     if raw.ndim == 2:
         return raw
+    colors, alpha = raw[..., :-1], raw[..., -1]
+    if raw.shape[2] in (2, 4) and (colors == colors[0, 0]).all() and (alpha != alpha[0, 0]).any():
+        raise DataError(
+            f"{name}: all pixels have one color and only their alpha differs, which is not read: save class ids in one channel"
+        )
     if header.colour_type == _GREY_ALPHA:
         return np.ascontiguousarray(raw[..., 0])
     if raw.dtype != np.uint8:
@@ -152,111 +173,30 @@ def decode_mask(source: Source, name: str = "") -> np.ndarray:
     return cv2.cvtColor(raw, cv2.COLOR_BGRA2RGB if raw.shape[2] == 4 else cv2.COLOR_BGR2RGB)
 
 
-def _header(stream: BinaryIO, name: str) -> Header:
-    start = stream.read(32)
-    if not start:
-        raise DataError(f"{name}: the file has 0 bytes: {_AGAIN}")
-    try:
-        if start.startswith(_PNG):
-            width, height, bits, colour_type = struct.unpack(">IIBB", start[16:26])
-            channels = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[colour_type]
-            header = Header("png", height, width, channels, bits, colour_type)
-        elif start.startswith(b"\xff\xd8\xff"):
-            header = _jpeg_header(stream)
-        else:
-            header = _other_header(stream, name)
-    except (struct.error, KeyError, IndexError, ValueError):
-        raise DataError(f"{name}: the image header is damaged or cut off: {_AGAIN}") from None
-    if header.height < 1 or header.width < 1 or header.height * header.width > MAX_PIXELS:
-        raise DataError(
-            f"{name}: the header claims {header.height} x {header.width} pixels, "
-            f"at most {MAX_PIXELS:,} are read: cut the picture into tiles"
-        )
-    return header
+def palette_of(source: Source, name: str = "") -> dict[int, int]:
+    """Index -> 0xRRGGBB of a picture with a palette; empty for others. Raises DataError for what is no picture.
 
-
-def _jpeg_header(stream: BinaryIO) -> Header:
-    """Walk the segments of a JPEG (ITU-T T.81, annex B) up to the first scan."""
-    stream.seek(2)
-    frame, orientation = None, 1
-    while True:
-        byte = stream.read(1)
-        if byte != b"\xff":
-            raise ValueError("no marker where one must be")
-        while byte == b"\xff":  # fill bytes may precede a marker
-            byte = stream.read(1)
-        marker = byte[0]
-        (length,) = struct.unpack(">H", stream.read(2))
-        if marker == 0xE1:
-            orientation = _orientation(stream.read(length - 2)) or orientation
-        elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            frame = struct.unpack(">BHHB", stream.read(6))
-            stream.seek(length - 8, os.SEEK_CUR)
-        elif marker == 0xDA:
-            bits, height, width, channels = frame or (0, 0, 0, 0)
-            return Header("jpeg", height, width, channels, bits, orientation=orientation, scan=stream.tell())
-        else:
-            stream.seek(length - 2, os.SEEK_CUR)
-
-
-def _orientation(segment: bytes) -> int:
-    """The EXIF orientation in an APP1 segment, 0 if it has none."""
-    tiff = segment[6:]
-    if not segment.startswith(b"Exif\0\0") or tiff[:2] not in (b"II", b"MM"):
-        return 0
-    order = "<" if tiff[:2] == b"II" else ">"
-    try:
-        (start,) = struct.unpack_from(order + "I", tiff, 4)
-        (count,) = struct.unpack_from(order + "H", tiff, start)
-        for index in range(count):
-            tag, _, _, value = struct.unpack_from(order + "HHIH", tiff, start + 2 + 12 * index)
-            if tag == 0x0112:
-                return value if 1 <= value <= 8 else 0
-    except struct.error:
-        pass
-    return 0
-
-
-def _other_header(stream: BinaryIO, name: str) -> Header:
+    Of a PNG nothing behind its header is read, of other formats the pixels only where there is a palette.
+    """
     from PIL import Image
 
-    stream.seek(0)
-    try:
-        with Image.open(stream) as picture:
-            return Header(str(picture.format).lower(), picture.height, picture.width, len(picture.getbands()))
-    except Image.DecompressionBombError as error:
-        raise DataError(f"{name}: {error}: cut the picture into tiles") from None
-    except (OSError, SyntaxError, ValueError):
-        stream.seek(0)
-        begin = stream.read(16)
-        raise DataError(f"{name}: not an image (it begins with {begin!r}): {_AGAIN}") from None
-
-
-def _refuse_cut(stream: BinaryIO, header: Header, name: str, crc: bool = False) -> None:
-    """Raise DataError if a PNG lacks its last chunk (or, with crc, has a damaged one) or a JPEG its end marker."""
-    size = stream.seek(0, os.SEEK_END)
-    if header.format == "jpeg":
-        # After the first scan the two bytes FF D9 can only be the end marker; some cameras append to it.
-        stream.seek(max(header.scan, size - (1 << 16)))
-        if b"\xff\xd9" not in stream.read():
-            raise DataError(f"{name}: the JPEG ends early, after {size:,} bytes: {_AGAIN}")
-    if header.format != "png":
-        return
-    place, kind = len(_PNG), b""
-    while kind != b"IEND":
-        stream.seek(place)
-        head = stream.read(8)
-        length, kind = struct.unpack(">I4s", head) if len(head) == 8 else (size, b"")
-        if place + 12 + length > size:
-            raise DataError(f"{name}: the PNG ends early, after {size:,} bytes: {_AGAIN}")
-        if crc and struct.pack(">I", zlib.crc32(stream.read(length), zlib.crc32(kind))) != stream.read(4):
-            raise DataError(f"{name}: the PNG is damaged (checksum of a chunk at byte {place:,}): {_AGAIN}")
-        place += 12 + length
+    header = read_header(source, name)
+    flat: Sequence[int] = header.palette
+    if header.colour_type == -1:  # no PNG
+        held = (
+            io.BytesIO(source) if isinstance(source, (bytes, memoryview)) else opened(source, name or os.fspath(source))
+        )
+        try:
+            with held as stream, Image.open(stream) as picture:
+                flat = (picture.getpalette("RGB") or []) if picture.mode == "P" else []
+        except (OSError, SyntaxError, ValueError) as error:
+            raise DataError(f"{name}: cannot be decoded ({error}): {AGAIN}") from None
+    return {place: int.from_bytes(bytes(flat[3 * place : 3 * place + 3]), "big") for place in range(len(flat) // 3)}
 
 
 def _palette_as_grey(content: bytes) -> bytes:
     """The same PNG declared grey, without its palette: the decoder then gives indices instead of colours."""
-    parts, place, kind = [_PNG], len(_PNG), b""
+    parts, place, kind = [PNG], len(PNG), b""
     while kind != b"IEND":
         length, kind = struct.unpack_from(">I4s", content, place)
         body = content[place + 8 : place + 8 + length]
@@ -272,15 +212,15 @@ def _imdecode(content: bytes, flags: int, name: str) -> np.ndarray:
     try:
         picture = cv2.imdecode(np.frombuffer(content, np.uint8), flags)
     except cv2.error as error:
-        raise DataError(f"{name}: cannot be decoded ({' '.join(str(error).split())}): {_AGAIN}") from None
+        raise DataError(f"{name}: cannot be decoded ({' '.join(str(error).split())}): {AGAIN}") from None
     if picture is None:
-        raise DataError(f"{name}: cannot be decoded, its pixels are damaged: {_AGAIN}")
+        raise DataError(f"{name}: cannot be decoded, its pixels are damaged: {AGAIN}")
     return picture
 
 
 def _decode_jpeg(content: bytes, header: Header, name: str) -> np.ndarray:
     """By simplejpeg where it is installed (twice as fast, the same pixels), else by OpenCV."""
-    _refuse_cut(io.BytesIO(content), header, name)
+    refuse_cut(io.BytesIO(content), header, name)
     try:
         import simplejpeg
     except ImportError:
@@ -291,27 +231,56 @@ def _decode_jpeg(content: bytes, header: Header, name: str) -> np.ndarray:
     except ValueError as error:
         if "extraneous" in str(error).lower():  # harmless padding that some cameras write
             return simplejpeg.decode_jpeg(content, "RGB", strict=False)
-        raise DataError(f"{name}: the JPEG is damaged ({error}): {_AGAIN}") from None
+        raise DataError(f"{name}: the JPEG is damaged ({error}): {AGAIN}") from None
 
 
-def _pillow(content: bytes, name: str, rgb: bool) -> tuple[np.ndarray, Any]:
-    """Any format of Pillow: uint8 (H, W, 3) with rgb, else raw values (H, W) or RGB."""
+def _pillow(
+    content: bytes, name: str, rgb: bool = False, bands: bool = False, ids: bool = False
+) -> tuple[np.ndarray, Any]:
+    """Any format of Pillow, and its mode: uint8 (H, W, 3) with rgb, with bands also a band beyond it, else raw values (H, W) or RGB.
+
+    With ids floating-point values that are whole numbers become integers.
+    """
     from PIL import Image
 
     try:
         with Image.open(io.BytesIO(content)) as picture:
+            _refuse_raw_ycbcr(picture, name)
             picture.load()
             mode = picture.mode
-            if mode.startswith(("I", "F")) and rgb:
-                grey = (np.clip(np.asarray(picture), 0, 65535).astype(np.uint16) >> 8).astype(np.uint8)
-                return np.repeat(grey[..., None], 3, axis=2), mode
-            if rgb or (mode not in ("1", "L", "P", "LA", "PA", "F") and not mode.startswith("I")):
+            if bands and mode in ("LA", "RGBA", "RGBX"):
+                return np.array(picture), mode
+            if rgb or bands or (mode not in ("1", "L", "P", "LA", "PA", "F") and not mode.startswith("I")):
                 return np.array(picture.convert("RGB")), mode
             array = np.array(picture)
     except (OSError, SyntaxError, ValueError, EOFError) as error:
-        raise DataError(f"{name}: cannot be decoded ({error}): {_AGAIN}") from None
+        raise DataError(f"{name}: cannot be decoded ({error}): {AGAIN}") from None
     if mode in ("LA", "PA"):
         array = array[..., 0]
+    if (
+        mode == "F"
+        and ids
+        and np.isfinite(array).all()
+        and (array == np.rint(array)).all()
+        and abs(array).max() < 1 << 24
+    ):
+        array, mode = array.astype(np.int32), "I"
     if mode == "F":
-        raise DataError(f"{name}: a mask of floating-point values: save class ids as integers")
+        raise DataError(
+            f"{name}: a mask of floating-point values that are no whole numbers: save class ids as integers"
+        )
     return np.ascontiguousarray(array.astype(np.uint8) if mode == "1" else array), mode
+
+
+def _refuse_raw_ycbcr(picture: Any, name: str) -> None:
+    """Older Pillow (12.1, not 13.0) takes three bands of uncompressed YCbCr for four, and then calls the file truncated."""
+    tags = getattr(picture, "tag_v2", {})
+    if (
+        tags.get(262) == 6
+        and tags.get(277) == 3
+        and any(tile[0] == "raw" and tile[3][0] == "RGBX" for tile in picture.tile)
+    ):
+        raise DataError(
+            f"{name}: an uncompressed TIFF in YCbCr, which the installed Pillow cannot read: pip install -U pillow, "
+            "or save it as RGB"
+        )

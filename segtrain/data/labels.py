@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from segtrain.errors import ConfigError, DataError
 
 Colour = tuple[int, int, int]
+_LISTED = 30  # ids in a proposed data.label_map
 MAX_CLASSES = 254  # masks are uint8: one value is ignore_index, one marks an unknown id while remapping
 
 
@@ -122,7 +124,7 @@ class LabelSpace:
             return
         values, counts = np.unique(raw[unknown], return_counts=True)
         order = np.argsort(-counts, kind="stable")
-        shown = [
+        most = [
             f"{tuple(int(v).to_bytes(3, 'big')) if colours else int(v)} ({n:,} pixels)"
             for v, n in zip(values[order][:8], counts[order][:8])
         ]
@@ -133,10 +135,19 @@ class LabelSpace:
         else:
             ids = sorted(self.raw_to_train)
             span = f"{ids[0]}..{ids[-1]}" if len(ids) == ids[-1] - ids[0] + 1 else ", ".join(map(str, ids[:40]))
-            cure = f"known are {span}; map others with data.label_map={{{int(values[order[0]])}: -1}} (-1: ignored)"
+            table = self.full_map(values.tolist())
+            shown = table if len(table) <= _LISTED else f"{{..., {int(values[order[0]])}: -1}}"
+            cure = f"known are {span}; map every id with data.label_map={shown} (-1: ignored)"
         if len(values) >= 5 and counts.sum() < 0.2 * mapped.size:
             cure += "; so many rare values mean a mask resized with interpolation: use nearest"
-        raise DataError(f"{source}: unknown {what} {', '.join(shown)}{more}, {counts.sum():,} pixels in all: {cure}")
+        raise DataError(f"{source}: unknown {what} {', '.join(most)}{more}, {counts.sum():,} pixels in all: {cure}")
+
+    def full_map(self, ignored: Iterable[int] = ()) -> dict[int, int]:
+        """A whole data.label_map, which replaces the table: the ids that are known, and others that are to be ignored."""
+        void = self.ignore_index
+        known = {raw: train for raw, train in self.raw_to_train.items() if (raw, train) != (void, void)}
+        own = {raw: -1 if train == void else train for raw, train in known.items()}
+        return dict(sorted({**own, **{int(raw): -1 for raw in ignored}}.items()))
 
     def colourise(self, mask: np.ndarray) -> np.ndarray:
         """Train ids, uint8 (H, W), to RGB uint8 (H, W, 3). Ignored and other values are black."""
@@ -156,19 +167,25 @@ class LabelSpace:
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> LabelSpace:
-        """Raises DataError when a key is missing or of another type."""
+        """Raises DataError when a key is missing or of another type, or a number is no color or id."""
         try:
-            return cls(
+            space = cls(
                 names=tuple(str(name) for name in content["names"]),
                 palette=tuple((int(r), int(g), int(b)) for r, g, b in content["palette"]),
                 ignore_index=int(content["ignore_index"]),
                 raw_to_train={int(raw): int(train) for raw, train in content["raw_to_train"].items()},
                 colours={int(colour, 16): int(train) for colour, train in content.get("colours", {}).items()},
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, ConfigError) as error:
             raise DataError(
                 f"no description of labels ({type(error).__name__}: {error}): write it with to_dict()"
             ) from None
+        for name, color in zip(space.names, space.palette):
+            if not all(0 <= channel <= 255 for channel in color):
+                raise DataError(f"palette: the color {list(color)} of class {name!r}: channels go from 0 to 255")
+        if not 0 <= space.ignore_index <= 255:
+            raise DataError(f"ignore_index={space.ignore_index}: ids go from 0 to 255")
+        return space
 
 
 def colour_wheel(count: int) -> tuple[Colour, ...]:
@@ -189,7 +206,33 @@ def code(colour: Colour) -> int:
     return colour[0] << 16 | colour[1] << 8 | colour[2]
 
 
+# Okabe & Ito (2008): told apart with every common kind of color vision. Class 0 of a set with a background is not tinted.
+_SAFE = ((230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0), (204, 121, 167))
+BACKGROUND = ("background", "bg", "other", "others", "none", "unlabeled", "unlabelled")
+
+
+def class_palette(names: tuple[str, ...]) -> tuple[Colour, ...]:
+    """Colors for classes without any of their own: black for a first class that is a background, then colors that color-blind
+    readers tell apart, then their darker and lighter shades, then ``colour_wheel``."""
+    shades = [*_SAFE, *(_mixed(c, 0.45, 0) for c in _SAFE), *(_mixed(c, 0.5, 255) for c in _SAFE)]
+    first = [(0, 0, 0)] if is_background(names, 0) else []
+    count = len(names) - len(first)
+    used = {*shades, *first}
+    rest = [color for color in colour_wheel(256) if color not in used]
+    return (*first, *(shades + rest)[:count])
+
+
+def is_background(names: tuple[str, ...], index: int) -> bool:
+    """Whether a class is the first one and named as what is around the others."""
+    return index == 0 and len(names) > 1 and names[0].strip().lower() in BACKGROUND
+
+
+def _mixed(color: Colour, share: float, with_: int) -> Colour:
+    red, green, blue = (round(part + share * (with_ - part)) for part in color)
+    return red, green, blue
+
+
 def plain_space(names: tuple[str, ...], ignore_index: int = 255, palette: tuple[Colour, ...] = ()) -> LabelSpace:
     """Raw ids are train ids already; a raw ``ignore_index`` is ignored."""
     raw = {index: index for index in range(len(names))}
-    return LabelSpace(names, palette or colour_wheel(len(names)), ignore_index, {**raw, ignore_index: ignore_index})
+    return LabelSpace(names, palette or class_palette(names), ignore_index, {**raw, ignore_index: ignore_index})

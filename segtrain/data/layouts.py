@@ -5,146 +5,22 @@ Each lister turns (settings, split) into entries sorted by name, or raises one D
 
 from __future__ import annotations
 
-import difflib
-import itertools
 import os
-from collections.abc import Iterator
-from pathlib import Path
+import re
+
+import numpy as np
 
 from segtrain import config
-from segtrain.data.entries import Column, Entries, Entry, Texts, TextsBuilder, pack_keys
+from segtrain.config.paste import command
+from segtrain.data.entries import Column, Entries, Entry, Texts, TextsBuilder
 from segtrain.data.listing import Lister, Watch
 from segtrain.data.lists import checked, lines, listed
+from segtrain.data.names import NAME, SUFFIXES, Pattern
+from segtrain.data.pairs import by_pattern, files_under, name_patterns, no_folder, pair, pictures
+from segtrain.data.unpaired import several_masks
 from segtrain.errors import DataError
 
 __all__ = ["LISTERS", "SUFFIXES", "Entry", "no_folder"]
-
-SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".gif"))
-# Endings that annotation tools add to a mask's name. Taken off only where every mask of the split has the same one.
-_MASK_ENDINGS = ("_mask", "_masks", "_label", "_labels", "_gt", "_seg", "_L", "-mask", "-label")
-
-
-def no_folder(folder: str, what: str) -> str:
-    """The message for a folder that is not there: the nearest one that is."""
-    place = Path(folder)
-    parent = next((p for p in place.parents if p.is_dir()), Path("."))
-    missing = place.relative_to(parent).parts[0] if parent in place.parents else place.name
-    there = sorted(p.name for p in parent.iterdir() if p.is_dir() and not p.name.startswith("."))
-    near = difflib.get_close_matches(missing, there, n=1, cutoff=0.4)
-    hint = (
-        f"did you mean {str(parent / near[0])!r}?"
-        if near
-        else f"{str(parent)!r} holds {', '.join(there[:8]) or 'no folder'}"
-    )
-    return f"{folder}: {what}: no such folder: {hint}"
-
-
-def files_under(folder: str, what: str, watch: Watch, ending: str = "") -> Column:
-    """Pictures in a folder and its subfolders, sorted by key (relative path without suffix and ``ending``), which is their text.
-
-    Raises DataError for a missing folder, for one that cannot be read, and for two files of one key.
-    """
-    if not os.path.isdir(folder):
-        raise DataError(no_folder(folder, what))
-    rows: list[str] = []  # key, "\0", number of what follows the key: sorts as the keys do, and is one object a file
-    tails: dict[str, int] = {}
-    _walk(folder, "", ending, rows, tails, watch)
-    rows.sort()
-    texts, codes = pack_keys(rows)
-    files = Column(texts, os.path.join(folder, ""), ("", *tails), codes)
-    for index in _repeated(files.texts):
-        first, second = sorted((files[index] or "", files[index + 1] or ""))
-        raise DataError(f"{second}: {first} has the same name: keep one of them")
-    return files
-
-
-def _walk(folder: str, below: str, ending: str, rows: list[str], tails: dict[str, int], watch: Watch) -> None:
-    """Adds the pictures of one folder and of those in it, links followed; ``below`` is its own key with a slash."""
-    inner = []
-    numbers: dict[str, int | None] = {}  # suffix -> number of its tail; None: no picture
-    try:
-        with os.scandir(watch.look(folder)) as listing:
-            for item in listing:
-                name = item.name
-                if _is_folder(item):
-                    inner.append(name)
-                    continue
-                stem, _, suffix = name.rpartition(".")
-                if not stem or name[0] == "." or (ending and not stem.endswith(ending)):
-                    continue
-                if suffix not in numbers:
-                    known = f".{suffix}".lower() in SUFFIXES
-                    numbers[suffix] = tails.setdefault(f"{ending}.{suffix}", len(tails) + 1) if known else None
-                number = numbers[suffix]
-                if number is not None:
-                    rows.append(f"{below}{stem[: len(stem) - len(ending)]}\0{chr(number)}")
-    except OSError as error:
-        raise DataError(f"{folder}: cannot be listed ({error.strerror or error}): check its rights") from None
-    for name in inner:
-        _walk(os.path.join(folder, name), f"{below}{name}/", ending, rows, tails, watch)
-
-
-def _is_folder(item: os.DirEntry[str]) -> bool:
-    try:
-        return item.is_dir()
-    except OSError:  # a link that leads to itself
-        return False
-
-
-def _repeated(texts: Texts) -> Iterator[int]:
-    """Places in a sorted row of strings that the next one repeats."""
-    return (place for place, (text, after) in enumerate(itertools.pairwise(texts)) if text == after)
-
-
-def pair(images: Column, masks: Column, where: str) -> Entries:
-    """Entries of images and masks of the same key. Raises DataError listing those that stand alone."""
-    if not len(images):
-        raise DataError(
-            f"{where}: the split holds no image ({', '.join(sorted(SUFFIXES))}): check the folder and data.split"
-        )
-    if not images.texts.same(masks.texts):
-        masks = _without_ending(images, masks)
-    problems = []
-    for odd, what in (
-        (_alone(images, masks), "without a mask"),
-        (_alone(masks, images), "(masks) without an image"),
-    ):
-        shown = list(itertools.islice(odd, 5))
-        if shown:
-            rest = sum(1 for _ in odd)
-            listed = ", ".join(shown) + (f" and {rest} more" if rest else "")
-            count = len(shown) + rest
-            problems.append(f"{count} file{'s' * (count > 1)} {what}: {listed}")
-    if problems:
-        raise DataError(
-            f"{where}: {'; '.join(problems)}: an image and its mask have the same name: add or take out files"
-        )
-    return Entries(images, Column(images.texts, masks.prefix, masks.tails, masks.codes), {"name": Column(images.texts)})
-
-
-def _without_ending(images: Column, masks: Column) -> Column:
-    """Masks whose keys all have one known ending lose it, if none fits an image as it is."""
-    ending = next((e for e in _MASK_ENDINGS if len(masks) and all(str(key).endswith(e) for key in masks.texts)), "")
-    if not ending or sum(1 for _ in _alone(masks, images)) < len(masks):
-        return masks
-    assert masks.codes is not None
-    rows = [f"{str(key)[: -len(ending)]}\0{chr(code)}" for key, code in zip(masks.texts, masks.codes.tolist())]
-    rows.sort()
-    texts, codes = pack_keys(rows)
-    return Column(texts, masks.prefix, tuple(ending + tail for tail in masks.tails), codes)
-
-
-def _alone(these: Column, those: Column) -> Iterator[str]:
-    """Files of the first column whose key the second one lacks. Both are sorted, so no table is needed."""
-    if these.texts.same(those.texts):
-        return
-    others = iter(those.texts)
-    other = next(others, None)
-    for place, key in enumerate(these.texts):
-        while other is not None and str(other) < str(key):
-            other = next(others, None)
-        if other != key:
-            yield str(these[place])
 
 
 def camvid(data: config.Data, split: str, watch: Watch) -> Entries:
@@ -176,20 +52,26 @@ def _of_split(images: str, masks: str, split: str, watch: Watch, endings: tuple[
 
 def folders(data: config.Data, split: str, watch: Watch) -> Entries:
     """Two folders named by data.images and data.masks, in which ``{split}`` stands for the split."""
-    images, masks = (os.path.join(data.root, text.replace("{split}", split)) for text in (data.images, data.masks))
-    return pair(files_under(images, "data.images", watch), files_under(masks, "data.masks", watch), images)
+    texts = (text.replace("{split}", split).removesuffix("/.") for text in (data.images, data.masks))
+    images, masks = (data.root if text == "." else os.path.join(data.root, text) for text in texts)
+    if data.pair:
+        return by_pattern(data.pair, images, masks, watch)
+    if os.path.isdir(images) and os.path.realpath(images) == os.path.realpath(masks):
+        names = pictures(images, "data.images", watch)
+        several = several_masks(names, names, Pattern(NAME), together=True)
+        if several:
+            raise DataError(f"{images}: {several}")
+        raise DataError(
+            f"{images}: is both data.images and data.masks: say which files are masks, as in "
+            + command({"data.pair": ["{name}.jpg", "{name}_mask.png"]})
+        )
+    found = files_under(images, "data.images", watch), files_under(masks, "data.masks", watch)
+    return pair(*found, images, name_patterns)
 
 
 def voc(data: config.Data, split: str, watch: Watch) -> Entries:
     """``ImageSets/Segmentation/val.txt`` names files of ``JPEGImages`` and ``SegmentationClass`` (``...ClassAug`` for *aug*)."""
-    root = next(
-        (
-            r
-            for sub in ("", "VOC2012", "VOCdevkit/VOC2012")
-            if os.path.isdir(watch.look(os.path.join(r := os.path.join(data.root, sub), "JPEGImages")))
-        ),
-        None,
-    )
+    root = voc_root(data.root, watch)
     if root is None:
         raise DataError(no_folder(os.path.join(data.root, "JPEGImages"), "images of Pascal VOC"))
     source = os.path.join(root, "ImageSets", "Segmentation", f"{split}.txt")
@@ -200,9 +82,30 @@ def voc(data: config.Data, split: str, watch: Watch) -> Entries:
     texts = names.done()
     augmented = watch.look(os.path.join(root, "SegmentationClassAug"))
     masks = augmented if split.endswith("aug") and os.path.isdir(augmented) else os.path.join(root, "SegmentationClass")
-    image = Column(texts, os.path.join(root, "JPEGImages", ""), (".jpg",))
+    image = _of_any_ending(texts, os.path.join(root, "JPEGImages", ""), watch)
     mask = Column(texts, os.path.join(masks, ""), (".png",))
     return checked(Entries(image, mask, {"name": Column(texts)}), source, watch)
+
+
+def voc_root(root: str, watch: Watch) -> str | None:
+    """The folder that holds ``JPEGImages``: ``root``, or the newest year of ``VOC2012`` or ``VOCdevkit/VOC2012`` in it."""
+    places = [root]
+    for above in (root, os.path.join(root, "VOCdevkit")):
+        there = sorted(os.listdir(watch.look(above)), reverse=True) if os.path.isdir(above) else []
+        places += [os.path.join(above, name) for name in there if re.fullmatch(r"VOC\d{4}", name)]
+    return next((place for place in places if os.path.isdir(watch.look(os.path.join(place, "JPEGImages")))), None)
+
+
+def _of_any_ending(texts: Texts, folder: str, watch: Watch) -> Column:
+    """Images by name: JPEGs, or where there is none of the first name, with the endings that the folder holds."""
+    if not len(texts) or os.path.exists(f"{folder}{texts[0]}.jpg") or not os.path.isdir(folder):
+        return Column(texts, folder, (".jpg",))
+    endings = {str(path)[len(folder) :].rpartition(".")[0]: str(path) for path in files_under(folder, "images", watch)}
+    tails: dict[str, int] = {".jpg": 0}
+    codes = [
+        tails.setdefault(os.path.splitext(endings.get(str(text), ".jpg"))[1] or ".jpg", len(tails)) for text in texts
+    ]
+    return Column(texts, folder, tuple(tails), np.array(codes, np.uint8))
 
 
 LISTERS: dict[str, Lister] = {

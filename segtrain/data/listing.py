@@ -20,8 +20,10 @@ from segtrain import config
 from segtrain.data import entries as kept
 from segtrain.data.entries import Entries
 from segtrain.data.keep import cache_folder, writing
+from segtrain.filetime import now_ns
 
-VERSION = 1  # of what a lister finds in a folder: raise it with every change of segtrain/data/layouts.py that finds other files
+VERSION = 3  # of what a lister finds in a folder: raise it with every change of segtrain/data/layouts.py that finds other files
+WARNING = "warning: "  # how a note begins that must not be overlooked
 _FEW = 256  # entries: listing fewer costs less than a look into the cache
 _DAYS = 30  # without use until a kept listing is removed
 _CLOCK = 2_000_000_000  # ns: a change so shortly before the listing may hide another one with the same time
@@ -40,10 +42,11 @@ def _stamp(path: str) -> Stamp:
 
 @dataclass
 class Watch:
-    """What a lister has looked at, stamped before it looked."""
+    """What a lister has looked at, stamped before it looked, and what it says to the user."""
 
-    began: int = field(default_factory=time.time_ns)
+    began: int = field(default_factory=time.time_ns)  # by the clock that stamps files
     stamps: dict[str, Stamp] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     def look(self, path: str) -> str:
         """Name a folder or list whose content, presence or absence decides what is listed."""
@@ -67,31 +70,31 @@ def entries_of(data: config.Data, split: str, lister: Lister) -> tuple[Entries, 
     """
     folder = cache_folder()
     place = folder / f"listing-{_key(data, split)}.json"
-    found, note = _known(place)
+    found, notes = _known(place)
     if found is not None:
-        return found, []
+        return found, notes
     with _alone(place) as waited:
         if waited:
-            found, _ = _known(place)
+            found, known = _known(place)
             if found is not None:
-                return found, []
+                return found, known
         else:
-            return _list(data, split, lister, place, note)
-    return _list(data, split, lister, place, note)  # the first did not keep it, so nobody waits again
+            return _list(data, split, lister, place, notes)
+    return _list(data, split, lister, place, notes)  # the first did not keep it, so nobody waits again
 
 
-def _list(data: config.Data, split: str, lister: Lister, place: Path, note: str) -> tuple[Entries, list[str]]:
-    watch = Watch()
+def _list(data: config.Data, split: str, lister: Lister, place: Path, notes: list[str]) -> tuple[Entries, list[str]]:
+    watch = Watch(now_ns(place.parent))
     entries = lister(data, split, watch)
     if 0 < data.limit < len(entries):
         entries = entries.select(part * len(entries) // data.limit for part in range(data.limit))
-    notes = [note] if note else []
+    notes = [*notes, *watch.notes]
     if len(entries) < _FEW:
         return entries, notes
     try:
         entries = kept.save(entries, place.parent)
         if watch.settled():
-            content = {"entries": os.path.basename(entries.file), "looked_at": watch.stamps}
+            content = {"entries": os.path.basename(entries.file), "looked_at": watch.stamps, "notes": watch.notes}
             with writing(place) as stream:
                 stream.write(json.dumps(content).encode())
         _tidy(place.parent)
@@ -105,25 +108,26 @@ def _list(data: config.Data, split: str, lister: Lister, place: Path, note: str)
 
 def _key(data: config.Data, split: str) -> str:
     settings = [VERSION, os.path.abspath(data.root), data.root, data.layout, split]
-    settings += [data.images, data.masks, data.index, data.limit]
+    settings += [data.images, data.masks, data.index, data.limit, data.pair]
     return hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:24]
 
 
-def _known(place: Path) -> tuple[Entries | None, str]:
-    """A kept listing that still holds, or why it is of no use ("" where it is only old or not there)."""
+def _known(place: Path) -> tuple[Entries | None, list[str]]:
+    """A kept listing that still holds, with its notes; or a note that says why it is of no use (none for an old one)."""
     try:
         content = json.loads(place.read_text(encoding="utf-8"))
         if any(_stamp(path) != stamp for path, stamp in content["looked_at"].items()):
-            return None, ""
+            return None, []
+        notes = [str(note) for note in content["notes"]]
         entries = kept.load(str(place.parent / os.path.basename(content["entries"])), whole=True)
     except (FileNotFoundError, NotADirectoryError):
-        return None, ""
+        return None, []
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return None, f"the kept list of files in {place} is of no use ({type(error).__name__}): listed again"
+        return None, [f"the kept list of files in {place} is of no use ({type(error).__name__}): listed again"]
     with contextlib.suppress(OSError):  # still in use: see _tidy
         os.utime(place)
         os.utime(entries.file)
-    return entries, ""
+    return entries, notes
 
 
 @contextlib.contextmanager
@@ -156,8 +160,9 @@ def _alone(place: Path) -> Iterator[bool]:
 
 def _tidy(folder: Path) -> None:
     """Remove what nobody has used for long; whoever has it mapped keeps it."""
+    oldest = now_ns(folder) / 1e9 - _DAYS * 86400
     for path in folder.iterdir():
         if path.suffix == kept.ENDING or path.name.startswith("listing-"):
             with contextlib.suppress(OSError):
-                if path.stat().st_mtime < time.time() - _DAYS * 86400:
+                if path.stat().st_mtime < oldest:
                     path.unlink()

@@ -6,6 +6,8 @@ import csv
 import difflib
 import json
 import os
+import re
+import shlex
 from array import array
 from collections import Counter
 from collections.abc import Iterator
@@ -15,8 +17,11 @@ import numpy as np
 from segtrain import config
 from segtrain.data.entries import Column, Entries, TextsBuilder
 from segtrain.data.listing import Watch
+from segtrain.data.names import SUFFIXES
+from segtrain.data.unpaired import in_other_form
 from segtrain.errors import DataError
 
+_RUN_LENGTHS = re.compile(r"rle|encoded_?pixels|run_?length", re.IGNORECASE)  # as columns are called at Kaggle
 _MANY = 1000  # listed files of one folder, from which reading the folder beats a look at each of them
 
 
@@ -24,9 +29,13 @@ def listed(data: config.Data, split: str, watch: Watch) -> Entries:
     """A CSV (or .tsv) with the columns image and mask, or JSONL with those keys; paths are under data.root or absolute.
 
     Other columns become the entry's metadata. A file for all splits (no ``{split}`` in data.index) has a column ``split``.
+    A list without a header has two paths a line, image and mask, with a comma, a tab or spaces between them.
     """
     path = watch.look(os.path.join(data.root, data.index.replace("{split}", split)))
-    rows = _json_rows(path) if path.endswith((".jsonl", ".ndjson", ".json")) else _csv_rows(path)
+    if path.endswith((".jsonl", ".ndjson", ".json")):
+        rows = _json_rows(path)
+    else:
+        rows = _plain_rows(path) if is_plain(path) else _csv_rows(path)
     one_for_all = "{split}" not in data.index
     by_split, keys, table = False, set[str](), _Table()
     for row in rows:
@@ -37,13 +46,67 @@ def listed(data: config.Data, split: str, watch: Watch) -> Entries:
             table.append(row)
     missing = [key for key in ("image", "mask") if key not in keys]
     if keys and missing:
+        lengths = next((key for key in sorted(keys) if _RUN_LENGTHS.search(key)), None)
+        if lengths:
+            raise DataError(
+                f"{path}: {lengths!r} holds masks as run lengths, which are not read: write the mask of each image as a PNG of "
+                "class ids, and a list with the columns image and mask"
+            )
         near = difflib.get_close_matches(missing[0], sorted(keys), n=1)
-        hint = f"rename {near[0]!r}" if near else f"it has {', '.join(sorted(keys)) or 'none'}"
+        few = ", ".join(sorted(keys)[:8])
+        hint = f"rename {near[0]!r}" if near else f"it has {few}: write a first line with the names of the columns"
         raise DataError(f"{path}: no column {missing[0]!r}: {hint}")
     if table.empty:
         shown = ", ".join(map(str, table.empty[:5]))
         raise DataError(f"{path}: {len(table.empty)} rows of the split without image or mask: rows {shown}")
-    return checked(table.entries(data.root), path, watch)
+    entries = table.entries(data.root)
+    foreign = _elsewhere(entries, data.root) if len(entries) else ""
+    if foreign:
+        raise DataError(
+            f"{path}: {entries.image[0]} does not exist, but without {foreign!r} it lies in {data.root}: take that out of the list: "
+            f"sed -i {shlex.quote(f's#{foreign}##g')} {shlex.quote(path)}"
+        )
+    return checked(entries, path, watch)
+
+
+def is_plain(path: str) -> bool:
+    """Whether a list has no header: its first line is two paths of pictures."""
+    for line in lines(path):
+        if line.strip():
+            return _two(line) is not None
+    return False
+
+
+def _two(line: str) -> list[str] | None:
+    """The two paths of a line without a header, None for another line."""
+    for mark in (",", "\t", None):
+        parts = [part.strip().strip("\"'") for part in line.strip().split(mark)]
+        if len(parts) == 2 and all(os.path.splitext(part)[1].lower() in SUFFIXES for part in parts):
+            return parts
+    return None
+
+
+def _plain_rows(path: str) -> Iterator[dict[str, str]]:
+    for number, line in enumerate(lines(path), 1):
+        two = _two(line)
+        if two is not None:
+            yield {"image": two[0], "mask": two[1]}
+        elif line.strip():
+            raise DataError(
+                f"{path}: line {number} is not two paths of pictures as those above: {line.strip()[:100]!r}"
+            )
+
+
+def _elsewhere(entries: Entries, root: str) -> str:
+    """What the first path begins with, where the file is not there but, without that, under ``root``; else ""."""
+    image = str(entries.image[0])
+    if not image.startswith("/") or not str(entries.image.texts[0]).startswith("/") or os.path.exists(image):
+        return ""
+    parts = image.split("/")
+    for count in range(1, len(parts)):
+        if os.path.isfile(os.path.join(root, *parts[count + 1 :])):
+            return "/".join(parts[: count + 1]) + "/"
+    return ""
 
 
 class _Table:
@@ -133,13 +196,29 @@ def checked(entries: Entries, source: str, watch: Watch) -> Entries:
     """Entries of a list, whose files must exist and whose images must differ."""
     if not len(entries):
         raise DataError(f"{source}: the split holds no row: check the list and data.split")
-    double = _double(entries.image)
+    double = _double(_spelled_out(entries.image))
     absent = [] if double else [*_absent(entries.image, watch), *_absent(entries.mask, watch)]
     for odd, what in ((double, "are listed twice"), (absent, "do not exist")):
         if odd:
             shown = ", ".join(odd[:5]) + (f" and {len(odd) - 5} more" if len(odd) > 5 else "")
-            raise DataError(f"{source}: {len(odd)} files {what}: {shown}: correct the list")
+            other = in_other_form(odd[0]) if what == "do not exist" else ""
+            cause = f"; {other!a} is there, the same text in another Unicode normalization (NFC/NFD)" if other else ""
+            raise DataError(f"{source}: {len(odd)} files {what}: {shown}{cause}: correct the list")
     return entries
+
+
+def _spelled_out(paths: Column) -> Column:
+    """The same files, each under one spelling: absolute, without ``./``, ``//`` and ``x/../``. Itself where that changes nothing."""
+    absolute, odd = 0, False
+    for text in paths.texts:
+        absolute += (text or "").startswith("/")
+        odd |= text is not None and ("./" in text or "//" in text)
+    if not odd and absolute in (0, len(paths)):
+        return paths
+    texts, root = TextsBuilder(), os.path.abspath(paths.prefix)
+    for text in paths.texts:
+        texts.append(os.path.normpath(os.path.join(root, text or "")))
+    return Column(texts.done(), "", paths.tails, paths.codes)
 
 
 def _double(paths: Column) -> list[str]:

@@ -47,7 +47,7 @@ class Batch:
     masks: torch.Tensor  # uint8 (n, H, W), train ids
     ids: np.ndarray  # int64 [n], places in the data set
     epochs: np.ndarray  # int64 [n]
-    colours: torch.Tensor | None = None  # float32 (n, 4), see normalise: where colours are left to the device
+    colours: torch.Tensor | None = None  # float32 (n, 10), see normalise: where colours are left to the device
     covered: torch.Tensor | None = None  # int32 (n, 4)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
+import functools
 from collections.abc import Sequence
 
 import torch
 
-from segtrain.data.augment import FILL, GREY, TURN
+from segtrain.data.augment import FILL, GREY
 
 # Of ImageNet's training images, in shares of 255: what pretrained encoders were trained with.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -26,15 +26,16 @@ def normalise(
 
     ``channels_last`` is the memory format of the result; without colours the values are equal to the bit.
 
-    ``colours``: float (n, 4), brightness, contrast, saturation, hue of each image (1, 1, 1, 0: unchanged), applied as
+    ``colours``: float32 (n, 10), ``augment.colour_terms`` of each image's brightness, contrast, saturation and hue, applied as
     ``augment._colour`` does but not rounded to whole levels in between. ``covered``: int (n, 4), the rectangle (top, left, bottom,
-    right) that the picture covers; what lies outside it is ``FILL``, counts for no mean and stays. None: all of it. Neither waits
-    for the device.
+    right) that the picture covers; what lies outside it is ``FILL``, counts for no mean and stays. None: all of it. Both are to be
+    on the device already.
+
+    Nothing here waits for a device but the first call on it, which makes the constants there.
     """
     if colours is not None:
         return _coloured(images, mean, std, channels_last, colours, covered)
-    shift = torch.tensor([255.0 * m for m in mean], device=images.device)
-    scale = torch.tensor([1.0 / (255.0 * s) for s in std], device=images.device)
+    shift, scale = _shift_and_scale(mean, std, images.device)
     n, height, width, channels = images.shape
     if channels_last:
         # One long inner axis: broadcasting over an axis of 3 would be slower by half.
@@ -44,6 +45,20 @@ def normalise(
     planes = torch.empty((n, channels, height, width), dtype=torch.float32, device=images.device)
     planes.copy_(images.permute(0, 3, 1, 2))
     return planes.sub_(shift[:, None, None]).mul_(scale[:, None, None])
+
+
+def _shift_and_scale(
+    mean: Sequence[float], std: Sequence[float], device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    shift = _constant(tuple(255.0 * m for m in mean), torch.float32, device)
+    return shift, _constant(tuple(1.0 / (255.0 * s) for s in std), torch.float32, device)
+
+
+@functools.lru_cache(maxsize=64)
+def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Copied to a device once: a copy of numbers that Python holds waits for all that the device has still to do."""
+    with torch.inference_mode(False):  # an inference tensor in the cache could not be saved for a later backward pass
+        return torch.tensor(values, dtype=dtype, device=device)
 
 
 def _coloured(
@@ -57,12 +72,10 @@ def _coloured(
     """Colours and normalisation as one affine map from bytes, clamped where the levels 0 and 255 come out."""
     n, height, width, _ = images.shape
     device = images.device
-    # The small numbers are made on the device that they are on: on the CPU, if the loader's, before anything is sent.
-    matrix, gain = (part.to(device, non_blocking=True) for part in _matrices(colours))
+    matrix, gain = colours[:, :9].view(n, 3, 3), colours[:, 9]
     if covered is not None:
-        covered = covered.to(device, torch.int64, non_blocking=True)
-    shift = torch.tensor([255.0 * m for m in mean], device=device)
-    scale = torch.tensor([1.0 / (255.0 * s) for s in std], device=device)
+        covered = covered.long()
+    shift, scale = _shift_and_scale(mean, std, device)
     matrix = matrix * scale[:, None]
     offset = ((gain * _mean_grey(images, covered))[:, None] - shift) * scale
     memory = torch.channels_last if channels_last else torch.contiguous_format
@@ -78,20 +91,9 @@ def _coloured(
         top, left, bottom, right = covered.T[..., None]
         rows, columns = (y >= top) & (y < bottom), (x >= left) & (x < right)
         inside = rows[:, None, :, None] & columns[:, None, None, :]
-        padding = (torch.tensor(FILL, dtype=torch.float32, device=device) - shift) * scale
+        padding = (_constant(FILL, torch.float32, device) - shift) * scale
         torch.where(inside, out, padding[:, None, None], out=out)
     return out
-
-
-def _matrices(colours: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """float32 (n, 3, 3), as ``augment.colour_matrix``; and (n,), what the mean grey is multiplied with for the offset."""
-    brightness, contrast, saturation, hue = colours.to(torch.float64).T[..., None, None]
-    grey = torch.tensor(GREY, dtype=torch.float64, device=colours.device).expand(3, 3)
-    turn = torch.tensor(TURN, dtype=torch.float64, device=colours.device)
-    chroma = torch.cos(2 * math.pi * hue) * (torch.eye(3, device=colours.device) - grey)
-    chroma = chroma + torch.sin(2 * math.pi * hue) * turn
-    matrix = brightness * contrast * (grey + saturation * chroma)
-    return matrix.float(), ((1 - contrast) * brightness).flatten().float()
 
 
 def _mean_grey(images: torch.Tensor, covered: torch.Tensor | None) -> torch.Tensor:
@@ -102,7 +104,6 @@ def _mean_grey(images: torch.Tensor, covered: torch.Tensor | None) -> torch.Tens
     area = torch.full((n,), height * width, device=images.device)
     if covered is not None:
         area = (covered[:, 2] - covered[:, 0]) * (covered[:, 3] - covered[:, 1])
-        fill = torch.tensor(FILL, device=images.device)
-        sums = sums - (height * width - area)[:, None] * fill
-    grey = torch.tensor(GREY, dtype=torch.float64, device=images.device)
+        sums = sums - (height * width - area)[:, None] * _constant(FILL, torch.int64, images.device)
+    grey = _constant(tuple(GREY), torch.float64, images.device)
     return ((sums.double() * grey).sum(1) / area).float()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from segtrain.config import Data
-from segtrain.data.augment import class_centre, draw
+from segtrain.data.augment import class_centre, colour_terms, draw
 from segtrain.data.cache import Source
 from segtrain.data.order import CLASS, rng_for
 from segtrain.data.pixels import mask_of, size_of, write_crop, write_whole
@@ -20,13 +20,13 @@ from segtrain.data.tiles import Tiles
 from segtrain.data.transforms import transforms_of
 from segtrain.errors import DataError, SegtrainError
 
-COLOURS = 32  # bytes: four numbers of float32, four of int32
+COLOURS = 56  # bytes: ten numbers of float32, four of int32
 
 
 def colours_in(memory: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Two views of uint8 [n * COLOURS]: float32 (n, 4) brightness, contrast, saturation, hue; int32 (n, 4) top, left, bottom, right."""
+    """Two views of uint8 [n * COLOURS]: float32 (n, 10), see ``augment.colour_terms``; int32 (n, 4) top, left, bottom, right."""
     rows = memory.reshape(-1, COLOURS)
-    return rows[:, :16].view(np.float32), rows[:, 16:].view(np.int32)
+    return rows[:, :40].view(np.float32), rows[:, 40:].view(np.int32)
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Sampler:
             geometry = draw(rng_for(*key), size, task.crop, self.data, centre, task.scale)
         if colours_out is not None:
             colours, covered = colours_in(colours_out)
-            colours[0], covered[0] = geometry.colours, geometry.covered(task.crop)
+            colours[0], covered[0] = colour_terms(geometry.colours), geometry.covered(task.crop)
             geometry = geometry.plain()
         index = self.tiles.get(task.index, record.image_name, record.image, size)
         write_crop(record, labels, geometry, task.crop, (image_out, mask_out), index)

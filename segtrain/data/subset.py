@@ -45,11 +45,23 @@ class Subset(Dataset):
     def record(self, index: int) -> Record:
         return self.base.record(int(self.keep[index]))
 
+    def stored_image(self, index: int) -> Any:
+        return self.base.stored_image(int(self.keep[index]))
+
     def read_image(self, index: int) -> np.ndarray:
         return self.base.read_image(int(self.keep[index]))
 
     def read_mask(self, index: int) -> np.ndarray:
         return self.base.read_mask(int(self.keep[index]))
+
+    def read_raw_mask(self, index: int) -> np.ndarray:
+        return self.base.read_raw_mask(int(self.keep[index]))
+
+    def palette(self, index: int) -> dict[int, int]:
+        return self.base.palette(int(self.keep[index]))
+
+    def image_bytes(self, index: int, begin: int, size: int) -> bytes:
+        return self.base.image_bytes(int(self.keep[index]), begin, size)
 
     def size(self, index: int) -> tuple[int, int]:
         return self.base.size(int(self.keep[index]))
@@ -62,6 +74,21 @@ class Subset(Dataset):
             return self.base.stamps()[self.keep]
         except DataError:  # a file is gone, maybe one that is left out
             return stamps(self.entries)
+
+
+def select(dataset: Dataset, keep: np.ndarray, split: str, notes: tuple[str, ...]) -> Dataset:
+    """Only the samples at ``keep`` (int64, rising), under the name of another split."""
+    return Subset(
+        dataset.name, split, dataset.labels, _View(dataset.entries, keep), dataset.root,
+        drawn_size=dataset.drawn_size, notes=notes, reading=dataset.reading, base=dataset, keep=keep,
+    )  # fmt: skip
+
+
+def whole(dataset: Dataset) -> Dataset:
+    """What a view is a view of, in the end."""
+    while isinstance(dataset, Subset):
+        dataset = dataset.base
+    return dataset
 
 
 def without(dataset: Dataset, skipped: Iterable[int]) -> Dataset:
@@ -77,5 +104,5 @@ def without(dataset: Dataset, skipped: Iterable[int]) -> Dataset:
         raise DataError(f"{dataset.name} {dataset.split}: all {len(dataset):,} samples are faulty: check data.root")
     return Subset(
         dataset.name, dataset.split, dataset.labels, _View(dataset.entries, keep), dataset.root,
-        drawn_size=dataset.drawn_size, notes=dataset.notes, base=dataset, keep=keep,
+        drawn_size=dataset.drawn_size, notes=dataset.notes, reading=dataset.reading, base=dataset, keep=keep,
     )  # fmt: skip

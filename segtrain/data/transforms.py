@@ -75,7 +75,7 @@ class Transforms:
             image, mask = run(*pair, rng)
         except SegtrainError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # exit() in code that was a script once
             raise DataError(
                 f"{name}: data.transforms failed: {type(error).__name__}: {' '.join(str(error).split())[:500]}"
             ) from error

@@ -104,7 +104,7 @@ def _from_code(text: str) -> Any:
     try:
         with importable():
             module = _file_module(place) if place.endswith(".py") else importlib.import_module(place)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"data.transforms={text}: {path} fails: {type(error).__name__}: {error}") from error
     try:
         return getattr(module, attribute)

@@ -4,42 +4,53 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from segtrain.diagnose.evidence import Evidence
 from segtrain.diagnose.figures import Figures, Rank, Samples
+from segtrain.diagnose.fix import Fix
 from segtrain.diagnose.model import Stages, idle, stages_of, workers_needed
+from segtrain.diagnose.rank_rules import behind
 from segtrain.diagnose.verdict import Verdict
 
 STARVED = 0.10  # share of the time that may be waited for
 MOSTLY = 0.5
 IDLE = 0.75  # of a sample's time: no crowd on the cores explains that much
 SLACK = 0.6  # of the workers' time: below it they are not what the loop waits for
+HELPED = 1.3  # times as much as its own thread that a worker may compute
 WORTH = 1.2  # gain from which on more workers are the cure
 MOST_WAITING = 64  # workers of a rank that only wait
+FITS = "where the decoded images fit into memory"
 STREAM = 20e6  # bytes a second that any storage gives to one reader
 
 
 def data_verdicts(figures: Figures) -> list[Verdict]:
     """At most two, the first one bounds. None where the loop does not wait, or nothing is known of its samples."""
     rank = figures.hungriest
-    if figures.mean("wait") <= STARVED or rank.samples is None:
+    if figures.starved <= STARVED or rank.samples is None:
         return []
-    now, samples, wait = stages_of(rank, figures.crowded, figures.free_cores), rank.samples, figures.mean("wait")
+    now, samples, wait = stages_of(figures, rank), rank.samples, _lost(figures)
     if not samples.workers:
         return [_in_the_loop(now, rank, wait)]
     busy = samples.made * samples.wall / (samples.workers * rank.step)
     if busy < SLACK:
         return [_on_the_way(rank, wait, busy)]
     waiting = idle(rank, figures.crowded) / samples.wall
+    if _has_own_threads(rank, samples):
+        return [_own_threads(rank, wait), _stage(figures, now, rank, wait)]
     if samples.largest == "read" and samples.stages["read"] > MOSTLY * samples.wall:
         return [_storage(now, rank, wait)]
     if waiting > IDLE:
         return [_stage_that_waits(now, rank, wait, waiting)]
-    if samples.cpu > 1.3 * samples.wall:
-        return [_own_threads(rank, wait), _stage(figures, now, rank, wait)]
     stage = _stage(figures, now, rank, wait)
-    own = stages_of(rank, figures.crowded)  # as if there were no other programs: they do not make workers enough
+    own = stages_of(figures, rank, others=False)  # as if there were no other programs: they do not make workers enough
     if samples.workers < int(rank.cores) and _too_few(own, rank, wait).gain > WORTH:
         return [_too_few(now, rank, wait), stage]
     return [stage]
+
+
+def _lost(figures: Figures) -> float:
+    """Share of the time. Where it is one rank whose samples are late, that rank is the cause first, and they are less."""
+    late = behind(figures)
+    return figures.mean("wait") if late is not None and late.phase == "wait" else figures.starved
 
 
 def _gain(rank: Rank, cured: Stages) -> float:
@@ -56,9 +67,8 @@ def _costs(samples: Samples) -> str:
 
 
 def _crew(samples: Samples) -> str:
-    kind = {"thread": "thread", "process": "process"}.get(samples.kind, samples.kind)
     many = {"thread": "threads", "process": "processes"}.get(samples.kind, samples.kind)
-    return f"{samples.workers:.3g} {kind if round(samples.workers) == 1 else many}"
+    return f"{samples.workers:.3g} {samples.kind if round(samples.workers) == 1 else many}"
 
 
 def _in_the_loop(now: Stages, rank: Rank, wait: float) -> Verdict:
@@ -67,7 +77,7 @@ def _in_the_loop(now: Stages, rank: Rank, wait: float) -> Verdict:
         "main-thread",
         wait,
         f"samples are made in the loop (data.workers=0), {wait:.0%} of the time: {_costs(rank.samples)}",  # type: ignore[arg-type]
-        f"data.workers={enough}",
+        Fix({"data.workers": enough}),
         _gain(rank, replace(now, workers=enough)),
         "high",
     )
@@ -82,7 +92,7 @@ def _on_the_way(rank: Rank, wait: float, busy: float) -> Verdict:
         wait,
         f"the loop waits {wait:.0%} of the time, but its {_crew(samples)} work only {busy:.0%} of theirs: samples are late on their "
         + ("way through shared memory" if shared else "way to the loop"),
-        "data.worker_kind=thread" if shared else "data.prefetch=16",
+        Fix({"data.worker_kind": "thread"} if shared else {"data.prefetch": 16}),
         1 / (1 - wait),
         "low",
     )
@@ -103,7 +113,7 @@ def _storage(now: Stages, rank: Rank, wait: float) -> Verdict:
             wait,
             f"reading takes {_ms(read)} of the {_ms(samples.wall)} of a sample and grows with its size ({grows:.0%} of it): "
             f"{total / 1e6:.3g} MB/s are all that comes ({samples.bytes / 1e3:.3g} kB a sample)",
-            "data.cache=ram where the images fit, or files nearer and smaller: segtrain data pack",
+            Fix({"data.cache": "ram"}, FITS, (Fix(advice="files nearer and smaller: segtrain data pack"),)),
             _gain(rank, kept),
             sure,
         )
@@ -113,7 +123,7 @@ def _storage(now: Stages, rank: Rank, wait: float) -> Verdict:
         wait,
         f"reading takes {_ms(read)} of the {_ms(samples.wall)} of a sample, whatever its size ({samples.bytes / 1e3:.3g} kB at "
         f"{rate / 1e6:.3g} MB/s): {_crew(samples)} wait for storage to answer",
-        f"data.workers={enough}",
+        Fix({"data.workers": enough}),
         _gain(rank, replace(now, workers=enough)),
         sure,
     )
@@ -132,15 +142,18 @@ def _stage_that_waits(now: Stages, rank: Rank, wait: float, waiting: float) -> V
     assert samples is not None
     enough = workers_needed(now, MOST_WAITING)
     if samples.kind == "thread" and samples.workers >= 2 and samples.workers * samples.cpu / samples.wall > 0.7:
-        cure, then = "data.worker_kind=process", replace(now, wall=samples.cpu)  # about one core, whatever the threads
+        fix, then = (
+            Fix({"data.worker_kind": "process"}),
+            replace(now, wall=samples.cpu),
+        )  # about one core, whatever the threads
         why = "threads wait for each other (Python's lock)"
     else:
-        cure, then, why = f"data.workers={enough}", replace(now, workers=enough), "it waits for something"
+        fix, then, why = Fix({"data.workers": enough}), replace(now, workers=enough), "it waits for something"
     return Verdict(
         _named(samples),
         wait,
         f"{_costs(samples)}: {waiting:.0%} of that no core works, {why}",
-        cure,
+        fix,
         _gain(rank, then),
         "medium",
     )
@@ -155,10 +168,16 @@ def _too_few(now: Stages, rank: Rank, wait: float) -> Verdict:
         wait,
         f"{_crew(samples)} work all the time and use, with the loop, {samples.workers + rank.computed / rank.step:.2g} of {rank.cores:.3g} "
         f"cores: {_costs(samples)}",
-        f"data.workers={enough}",
+        Fix({"data.workers": enough}),
         _gain(rank, replace(now, workers=enough)),
         "high",
     )
+
+
+def _has_own_threads(rank: Rank, samples: Samples) -> bool:
+    """Whether workers have threads of their own, and these and the workers of all ranks of the host are more than its cores."""
+    all_of_host = samples.workers * samples.threads * rank.ranks_here
+    return samples.threads > HELPED and all_of_host > rank.host_cores
 
 
 def _own_threads(rank: Rank, wait: float) -> Verdict:
@@ -167,9 +186,9 @@ def _own_threads(rank: Rank, wait: float) -> Verdict:
     return Verdict(
         "too-many-threads",
         wait,
-        f"each worker keeps {samples.cpu / samples.wall:.2g} cores busy: a library in the transforms starts threads of its own, and "
-        f"{_crew(samples)} of each rank share {rank.cores:.3g} cores",
-        "one thread in each worker: OMP_NUM_THREADS=1, and cv2.setNumThreads(1) in the transforms",
+        f"each worker computes {samples.threads:.2g} times as much as its own thread does: a library in the transforms starts threads "
+        f"of its own, and {_crew(samples)} of each rank share {rank.cores:.3g} cores with the loop",
+        Fix(advice="one thread in each worker: OMP_NUM_THREADS=1, and cv2.setNumThreads(1) in the transforms"),
         1.0,
         "medium",
     )
@@ -181,20 +200,26 @@ def _stage(figures: Figures, now: Stages, rank: Rank, wait: float) -> Verdict:
     cause = _named(samples)
     part = samples.stages["augment" if cause == "augmentation" else cause if cause == "decode" else "assemble"]
     left = max(0.0, 1 - part / samples.wall)
-    setting = figures.evidence.setting
-    cures = {
-        "decode": "data.cache=ram where the images fit"
-        if setting("data.cache", "off") == "off" and setting("data.worker_kind") != "process"
-        else "segtrain data pack (smaller files, restart markers)",
-        "augmentation": "cheaper data.transforms" if setting("data.transforms") else "data.jitter_p=0.5 data.rotate=0",
-        "shm": "data.worker_kind=thread",
-        "main-thread": "data.workers=auto",
-    }
     return Verdict(
         cause,
         wait * part / samples.wall,
         f"{_costs(samples)}; {_crew(samples)} and the loop have {rank.cores:.3g} cores for themselves",
-        cures[cause],
+        _cheaper(cause, figures.evidence),
         _gain(rank, replace(now, wall=now.wall * left, cpu=now.cpu * left)),
         "medium",
     )
+
+
+def _cheaper(cause: str, evidence: Evidence) -> Fix:
+    """Ways to make a stage cost less."""
+    if cause == "decode":
+        packed = Fix(advice="smaller files with restart markers: segtrain data pack")
+        cached = evidence.setting("data.cache", "off") == "ram" or evidence.setting("data.worker_kind") == "process"
+        return packed if cached else Fix({"data.cache": "ram"}, FITS, (packed,))
+    if cause == "augmentation":
+        if evidence.setting("data.transforms"):
+            return Fix(advice="cheaper data.transforms")
+        return Fix({"data.jitter_p": 0.5, "data.rotate": 0}, "fewer changes of colour, no rotation")
+    if cause == "shm":
+        return Fix({"data.worker_kind": "thread"})
+    return Fix({"data.worker_kind": "process"}, "putting samples into their batch needs a core of its own")

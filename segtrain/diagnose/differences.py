@@ -28,12 +28,12 @@ class Change:
 
     @property
     def as_proposed(self) -> bool:
-        return self.cure and _same(self.after, self.proposed)
+        return self.cure and equal(self.after, self.proposed)
 
     @property
     def towards(self) -> bool:
         """Whether it was changed as the cure says, if perhaps not as far."""
-        if not self.cure or _same(self.before, self.after):
+        if not self.cure or equal(self.before, self.after):
             return False
         numbers = (int, float)
         if all(isinstance(v, numbers) for v in (self.before, self.after, self.proposed)):
@@ -50,14 +50,11 @@ def differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, 
 
         usual = _flat(Config().model_dump(mode="json"))
     pairs = {key: (left.get(key, usual.get(key)), right.get(key, usual.get(key))) for key in {**left, **right}}
-    return {key: pair for key, pair in pairs.items() if key not in IDLE and not _same(*pair)}
+    return {key: pair for key, pair in pairs.items() if key not in IDLE and not equal(*pair)}
 
 
-def changes(before: Mapping[str, Any], after: Mapping[str, Any], cure: Sequence[str]) -> tuple[Change, ...]:
-    """Those of the cure first, also where nothing was changed; then all other differences."""
-    from segtrain.config import parse_overrides
-
-    proposed = _flat(parse_overrides(list(cure)))
+def changes(before: Mapping[str, Any], after: Mapping[str, Any], proposed: Mapping[str, Any]) -> tuple[Change, ...]:
+    """Those of the cure first, also where nothing was changed; then all other differences. ``proposed``: ``section.key`` -> value."""
     found, same = differing(before, after), _flat(before)
     pairs = {**{key: (same.get(key), same.get(key)) for key in proposed}, **found}
     return tuple(
@@ -89,7 +86,7 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _same(a: Any, b: Any) -> bool:
+def equal(a: Any, b: Any) -> bool:
     """As settings are the same: a bare ``off`` is false in YAML, and a tuple is a list."""
     return _plain(a) == _plain(b)
 

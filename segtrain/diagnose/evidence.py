@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from segtrain.config import load_yaml
 from segtrain.errors import DataError
 from segtrain.observe import journal
 from segtrain.observe.profile_format import Series, Track, read_profile
@@ -63,7 +64,7 @@ def gather(run: Path, say: Callable[[str], None] = journal.say_on_stderr) -> Evi
 
 def _config(folder: Path) -> Mapping[str, Any]:
     try:
-        content = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+        content = load_yaml((folder / "config.yaml").read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError, UnicodeDecodeError):
         return {}
     return content if isinstance(content, dict) else {}

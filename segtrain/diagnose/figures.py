@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from segtrain.diagnose.evidence import Evidence, Host
+from segtrain.diagnose.together import Together, together
 from segtrain.observe.spans import Records
 
 STAGES = ("read", "decode", "augment", "assemble")
@@ -30,6 +31,12 @@ class Samples:
     bytes: float
     late: float | None = None  # of the wall time: no core was free; None: not counted
     by_size: float | None = None  # share of the reading that grows with the bytes read; None: not known
+    cpu_all: float = 0.0  # CPU seconds with those of threads that a library in the worker has started; 0: not known
+
+    @property
+    def threads(self) -> float:
+        """Times as much as its own thread that a worker process computes: threads of its own, on average."""
+        return max(1.0, self.cpu_all / self.cpu) if self.cpu else 1.0
 
     @property
     def wall(self) -> float:
@@ -59,9 +66,11 @@ class Rank:
     cpu: float  # of the process
     late: float | None  # of its loop's thread, without phase ``wait``: no core was free; None: not counted
     other_cpu: float | None  # of its loop's thread in the phase ``other``; None: not written down
+    other_late: float | None  # in which it had no core there
     slowest: float
     fastest: float  # of the windows' means
     least_own: float  # of the windows' means of ``own``: what other programs disturbed least
+    least_awake: float  # of those of ``awake``
     least: Mapping[str, float]  # shares of phases, of the window in which each was least
     crowded: Mapping[str, Any] | None = None  # what its threads cost, where they have no core each (spans.py)
     samples: Samples | None = None
@@ -75,6 +84,19 @@ class Rank:
     def own(self) -> float:
         """What it does by itself in a step: no waiting for others, nothing that only one rank does now and then."""
         return _own(self.phases)
+
+    @property
+    def awake(self) -> float:
+        """The same, without the time in which it had no core, where that is counted."""
+        return max(0.0, self.own - (self.late or 0.0))
+
+    @property
+    def cpu_with_workers(self) -> float:
+        """CPU seconds, those of worker processes included."""
+        outside = self.samples is not None and self.samples.kind == "process"
+        return self.cpu + (
+            self.samples.cpu * self.samples.threads * self.samples.made if outside and self.samples else 0.0
+        )
 
     @property
     def computed(self) -> float:
@@ -96,7 +118,8 @@ class Figures:
     ranks: tuple[Rank, ...]
     hosts: tuple[Host, ...]
     evidence: Evidence = field(repr=False)
-    steady: bool = True  # false: all that there is includes the start
+    steady: bool  # false: all that there is includes the start
+    as_one: Together  # what all ranks wait for, in a mean step
 
     def mean(self, *phases: str) -> float:
         return sum(rank.share(*phases) for rank in self.ranks) / len(self.ranks)
@@ -110,6 +133,27 @@ class Figures:
     @property
     def step(self) -> float:
         return sum(rank.step for rank in self.ranks) / len(self.ranks)
+
+    @property
+    def starved(self) -> float:
+        """Share of the time in which the slowest rank of a step waits for its samples, and so do all."""
+        return min(1.0, self.as_one.wait / self.step)
+
+    @property
+    def own_cpu(self) -> float:
+        """Cores that the run keeps busy by itself."""
+        return sum(rank.cpu_with_workers / rank.step for rank in self.ranks)
+
+    @property
+    def others(self) -> float | None:
+        """Cores that other programs keep busy on its hosts; None without a system profile."""
+        return max(0.0, sum(host.busy for host in self.hosts) - self.own_cpu) if self.hosts else None
+
+    @property
+    def own_part(self) -> float:
+        """Of the cores that are busy, the part that is so with this run; all of them where nobody has looked."""
+        busy = self.own_cpu + (self.others or 0.0)
+        return self.own_cpu / busy if busy else 1.0
 
     @property
     def on_gpu(self) -> bool:
@@ -134,10 +178,13 @@ class Figures:
 def figures(evidence: Evidence) -> Figures | None:
     """None where no rank has a window yet."""
     steady = all(_steady(records) for records in evidence.ranks)
-    ranks = tuple(
-        rank for records in evidence.ranks if (rank := _rank(records, _steady(records) or records.windows)) is not None
-    )
-    return Figures(ranks, evidence.hosts, evidence, steady) if ranks else None
+    known = [(records, _usable(_steady(records) or records.windows, records)) for records in evidence.ranks]
+    known = [(records, windows) for records, windows in known if windows]
+    if not known:
+        return None
+    late = [[_late(w) for w in windows] if _counted(windows) else None for _, windows in known]
+    as_one = together([windows for _, windows in known], late)
+    return Figures(tuple(_rank(*of) for of in known), evidence.hosts, evidence, steady, as_one)
 
 
 def _steady(records: Records) -> tuple[dict[str, Any], ...]:
@@ -150,15 +197,29 @@ def _steady(records: Records) -> tuple[dict[str, Any], ...]:
     return windows[:-1] if closing else windows
 
 
-def _rank(records: Records, windows: Iterable[Mapping[str, Any]]) -> Rank | None:
-    windows = [_without_the_end(w, records) for w in windows if w["last"] >= w["first"]]
+def _usable(windows: Sequence[Mapping[str, Any]], records: Records) -> list[dict[str, Any]]:
+    """Windows with steps, none where no time has passed."""
+    found = [_without_the_end(w, records) for w in windows if w["last"] >= w["first"]]
+    return found if sum(sum(w["phases"].values()) for w in found) > 0 else []
+
+
+def _counted(windows: Sequence[Mapping[str, Any]]) -> bool:
+    return all("late_s" in w for w in windows)
+
+
+def _late(window: Mapping[str, Any]) -> float:
+    """Seconds of lateness that belong to steps; no more than there was time to be late in, whatever the system has counted."""
+    phases = window["phases"]
+    awake = sum(s for phase, s in phases.items() if phase != "wait")
+    inside = awake - sum(phases.get(phase, 0.0) for phase in BESIDE)
+    return float(min(inside, window.get("late_s", 0.0) * inside / awake)) if awake > 0 else 0.0
+
+
+def _rank(records: Records, windows: Sequence[Mapping[str, Any]]) -> Rank:
     steps = sum(w["last"] - w["first"] + 1 for w in windows)
-    seconds = sum(sum(w["phases"].values()) for w in windows)
-    if not steps or seconds <= 0:
-        return None
     begin = records.begins[-1] if records.begins else {}
     here, cores = max(1, begin.get("local_world_size", 1)), max(1, begin.get("cores", 1))
-    counted = all("late_s" in w for w in windows)
+    counted = _counted(windows)
     phases: dict[str, float] = {}
     for window in windows:
         for phase, spent in window["phases"].items():
@@ -177,11 +238,15 @@ def _rank(records: Records, windows: Iterable[Mapping[str, Any]]) -> Rank | None
         steps=steps,
         phases=phases,
         cpu=sum(w.get("cpu_s", 0.0) for w in windows) / steps,
-        late=sum(w["late_s"] for w in windows) / steps if counted else None,
-        other_cpu=sum(w["other_cpu_s"] for w in windows) / steps if all("other_cpu_s" in w for w in windows) else None,
+        late=sum(map(_late, windows)) / steps if counted else None,
+        other_cpu=_mean(windows, "other_cpu_s", steps),
+        other_late=_mean(windows, "other_late_s", steps),
         slowest=max(w.get("slowest_ms", 0.0) for w in windows) / 1000,
         fastest=min(sum(w["phases"].values()) / (w["last"] - w["first"] + 1) for w in windows),
         least_own=min(_own(w["phases"]) / (w["last"] - w["first"] + 1) for w in windows),
+        least_awake=min(
+            max(0.0, _own(w["phases"]) - counted * _late(w)) / (w["last"] - w["first"] + 1) for w in windows
+        ),
         least={p: min(w["phases"].get(p, 0.0) / sum(w["phases"].values()) for w in windows) for p in phases},
         crowded=begin.get("crowded"),
         shared=_shared([w["shared"]["seconds"] for w in windows if isinstance(w.get("shared"), dict)]),
@@ -195,6 +260,11 @@ def _without_the_end(window: Mapping[str, Any], records: Records) -> dict[str, A
     phases = {phase: s for phase, s in window["phases"].items() if phase not in AT_THE_END}
     kept = sum(phases.values()) / max(1e-9, sum(window["phases"].values()))
     return {**window, "phases": phases, "cpu_s": kept * window.get("cpu_s", 0.0)}  # as if all phases computed alike
+
+
+def _mean(windows: Sequence[Mapping[str, Any]], key: str, steps: int) -> float | None:
+    """Of a step; None where a window does not tell."""
+    return sum(w[key] for w in windows) / steps if all(key in w for w in windows) else None
 
 
 def _shared(seconds: list[float]) -> float | None:
@@ -216,6 +286,7 @@ def _samples(work: list[Mapping[str, Any]], steps: int, counted: bool) -> Sample
         cpu=sum(w.get("cpu_s", 0.0) for w in work) / made,
         bytes=sum(w.get("bytes", 0) for w in work) / made,
         late=sum(w.get("late_s", 0.0) for w in work) / made if counted else None,
+        cpu_all=sum(w.get("process_cpu_s", 0.0) for w in work) / made,
         by_size=_by_size([w for w in work if isinstance(w.get("reads"), dict)]),
     )
 

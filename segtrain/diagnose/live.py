@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,35 +11,48 @@ from segtrain.diagnose.data_rules import STARVED
 from segtrain.diagnose.evidence import Evidence, gather
 from segtrain.diagnose.foretold import foretold
 from segtrain.diagnose.judge import UNKNOWN, judge
-from segtrain.diagnose.words import line
+from segtrain.diagnose.words import closing, line
 from segtrain.errors import DataError
-from segtrain.observe.spans import Records
+from segtrain.observe.spans import Records, read_recent
 
 WINDOWS = 8  # that are looked at: seconds, at least
 SURE = 2  # looks in a row that must agree
 
 
 class Starving:
-    """Told of each window that ends; tells the cause that the last ones starve for, and its line, once, and again when that changes."""
+    """Told of each window that ends; tells the cause that the last ones starve for, and its line, once, and again when that changes.
 
-    def __init__(self, config: Mapping[str, Any], tell: Callable[[str, str], None]) -> None:
-        self._config, self._tell = config, tell
+    ``run``: its folder, where the spans of the other ranks of this host are. A rank whose samples are there waits for one whose
+    samples are not, so that no rank alone can tell what the run waits for.
+    """
+
+    def __init__(self, config: Mapping[str, Any], tell: Callable[[str, str], None], run: Path | None = None) -> None:
+        self._config, self._tell, self._run = config, tell, run
         self._said = self._seen = ""
         self._times = 0
 
     def look(self, records: Records) -> None:
         """``records``: of one rank, the last windows. A fed run costs a sum."""
         windows = records.windows[-WINDOWS:]
-        waited = sum(window["phases"].get("wait", 0.0) for window in windows)
+        waited = sum(window["phases"].get(phase, 0.0) for window in windows for phase in ("wait", "sync"))
         cause = ""
         if len(windows) == WINDOWS and waited > STARVED * sum(window["seconds"] for window in windows):
-            found = judge(Evidence((Records(records.rank, records.begins, windows),), config=self._config))
+            mine = Records(records.rank, records.begins, windows)
+            found = judge(Evidence((mine, *self._others(mine)), config=self._config))
             cause = found.bound if found.verdicts else ""
         self._times = self._times + 1 if cause == self._seen else 1
         self._seen = cause
         if cause and cause != self._said and self._times >= SURE:
             self._said = cause
             self._tell(cause, line(found))
+
+    def _others(self, mine: Records) -> list[Records]:
+        """The same steps of the other ranks of this host."""
+        here = mine.begins[-1].get("local_world_size", 1) if mine.begins else 1
+        first, ranks = mine.windows[0]["first"], range(mine.rank + 1, mine.rank + here)
+        found = [read_recent(self._run, rank) for rank in ranks] if self._run is not None else []
+        since = [replace(of, windows=tuple(w for w in of.windows if w["last"] >= first)) for of in found if of]
+        return [of for of in since if of.windows]
 
 
 def closing_line(run: Path) -> str | None:
@@ -48,7 +62,7 @@ def closing_line(run: Path) -> str | None:
         found = judge(gather(run, say=lambda text: None))
     except (DataError, OSError):
         return None
-    if found.bound == UNKNOWN or not found.facts.get("steady"):
+    if found.bound == UNKNOWN:
         return None
     before = foretold(run)
-    return f"speed     {line(found)}" + (f"\nforetold  {before}" if before else "")
+    return f"speed     {closing(found, run)}" + (f"\nforetold  {before}" if before else "")

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from segtrain.diagnose.evidence import Evidence
-from segtrain.diagnose.figures import Figures
+from segtrain.diagnose.figures import Figures, Rank
+from segtrain.diagnose.fix import Fix
+from segtrain.diagnose.length import every_of, length_of, rarer
 from segtrain.diagnose.verdict import Verdict
 
-PAUSES = {"log": 0.05, "checkpoint": 0.05, "eval": 0.20}  # shares of the time that may go there
+PAUSES = {"logging": 0.05, "checkpoint": 0.05, "evaluation": 0.20}  # shares of the time that may go there
+NO_CURE = 0.20  # share from which a pause is named although the run is too short to have it less often
 TO = 0.02  # share that is left of a pause by its cure
 LOOP = 0.10  # share of a step that the loop's own thread may take
+WAITS = 0.4  # of a time in which a thread lacks no core, and yet does not compute
 WORKS = 0.25  # of a time in which a thread computes, whoever else wants the core
 COPIES = 0.10
 FIXED = 0.30  # share of a step that does not grow with its batch
@@ -21,11 +24,18 @@ LAUNCHES = 0.6  # share of the time below which a GPU that waits for no data get
 THREADS = 1.5  # threads for each core
 CROWD = 0.10  # share of a step that they may cost
 SWAP = 1e6  # bytes a second
-FULL = 0.97  # of the memory
+LINES, TIMES = 10, 3  # of log lines, and of scores and checkpoints, so many stay in a run
 
 
-def pauses(figures: Figures) -> list[Verdict]:
-    return [v for v in (_logging(figures), _checkpoint(figures), _evaluation(figures)) if v is not None]
+def pauses(figures: Figures, lost: float) -> list[Verdict]:
+    """Causes that interrupt the steps. ``lost``: share of the time that other programs take, which stretches pauses as well."""
+    found = (_logging(figures), _checkpoint(figures), _evaluation(figures))
+    return [pause for pause in found if pause.share * (1 - lost) > _limit(pause)]
+
+
+def _limit(pause: Verdict) -> float:
+    limit = PAUSES[pause.cause]
+    return limit if pause.fix.settings else max(limit, NO_CURE)
 
 
 def _factor(share: float) -> int:
@@ -38,60 +48,67 @@ def _rarer(share: float, factor: float) -> float:
     return 1 / (1 - share + share / factor)
 
 
-def _logging(figures: Figures) -> Verdict | None:
+def _logging(figures: Figures) -> Verdict:
     share = figures.most("log")
-    if share <= PAUSES["log"]:
-        return None
     every = int(figures.evidence.setting("log.every", 10))
-    factor = _factor(share)
+    longer = rarer(f"{every}st", _factor(share), length_of(figures.evidence), LINES)
     each = share * figures.step * every
     return Verdict(
         "logging",
         share,
         f"{share:.0%} of the time: a log line takes {1000 * each:.3g} ms, every {every} steps of {1000 * figures.step:.3g} ms",
-        f"log.every={every * factor}",
-        _rarer(share, factor),
+        Fix({"log.every": int(longer[0][:-2])}) if longer else _short("log lines"),
+        _rarer(share, longer[1]) if longer else 1.0,
         "high",
     )
 
 
-def _checkpoint(figures: Figures) -> Verdict | None:
+def _checkpoint(figures: Figures) -> Verdict:
     share = figures.most("checkpoint")
-    if share <= PAUSES["checkpoint"]:
-        return None
-    every = str(figures.evidence.setting("checkpoint.every", "1ep"))
+    every = _every(figures, "checkpoint.every", "save_every")
     count = len([e for e in figures.evidence.events if e.get("event") == "checkpoint"])
-    factor = _factor(share)
-    cure = f"checkpoint.every={_longer(every, factor)}"
+    often = every_of(every, "checkpoint", figures.evidence)
+    longer = rarer(often, _factor(share), length_of(figures.evidence), TIMES)
+    settings: dict[str, Any] = {"checkpoint.every": longer[0]} if longer else {}
     if figures.evidence.setting("checkpoint.background", True) is False:
-        cure += " checkpoint.background=true"
+        settings["checkpoint.background"] = True
     return Verdict(
         "checkpoint",
         share,
         f"{share:.0%} of the time: the loop stands still for {count} checkpoints (checkpoint.every={every})",
-        cure,
-        _rarer(share, factor),
+        Fix(settings) if settings else _short("checkpoints"),
+        _rarer(share, longer[1]) if longer else 1.0,
         "high",
     )
 
 
-def _evaluation(figures: Figures) -> Verdict | None:
+def _evaluation(figures: Figures) -> Verdict:
     share = figures.mean("eval")
-    if share <= PAUSES["eval"]:
-        return None
-    every = str(figures.evidence.setting("eval.every", "1ep"))
+    every = _every(figures, "eval.every", "eval_every")
     seconds = [e["seconds"] for e in figures.evidence.events if e.get("event") == "eval" and "seconds" in e]
     each = f", {sum(seconds) / len(seconds):.2g} s each" if seconds else ""
-    factor = _factor(share)
+    often = every_of(every, "eval", figures.evidence)
+    longer = rarer(often, _factor(share), length_of(figures.evidence), TIMES)
     gone = share + _saved_for_scores(figures)
     return Verdict(
         "evaluation",
         share,
         f"{share:.0%} of the time goes to {len(seconds)} evaluations{each} (eval.every={every})",
-        f"eval.every={_longer(every, factor)}",
-        _rarer(min(gone, 1.0), factor),
+        Fix({"eval.every": longer[0]}) if longer else _short("evaluations"),
+        _rarer(min(gone, 1.0), longer[1]) if longer else 1.0,
         "high",
     )
+
+
+def _every(figures: Figures, key: str, field: str) -> str:
+    """The setting; of ``auto`` the steps that the run made of it."""
+    every = str(figures.evidence.setting(key, "1ep"))
+    starts = [e for e in figures.evidence.events if e.get("event") == "run_start" and e.get(field)]
+    return f"{starts[-1][field]}st" if every == "auto" and starts else every
+
+
+def _short(what: str) -> Fix:
+    return Fix(advice=f"none needed: the run is so short that its few {what} weigh; in a longer one they would not")
 
 
 def _saved_for_scores(figures: Figures) -> float:
@@ -101,25 +118,26 @@ def _saved_for_scores(figures: Figures) -> float:
     return figures.mean("checkpoint") * len(best) / len(saved) if saved else 0.0
 
 
-def _longer(duration: str, factor: int) -> str:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(\D+)", duration)
-    return f"{float(found[1]) * factor:.12g}{found[2]}" if found else duration  # no exponent: settings know none
-
-
 def own_thread(figures: Figures) -> Verdict | None:
     """Work, or a wait, between the phases: in each window of every rank. On one rank alone it makes that rank slow."""
     if min(rank.least.get("other", 0.0) for rank in figures.ranks) <= LOOP:
         return None
     rank = min(figures.ranks, key=lambda rank: rank.share("other"))
-    share, spent = rank.share("other"), rank.phases["other"]
+    spent = rank.phases["other"]
+    late = 0.0 if rank.other_late is None or rank.late is None else min(spent, rank.other_late)
+    share = (spent - late) / rank.step
+    if late and spent - late <= LOOP * (rank.step - (rank.late or 0.0)):
+        return None  # it is as long as that only because it has no core
     works = (rank.cpu if rank.other_cpu is None else rank.other_cpu) / spent
-    if figures.on_gpu or works < (WORKS / 2 if figures.crowded else WORKS):
+    if figures.on_gpu or _waits(figures, rank, spent, works):
         return Verdict(
             "sync-point",
             share,
             f"{1000 * spent:.3g} ms of each step ({share:.0%}) pass between the phases, and the loop's thread works in {works:.0%} of "
             "them: it waits for something",
-            "take what waits (an .item(), a print of a tensor, a sleep, a lock) out of the step, or do it when it is logged",
+            Fix(
+                advice="take what waits (an .item(), a print of a tensor, a file that is synced to disk, a sleep, a lock) out of the step, or do it when it is logged"
+            ),
             1 / (1 - share),
             "medium",
         )
@@ -128,10 +146,20 @@ def own_thread(figures: Figures) -> Verdict | None:
         "main-thread",
         share,
         f"{1000 * spent:.3g} ms of each step ({share:.0%}) are computed in the loop's own thread, between the phases",
-        "log.digest=false" if digest else "move the work to the workers (data.transforms), or to steps that are logged",
+        Fix({"log.digest": False})
+        if digest
+        else Fix(advice="move the work to the workers (data.transforms), or to steps that are logged"),
         1 / (1 - share),
         "high" if digest else "medium",
     )
+
+
+def _waits(figures: Figures, rank: Rank, spent: float, works: float) -> bool:
+    """Whether a thread that did not compute all the time was held up by something else than a lack of cores."""
+    if rank.other_cpu is not None and rank.other_late is not None:
+        awake = spent - rank.other_late  # or blocked; with a core, if it wants one
+        return awake - rank.other_cpu > WAITS * awake
+    return works < (WORKS / 2 if figures.crowded else WORKS)
 
 
 def copies(figures: Figures) -> Verdict | None:
@@ -142,7 +170,7 @@ def copies(figures: Figures) -> Verdict | None:
         "host-to-device",
         share,
         f"{share:.0%} of a step goes to copies and to making floats on the device",
-        "data.prefetch=8 (the next batch crosses while this step computes), data.colour=cpu",
+        Fix({"data.prefetch": 8}, "the next batch crosses while this step computes", (Fix({"data.colour": "cpu"}),)),
         1 / (1 - share),
         "medium",
     )
@@ -167,7 +195,7 @@ def threads(figures: Figures) -> Verdict | None:
         f"{rank.ranks_here} rank{'s' * (rank.ranks_here > 1)} with {rank.threads} compute threads each share {rank.host_cores} cores: at "
         "the end of each operator all wait for the one that got no core"
         + (f"; before the first step {told} x as long as with {best}" if measured else ""),
-        f"parallel.threads={best}",
+        Fix({"parallel.threads": best}),
         rank.step / (rank.step - lost) if measured else 1.0,
         "high" if measured else "low",
     )
@@ -182,18 +210,18 @@ def memory(figures: Figures) -> Verdict | None:
         1.0,  # of all: what swapping slows down shows as any other cause
         f"{worst.node} moves {worst.swap_bytes_s / 1e6:.3g} MB/s to and from swap, its memory is {worst.memory:.0%} full, and its cores "
         f"wait for disks {worst.iowait:.0%} of the time",
-        _less_memory(figures.evidence.config),
+        _less_memory(figures.evidence),
         max(1.0, figures.step / max(rank.fastest for rank in figures.ranks)),
         "medium",
     )
 
 
-def _less_memory(config: Mapping[str, Any]) -> str:
-    data = config.get("data")
-    data = data if isinstance(data, Mapping) else {}
-    if data.get("cache") == "ram":
-        return "data.cache=off"
-    return f"data.prefetch=1, fewer data.workers, or a host with more memory (data.worker_kind={data.get('worker_kind', 'auto')})"
+def _less_memory(evidence: Evidence) -> Fix:
+    if evidence.setting("data.cache") == "ram":
+        return Fix({"data.cache": "off"})
+    kind = evidence.setting("data.worker_kind", "auto")
+    more = Fix(advice=f"fewer data.workers, or a host with more memory (data.worker_kind={kind})")
+    return more if evidence.setting("data.prefetch") == 1 else Fix({"data.prefetch": 1}, alternatives=(more,))
 
 
 def small_batch(figures: Figures) -> Verdict | None:
@@ -205,7 +233,8 @@ def small_batch(figures: Figures) -> Verdict | None:
             return None
         share, why = 1 - max(used), f"the GPU has work {max(used):.0%} of the time though its data is there"
     else:
-        share = sum(rank.phases.get(phase, 0.0) for phase in ("update", "other")) / rank.step
+        had_core = 1 - min(1.0, (rank.late or 0.0) / rank.step)  # share of the time, in all phases alike
+        share = had_core * sum(rank.phases.get(phase, 0.0) for phase in ("update", "other")) / rank.step
         why = (
             f"{share:.0%} of a step of {1000 * rank.step:.3g} ms does not grow with its batch of {rank.images:g} a rank"
         )
@@ -216,7 +245,7 @@ def small_batch(figures: Figures) -> Verdict | None:
         "small-batch",
         share,
         why,
-        f"train.batch_size={4 * size}",
+        Fix({"train.batch_size": 4 * size}),
         1 / (1 - share + share / 4),
         "medium",
     )
@@ -230,5 +259,6 @@ def failure(evidence: Evidence) -> Verdict | None:
     error = str(end.get("error") or "")
     if "/dev/shm" not in error:
         return None
-    cure = "docker run --shm-size=2g, data.prefetch=1, or data.worker_kind=thread"
-    return Verdict("shm", 1.0, error, cure, 1.0, "high")
+    fewer = Fix({"data.prefetch": 1}, "fewer batches lie there at once")
+    fix = Fix({"data.worker_kind": "thread"}, "threads need none", (fewer, Fix(advice="docker run --shm-size=2g")))
+    return Verdict("shm", 1.0, error, fix, 1.0, "high")

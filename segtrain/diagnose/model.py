@@ -10,7 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from segtrain.diagnose.figures import BESIDE, Rank
+from segtrain.diagnose.figures import BESIDE, Figures, Rank
+
+SHARED = (
+    0.5  # of its cores, which a rank gets at least where other programs want them too: the system deals them out evenly
+)
 
 
 @dataclass(frozen=True)
@@ -35,51 +39,47 @@ class Stages:
         return max(self.device, made / self.workers, cores) + self.stalls
 
 
-def stages_of(rank: Rank, crowded: bool, free: float | None = None) -> Stages:
-    """What a rank's figures say. Needs ``rank.samples``. ``crowded``: no core of the host had time left; ``free``: cores that had.
+def stages_of(figures: Figures, rank: Rank, others: bool = True) -> Stages:
+    """What the figures say of a rank that has samples, in step with all others. Without ``others``: if no other program ran.
 
-    Cores that other programs use are none of this rank's, whatever its share of the host.
+    What the ranks wait for each other because one of them has no samples, or no core, is no part of the device's time. Of the
+    cores that other programs use this rank gets none, as long as half of its share is left.
     """
     samples = rank.samples
     assert samples is not None
     stalls = sum(rank.phases.get(phase, 0.0) for phase in BESIDE)
-    used = (samples.made * samples.cpu + rank.computed) / rank.step
+    used = (samples.made * samples.cpu * samples.threads + rank.computed) / rank.step
+    late = _late(figures, rank) * (figures.own_part if others else 1.0)
+    free = figures.free_cores if others else None
+    alone = samples.late is None and samples.workers <= 1 and not figures.crowded
     return Stages(
-        device=rank.step - rank.phases.get("wait", 0.0) - stalls - _crowded_out(rank, crowded, free),
+        device=max(0.0, rank.step - figures.as_one.wait - stalls - late),
         stalls=stalls,
         samples=rank.images,  # of training: workers make those of an evaluation too
-        wall=samples.wall
-        if samples.late is None and samples.workers <= 1 and not crowded
-        else samples.cpu + idle(rank, crowded),
-        cpu=samples.cpu,
+        wall=samples.wall if alone else samples.cpu + idle(rank, figures.crowded),
+        cpu=samples.cpu * samples.threads,
         workers=samples.workers,
         computed=rank.computed,
-        cores=rank.cores if free is None else max(1e-3, min(rank.cores, used + free)),
+        cores=rank.cores
+        if free is None
+        else min(rank.cores, max(SHARED * rank.cores, used + free / len(figures.ranks))),
     )
 
 
-def _crowded_out(rank: Rank, crowded: bool, free: float | None) -> float:
-    """Seconds in which the phases of a model on the CPU wait for a core, because the workers have them.
+def _late(figures: Figures, rank: Rank) -> float:
+    """Seconds in which the phases of a model on the CPU wait for a core.
 
-    They go when the workers need less. While they do not, the cores are what bounds the step, and it is counted there.
+    Those for which the workers are to blame go when these need less. While they do not, the cores are what bounds the step, and it
+    is counted there.
     """
     samples = rank.samples
     if samples is None or rank.device.startswith("cuda"):
         return 0.0
-    if rank.late is not None:
-        return rank.late * _own_part(rank, free)
-    if not crowded:
+    if figures.as_one.late is not None:
+        return figures.as_one.late
+    if not figures.crowded:
         return 0.0
     return rank.computed * (max(1.0, (samples.workers + rank.threads) / rank.cores) - 1)
-
-
-def _own_part(rank: Rank, free: float | None) -> float:
-    """Of the cores that were busy, which part was so with this rank: the rest of its lateness is that of other programs."""
-    samples = rank.samples
-    assert samples is not None
-    used = (samples.made * samples.cpu + rank.computed) / rank.step
-    busy = max(used, rank.cores - free) if free is not None else used
-    return used / busy if busy else 0.0
 
 
 def idle(rank: Rank, crowded: bool) -> float:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from segtrain.diagnose.figures import BESIDE, TOGETHER, Figures, Rank
+from segtrain.diagnose.fix import Fix
 from segtrain.diagnose.verdict import Verdict
 
 SLOWER = 0.20  # share of a step by which the slowest rank may be behind
@@ -13,41 +16,82 @@ CROWD = 0.5  # of what a rank is behind
 NETWORK = 0.20  # share of a step that no rank can avoid for the gradients
 
 
+@dataclass(frozen=True)
+class Behind:
+    """A rank, or all those of a host, that the others wait for in every window."""
+
+    slow: Rank
+    host: tuple[Rank, ...]  # all ranks of its host
+    whole_host: bool
+    usual: float  # seconds of a step that the others take by themselves
+    seconds: float
+    phase: str  # in which it is late
+    awake: bool = False  # seconds are those in which a rank had a core
+
+
 def rank_verdicts(figures: Figures) -> list[Verdict]:
     if len(figures.ranks) < 2:
         return []
-    return [v for v in (_slow(figures), _network(figures)) if v is not None]
+    late = behind(figures)
+    slow, network = (_slow(late) if late else None), _network(figures)
+    return [verdict for verdict in (slow, network) if verdict is not None]
 
 
-def _slow(figures: Figures) -> Verdict | None:
-    slow = max(figures.ranks, key=lambda rank: rank.own)
-    host = [rank for rank in figures.ranks if rank.host == slow.host]
+def behind(figures: Figures) -> Behind | None:
+    """None where all ranks are about as quick, or starve for samples alike.
+
+    Other programs that take the cores of all ranks hide a slow one: it is also looked for in the time in which they had a core.
+    """
+    if len(figures.ranks) < 2:
+        return None
+    every = _behind(figures, lambda rank: (rank.own, rank.least_own, rank.step))
+    if every is not None or any(rank.late is None for rank in figures.ranks):
+        return every
+    awake = _behind(figures, lambda rank: (rank.awake, rank.least_awake, rank.step - (rank.late or 0.0)))
+    return replace(awake, awake=True) if awake else None
+
+
+def _behind(figures: Figures, of: Callable[[Rank], tuple[float, float, float]]) -> Behind | None:
+    """``of`` a rank: what it does by itself, the least of that in a window, and its step."""
+
+    def own(rank: Rank) -> float:
+        return of(rank)[0]
+
+    slow = max(figures.ranks, key=own)
+    host = tuple(rank for rank in figures.ranks if rank.host == slow.host)
     others = [rank for rank in figures.ranks if rank.host != slow.host]
-    whole_host = bool(others) and min(r.own for r in host) > max(r.own for r in others)
+    whole_host = bool(others) and min(map(own, host)) > max(map(own, others))
     if not whole_host:
         others = [rank for rank in figures.ranks if rank is not slow]
-    usual = statistics.median(rank.own for rank in others)
-    behind = slow.own - usual
-    if behind <= SLOWER * slow.step or slow.least_own - usual <= SLOWER / 2 * slow.step:
+    usual = statistics.median(map(own, others))
+    taken, least, step = of(slow)
+    seconds = taken - usual
+    if seconds <= SLOWER * step or least - usual <= SLOWER / 2 * step:
         return None  # the second: a rank that is slow now and then shares its core with other programs
     phase = _late_in(slow, others)
     if phase == "wait" and all(_starved(rank) for rank in others):
-        return (
-            None  # all make samples as slowly: the one whose samples come last waits for them, the others for that rank
-        )
-    who = f"host {slow.host} (rank{'s' * (len(host) > 1)} {', '.join(str(r.rank) for r in host)})" if whole_host else (
-        f"rank {slow.rank} on {slow.host or 'its host'}"
-    )  # fmt: skip
-    place, crowd = slow.host or "its host", _crowd(slow, behind)
+        return None  # the one whose samples come last waits for them, the others for that rank
+    return Behind(slow, host, whole_host, usual, seconds, phase)
+
+
+def _slow(late: Behind) -> Verdict:
+    slow, seconds = late.slow, late.seconds
+    who = f"rank {slow.rank} on {slow.host or 'its host'}"
+    if late.whole_host:
+        who = f"host {slow.host} (rank{'s' * (len(late.host) > 1)} {', '.join(str(r.rank) for r in late.host)})"
+    place, crowd = slow.host or "its host", 0.0 if late.awake else _crowd(slow, seconds)
     return Verdict(
-        "slow-host" if whole_host else "slow-rank",
-        behind / slow.step,
-        f"{who} takes {1000 * slow.own:.3g} ms of its own in a step, the others {1000 * usual:.3g} ms and wait; it is late in '{phase}'"
+        "slow-host" if late.whole_host else "slow-rank",
+        seconds / slow.step,
+        f"{who} takes {1000 * (late.usual + seconds):.3g} ms of its own in a step, the others {1000 * late.usual:.3g} ms and wait"
+        f"{', what each had no core for left out' * late.awake}; it is late in '{late.phase}'"
         + (f", where it has no core for {1000 * crowd:.3g} ms" if crowd else ""),
-        f"free the cores of {place}: other programs use them, or its ranks and workers are too many"
-        if crowd
-        else f"look what else runs on {place}, at its clocks and its disks; leave it out if it stays slow",
-        slow.step / (slow.step - (crowd or behind)),
+        Fix(
+            advice=f"free the cores of {place}: other programs use them, or its ranks and workers are too many"
+            if crowd
+            else f"look what else runs on {place}, at its clocks and its disks; leave it out if it stays slow"
+        ),
+        slow.step / (slow.step - (crowd or seconds)),
         "high" if slow.steps >= 8 else "medium",
     )
 
@@ -86,15 +130,15 @@ def _network(figures: Figures) -> Verdict | None:
     moving = max(spent, quickest.shared or 0.0)
     saved = min(spent, moving / 2)  # of half the bytes; what is hidden already stays hidden
     hidden = f", {1 - spent / moving:.0%} of that behind the backward pass" if quickest.shared else ""
-    halved = figures.evidence.setting("parallel.compress", "none") == "none"
+    larger = Fix(advice="a larger train.batch_size with train.accumulate: fewer gradients for each image")
+    setting = figures.evidence.setting
+    halved = setting("parallel.compress", "none") == "none" and setting("parallel.strategy", "ddp") in ("auto", "ddp")
     return Verdict(
         "slow-network",
         share,
         f"{share:.0%} of each step waits for gradients after the last one was computed, on every rank: {sent / 1e6:.3g} MB cross in "
         f"{1000 * moving:.3g} ms{hidden}, {8 * sent / moving / 1e9:.2g} Gbit/s",
-        "parallel.compress=fp16"
-        if halved
-        else "a larger train.batch_size with train.accumulate: fewer gradients for each image",
+        Fix({"parallel.compress": "fp16"}, alternatives=(larger,)) if halved else larger,
         quickest.step / (quickest.step - saved),
         "medium",
     )

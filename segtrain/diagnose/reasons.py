@@ -92,8 +92,8 @@ def reasons(
 
 
 def _crowds(before: Diagnosis, after: Diagnosis) -> list[str]:
-    was, now = (of.facts.get("cores_of_others", 0.0) for of in (before, after))
-    if max(was, now) <= CROWD:
+    was, now = (of.facts.get("cores_of_others") for of in (before, after))
+    if was is None or now is None or max(was, now) <= CROWD:  # a run without a system profile does not tell
         return []
     return [f"other programs kept {was:.1f} cores busy before and {now:.1f} after"]
 

@@ -11,7 +11,8 @@ from segtrain.diagnose.verdict import Verdict
 # Phases that the cure of a cause makes shorter; a cause that is not here slows all of them.
 SHORTER = {
     **dict.fromkeys(
-        ("storage-latency", "storage-bandwidth", "decode", "augmentation", "too-few-workers", "shm"), ("wait",)
+        ("storage-latency", "storage-bandwidth", "decode", "augmentation", "too-few-workers", "shm"),
+        ("wait", "sync"),  # of other ranks, for their samples
     ),
     "main-thread": ("other",),
     "sync-point": ("other",),
@@ -71,8 +72,8 @@ def _expected(was: Mapping[str, float], first: Verdict) -> dict[str, float]:
     left = sum(was.values()) * (1 - 1 / first.gain)
     expected = dict(was)
     shorter = SHORTER.get(first.cause, ())
-    if any(word.startswith("data.workers=") for word in first.settings):
-        shorter = ("wait",)
+    if "data.workers" in first.fix.settings:
+        shorter = ("wait", "sync")
     for name in shorter:
         taken = min(left, expected.get(name, 0.0))
         if taken:

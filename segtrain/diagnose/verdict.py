@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
+
+from segtrain.diagnose.fix import Fix
 
 HEALTHY = "healthy"
 CAUSES = {  # in words that complete "bound by ..."
@@ -26,30 +27,34 @@ CAUSES = {  # in words that complete "bound by ..."
     "slow-network": "the network between ranks",
     "small-batch": "what a step costs whatever its batch",
     "memory": "a lack of memory",
+    "other-programs": "other programs, which have the cores that it wants",
+    "too-few-cores": "a lack of cores: its own threads want more than there are",
+    "compiling": "torch.compile, which a run this short does not pay back",
     HEALTHY: "the device: nothing holds it up",
 }
-
-_SETTING = re.compile(r"(?<!\S)[a-z]+\.[a-z_]+=(?:\[[^\]]*\]|[^\s,;\[])*")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """``share``: of the run's time that is lost to the cause, 0 to 1. ``gain``: predicted ratio of speeds with the cure, 1: none."""
+    """``share``: of the run's time that is lost to the cause, 0 to 1. ``gain``: predicted ratio of speeds with the fix, 1: none."""
 
     cause: str
     share: float
     evidence: str
-    cure: str
+    fix: Fix
     gain: float
     confidence: str  # high, medium, low
 
-    @property
-    def settings(self) -> tuple[str, ...]:
-        """The words of the cure that ``segtrain train`` takes, such as ``data.workers=8``; none where it is advice alone."""
-        return tuple(_SETTING.findall(self.cure))
-
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "settings": self.settings}
+        return {
+            "cause": self.cause,
+            "share": self.share,
+            "evidence": self.evidence,
+            "cure": self.fix.texts,
+            "fix": self.fix.to_dict(),
+            "gain": self.gain,
+            "confidence": self.confidence,
+        }
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,12 @@ class Diagnosis:
     bound: str
     verdicts: tuple[Verdict, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def proposed(self) -> Verdict | None:
+        """The first one that the run itself can be changed for; that other programs have the cores only where it is the only one."""
+        own = [verdict for verdict in self.verdicts if verdict.cause != "other-programs"]
+        return next(iter([*own, *self.verdicts]), None)
 
     def to_dict(self) -> dict[str, Any]:
         return {"bound": self.bound, "verdicts": [verdict.to_dict() for verdict in self.verdicts], "facts": self.facts}

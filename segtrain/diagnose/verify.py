@@ -10,6 +10,7 @@ from typing import Any
 
 from segtrain.diagnose.differences import EXACT, MORE, NONE, PART, WORDS, Change, changes, fit
 from segtrain.diagnose.evidence import Evidence, gather
+from segtrain.diagnose.fix import Fix
 from segtrain.diagnose.judge import judge
 from segtrain.diagnose.reasons import environments, incomparable, reasons
 from segtrain.diagnose.terms import Term, phases, stages
@@ -37,11 +38,7 @@ class Side:
 
     @property
     def first(self) -> Verdict | None:
-        return self.found.verdicts[0] if self.found.verdicts else None
-
-    @property
-    def cure(self) -> tuple[str, ...]:
-        return self.first.settings if self.first else ()
+        return self.found.proposed
 
     @property
     def began(self) -> float:
@@ -53,6 +50,7 @@ class Side:
 class Verification:
     """``off``: predicted / measured - 1. ``held``: None where nothing was predicted, or these runs do not test it.
 
+    ``fix``: the one of the cure's choices that the runs are held against, None where nothing was proposed.
     ``swapped``: the runs were named the other way round. ``apart``: why their speeds cannot be compared. ``reasons``: why the
     prediction did not hold, as far as figures tell.
     """
@@ -61,6 +59,7 @@ class Verification:
     after: Side
     swapped: bool
     changes: tuple[Change, ...]
+    fix: Fix | None
     fit: str
     environment: Mapping[str, tuple[str, str]]
     apart: tuple[str, ...]
@@ -93,6 +92,7 @@ class Verification:
 
         return {
             "before": side(self.before), "after": side(self.after), "swapped": self.swapped, "fit": self.fit,
+            "fix": self.fix.to_dict() if self.fix else None,
             "changes": [{**asdict(change), "as_proposed": change.as_proposed} for change in self.changes],
             "environment": {key: list(pair) for key, pair in self.environment.items()}, "not_comparable": self.apart,
             "predicted": self.predicted, "measured": round(self.measured, 4), "off": self.off, "held": self.held,
@@ -127,10 +127,11 @@ def _why(found: Diagnosis) -> str:
 
 def compare(one: Side, other: Side) -> Verification:
     """The run that was made again with the cure is known by its settings; where they do not tell, it is the later one."""
-    there, back = (_fit(*pair) for pair in ((one, other), (other, one)))
-    swapped = _RANK[back] > _RANK[there] or (_RANK[back] == _RANK[there] and other.began < one.began)
+    there, back = (_closest(*pair) for pair in ((one, other), (other, one)))
+    ranks = [_RANK[fit(found)] if fix else _RANK[NONE] for fix, found in (there, back)]
+    swapped = ranks[1] > ranks[0] or (ranks[1] == ranks[0] and other.began < one.began)
     before, after = (other, one) if swapped else (one, other)
-    found = _changes(before, after)
+    fix, found = back if swapped else there
     kind, apart = fit(found), incomparable(before.evidence, after.evidence, found)
     tested = not apart and kind not in (NONE, PART)
     terms = phases(before.found.facts, after.found.facts, before.first if tested else None)
@@ -141,6 +142,7 @@ def compare(one: Side, other: Side) -> Verification:
         after=after,
         swapped=swapped,
         changes=found,
+        fix=fix,
         fit=kind,
         environment=different,
         apart=apart,
@@ -150,14 +152,17 @@ def compare(one: Side, other: Side) -> Verification:
     )
 
 
-def _changes(before: Side, after: Side) -> tuple[Change, ...]:
+def _closest(before: Side, after: Side) -> tuple[Fix | None, tuple[Change, ...]]:
+    """Of the choices of the cure that was proposed before, the one that the run after is nearest to; the changes as it has them."""
+    choices = before.first.fix.choices if before.first else ()
+    pairs = [(choice, _changes(before, after, choice.settings)) for choice in choices]
+    return max(pairs, key=lambda pair: _RANK[fit(pair[1])], default=(None, _changes(before, after, {})))
+
+
+def _changes(before: Side, after: Side, proposed: Mapping[str, Any]) -> tuple[Change, ...]:
     """None where a copy holds no config.yaml: then nobody knows."""
     configs = before.evidence.config, after.evidence.config
-    return changes(*configs, before.cure) if all(configs) else ()
-
-
-def _fit(before: Side, after: Side) -> str:
-    return fit(_changes(before, after)) if before.first else NONE
+    return changes(*configs, proposed) if all(configs) else ()
 
 
 def as_json(found: Verification) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from shlex import quote
 
 from segtrain.diagnose.differences import EXACT, MORE, NONE, PART, WORDS
 from segtrain.diagnose.reasons import told, value
@@ -58,7 +59,10 @@ def sentences(found: Verification, before: str = "A", after: str = "B") -> list[
     if found.apart:
         return [*said, _sentence(f"their speeds are those of different work: {'; '.join(found.apart)}")]
     if found.before.first is not None:
-        said.append(_sentence(f"proposed for {before}: {_cure(found)}; {after} has {settings(found)}"))
+        known = found.before.evidence.config and found.after.evidence.config and found.fit != WORDS
+        said.append(
+            _sentence(f"proposed for {before}: {_cure(found)}; {after}{' has' if known else ':'} {settings(found)}")
+        )
         said.append(_sentence(f"in images/s of steady windows: {gain(found)}"))
     return said + [_sentence(text) for text in (*why(found), *notes(found))]
 
@@ -69,11 +73,16 @@ def _sentence(text: str) -> str:
 
 def foretold(found: Verification) -> str:
     """One line, of a cure that was followed to the letter."""
-    cure, brought = f"{found.before.shown}: {' '.join(found.before.cure)}", f"it brought {found.measured:.2f} x"
+    words = " ".join(found.fix.words) if found.fix else ""
+    cure, brought = f"{found.before.shown}: {words}", f"it brought {found.measured:.2f} x"
     if found.predicted is None:
         return f"{cure} was proposed, no gain predicted; {brought}"
     said = f"{cure} would bring {found.predicted:.2f} x; {brought}"
-    return said if found.held else f"{said} (why: segtrain diagnose {found.before.shown} --against {found.after.shown})"
+    return (
+        said
+        if found.held
+        else f"{said} (why: segtrain diagnose {quote(found.before.shown)} --against {quote(found.after.shown)})"
+    )
 
 
 def gain(found: Verification) -> str:
@@ -92,8 +101,11 @@ def gain(found: Verification) -> str:
 
 
 def _cure(found: Verification) -> str:
+    """The choice that was taken; all of them where none was."""
     first = found.before.first
-    return first.cure if first else "none was proposed"
+    if first is None or found.fix is None:
+        return "none was proposed"
+    return found.fix.text if found.fit in (EXACT, MORE, PART) else first.fix.texts
 
 
 def settings(found: Verification) -> str:
@@ -147,7 +159,9 @@ def _next(after: Diagnosis) -> list[str]:
     if not after.verdicts:
         return []
     first = after.verdicts[0]
-    return [f"{first.cause}: {first.cure}" + (f", about {first.gain:.2f} x as fast again" if first.gain > 1.05 else "")]
+    return [
+        f"{first.cause}: {first.fix.texts}" + (f", about {first.gain:.2f} x as fast again" if first.gain > 1.05 else "")
+    ]
 
 
 def _table(title: str, terms: Sequence[Term], found: Verification) -> list[str]:

@@ -10,10 +10,12 @@ from pathlib import Path
 from segtrain.diagnose.verdict import CAUSES, HEALTHY, Diagnosis, Verdict
 
 WIDTH = 110
+BUSY = 0.85  # of the cores that a run may use: little that other programs take is no cause
+WORTH = 1.25  # times as fast
 
 
 def page(run: Path, found: Diagnosis, foretold: str | None = None, shown: str = "") -> str:
-    """Lines for a person: what bounds the run, then each cause with its evidence and its cure, then what to type to take the first.
+    """Lines for a person: what bounds the run, then each cause with its evidence and its cure, then what to type to take the one that is proposed.
 
     ``foretold``: what an earlier run had said of this one. ``shown``: where the run lies of which ``run`` is a copy: what to type is not
     told, for it trains elsewhere.
@@ -25,21 +27,32 @@ def page(run: Path, found: Diagnosis, foretold: str | None = None, shown: str = 
         lines.append(f"  foretold  {foretold}")
     for number, verdict in enumerate(found.verdicts, 1):
         lines += ["", f"{number}. {verdict.cause}: {verdict.share:.0%} of the time ({verdict.confidence} confidence)"]
-        for what, text in (("why", verdict.evidence), ("do", verdict.cure), ("gain", _gain(verdict))):
+        do = [("or" if number else "do", choice.text) for number, choice in enumerate(verdict.fix.choices)]
+        for what, text in (("why", verdict.evidence), *do, ("gain", _gain(verdict))):
             lines += textwrap.wrap(text, WIDTH, initial_indent=f"   {what:<5}", subsequent_indent=" " * 8)
     return "\n".join(lines if shown else lines + _try(run, found))
 
 
 def _try(run: Path, found: Diagnosis) -> list[str]:
-    """Commands that train again with the first cure, and that compare; none where it is advice, or a copy holds no config."""
-    settings = found.verdicts[0].settings if found.verdicts else ()
-    if not settings or not (run / "config.yaml").is_file():
+    """Commands that train again with the first cure, and that compare; none where it is advice, or a copy holds no config.
+
+    One for each choice of the cure that has settings, each into a folder of its own.
+    """
+    first = found.proposed
+    choices = [choice.words for choice in first.fix.choices if choice.settings] if first else []
+    if not choices or not (run / "config.yaml").is_file():
         return []
     run = run.resolve() if run.name in ("", "..") else run
     names = (run.with_name(f"{run.name}-cured{number}") for number in ("", *range(2, 1000)))
-    again = next((name for name in names if not name.exists()), run.with_name("cured"))
-    train = shlex.join(["segtrain", "train", str(run / "config.yaml"), *settings, f"out={again}"])
-    return ["", f"try   {train}", f"      {shlex.join(['segtrain', 'diagnose', str(run), '--against', str(again)])}"]
+    free = (name for name in names if not name.exists())
+    lines = [""]
+    for number, settings in enumerate(choices):
+        again = str(next(free, run.with_name(f"cured{number}")))
+        lines.append(
+            f"{'or' if number else 'try':<5} {shlex.join(['segtrain', 'train', str(run / 'config.yaml'), *settings, f'out={again}'])}"
+        )
+        lines.append(f"      {shlex.join(['segtrain', 'diagnose', str(run), '--against', again])}")
+    return lines
 
 
 def headline(found: Diagnosis) -> str:
@@ -49,12 +62,25 @@ def headline(found: Diagnosis) -> str:
 
 
 def line(found: Diagnosis) -> str:
-    """One line, for the end of a run and for one that starves."""
+    """One line, for a run that starves, and for the end of one."""
     if not found.verdicts:
         return headline(found)
     first = found.verdicts[0]
     gain = f", about {first.gain:.2g}x as fast" if first.gain > 1.05 else ""
-    return f"{headline(found)}: {first.evidence}\n          try {first.cure}{gain}"
+    return f"{headline(found)}: {first.evidence}\n          try {first.fix.texts}{gain}"
+
+
+def closing(found: Diagnosis, run: Path) -> str:
+    """``line`` for the end of a run. Where the run has too few cores for its own work: its speed, since that is no fault of the run."""
+    if found.bound != "too-few-cores":
+        return line(found)
+    cores, first = found.facts["cores"], found.verdicts[0]
+    if found.facts["own_cores"] >= BUSY * cores:
+        why = f", as fast as {'this core allows' if cores == 1 else f'these {cores} cores allow'}"
+    else:
+        why = f"; its threads wait for a core {first.share:.0%} of the time"
+    more = f"; samples that cost less would bring up to {first.gain:.2g}x" if first.gain > WORTH else ""
+    return f"{found.facts['images_per_s']:.3g} images/s{why}{more} (segtrain diagnose {shlex.quote(str(run))})"
 
 
 def as_json(found: Diagnosis) -> str:

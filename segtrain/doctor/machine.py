@@ -7,10 +7,10 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from segtrain.bench.host import memory_limit
 from segtrain.cores import affinity, cpu_quota
 from segtrain.data.keep import cache_folder
 from segtrain.doctor.line import NOTE, OK, PROBLEM, Line
+from segtrain.memory import memory_limit
 
 LEAST_SHM = 64 << 20  # Docker's default, which is too small for batches of some workers
 LEAST_CACHE = 1 << 30
@@ -60,7 +60,7 @@ def memory() -> Line:
     said = f"{limit / 2**30:.1f} GiB" + (" by the container's limit" if by == "cgroup" else "")
     if by == "host" and free:
         said += f", {free / 2**30:.1f} GiB free"
-    return Line(OK, "memory", said if limit else "not known")
+    return Line(OK, "memory", said if by != "unknown" else "not known")
 
 
 def shared_memory(folder: str = "/dev/shm") -> Iterator[Line]:

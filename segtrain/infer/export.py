@@ -20,6 +20,7 @@ from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD
 from segtrain.errors import ConfigError, SegtrainError
 from segtrain.infer.load import assemble, load_run
 from segtrain.infer.onnx_file import Size, require_onnx, write_onnx
+from segtrain.train.checkpoint import named_best
 
 FORMATS = ("safetensors", "onnx")
 
@@ -82,16 +83,20 @@ def export(
 
 def describe(config: Config, labels: LabelSpace, model: nn.Module, run_dir: Path, which: str) -> dict[str, Any]:
     """What another program must know to use the weights: plain values, the content of model.json."""
-    best: dict[str, Any] = {}
-    if which == "best" and (run_dir / "best.json").is_file():
-        best = json.loads((run_dir / "best.json").read_text(encoding="utf-8"))
+    best = named_best(run_dir) if which == "best" else None
+    scored = {"checkpoint": best.file, "step": best.step, "miou": best.miou} if best else {}
     return {
         "format": "segtrain-model",
         "version": 1,
-        "model": config.model.model_dump(mode="json"),
+        "model": {
+            **config.model.model_dump(mode="json"),
+            "init": "",
+            "freeze": "none",
+        },  # how it began plays no part any more
         "labels": labels.to_dict(),
         "input": {
-            "pixels": "uint8 RGB, (N, H, W, 3)",
+            "pixels": "uint8 RGB, (N, H, W, 3), upright",
+            "reading": {"bits": config.data.bits, "extra_bands": config.data.extra_bands},
             "normalise": "(x / 255 - mean) / std",
             "mean": list(IMAGENET_MEAN),
             "std": list(IMAGENET_STD),
@@ -110,7 +115,7 @@ def describe(config: Config, labels: LabelSpace, model: nn.Module, run_dir: Path
             "run": config.name,
             "hash": config.hash,
             "which": which,
-            **best,
+            **scored,
             "segtrain": __version__,
             "torch": torch.__version__,
         },

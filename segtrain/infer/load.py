@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from segtrain.config import Config, Model, load_config, make_config
+from segtrain import json_text
+from segtrain.config import Config, Model, load_saved, make_config
 from segtrain.data.labels import LabelSpace
 from segtrain.errors import CheckpointError, ConfigError, DataError
 
@@ -20,7 +20,7 @@ def load_run(run_dir: str | Path, which: str = "best") -> tuple[nn.Module, Confi
 
     which: ``best`` (by validation mIoU; the newest where nothing was scored yet) or ``last``. The moving average of the
     weights is taken where the run keeps one. The folder of an export will do as well; of its config only ``model``,
-    ``eval``, ``data.crop`` and ``data.base_scale`` are the run's.
+    ``eval``, ``data.crop``, ``data.base_scale``, ``data.bits`` and ``data.extra_bands`` are the run's.
     Raises ConfigError where the folder is no run, CheckpointError where the weights are missing, torn, or of another model.
     """
     from segtrain.train.checkpoint import load_weights
@@ -39,14 +39,14 @@ def read_description(run_dir: Path) -> tuple[Config, LabelSpace]:
     if not (run_dir / "config.yaml").is_file():
         raise ConfigError(f"{run_dir} is no run folder: it has no config.yaml (segtrain runs DIR lists runs)")
     try:
-        content = json.loads((run_dir / "labels.json").read_text(encoding="utf-8"))
+        content = json_text.parse((run_dir / "labels.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "no JSON"
         raise CheckpointError(
             f"cannot read {run_dir / 'labels.json'} ({reason}): start the training again, it writes it"
         ) from None
     try:
-        return load_config(run_dir / "config.yaml"), LabelSpace.from_dict(content)
+        return load_saved(run_dir / "config.yaml"), LabelSpace.from_dict(content)
     except DataError as error:
         raise CheckpointError(f"{run_dir / 'labels.json'}: {error}") from None
 
@@ -60,7 +60,7 @@ def load_export(folder: str | Path) -> tuple[nn.Module, dict[str, Any]]:
 
     folder = Path(folder)
     try:
-        facts = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+        facts = json_text.parse((folder / "model.json").read_text(encoding="utf-8"))
         content = (folder / "weights.safetensors").read_bytes()
         digest = facts["weights"]["sha256"]
     except (OSError, ValueError, KeyError) as error:
@@ -77,7 +77,8 @@ def load_export(folder: str | Path) -> tuple[nn.Module, dict[str, Any]]:
 
 def exported_config(facts: Mapping[str, Any]) -> Config:
     """The part of the run's config that model.json keeps."""
-    data = {"crop": facts["input"]["crop"], "base_scale": facts["input"]["scale"]}
+    given = facts["input"]
+    data = {"crop": given["crop"], "base_scale": given["scale"], **given.get("reading", {})}
     return make_config({"model": facts["model"], "eval": facts["eval"], "data": data}, "model.json")
 
 

@@ -1,9 +1,11 @@
-"""What does a trained model see in these images? Class-id masks as palette PNGs, and overlays with a legend."""
+"""`segtrain predict`: class-id masks of images as palette PNGs, overlays with a legend, and probabilities."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,11 +15,17 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from segtrain.data.labels import LabelSpace
+from segtrain.config import Config
+from segtrain.data.decode import Reading
+from segtrain.data.labels import LabelSpace, is_background
+from segtrain.data.layouts import SUFFIXES
 from segtrain.errors import ConfigError, DataError
 from segtrain.infer.load import load_run
+from segtrain.infer.picture import Picture, read_picture
+from segtrain.infer.tiles import predict_ids, predict_scores, single_view
+from segtrain.infer.view import View, bytes_per_pixel, counted, fitted, free_memory, with_settings
+from segtrain.metrics import predict_classes
 
-SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
 MARK = "segtrain"  # PNG text key of the files written here: only those are ever replaced
 
 
@@ -28,6 +36,7 @@ class Job:
     image: Path
     mask: Path
     overlay: Path | None
+    probabilities: Path | None = None
 
 
 def predict(
@@ -37,47 +46,64 @@ def predict(
     *,
     which: str = "best",
     overlay: bool = True,
+    probabilities: bool = False,
     alpha: float = 0.55,
     device: str = "auto",
+    overrides: Iterable[str] = (),
     say: Callable[[str], None] | None = None,
 ) -> list[Job]:
     """Predict images (files, and folders searched through) with a run's best weights; returns what was written.
 
-    ``out/masks/NAME.png`` holds train ids as palette indices, at the image's own size: programs that read indices get the
-    ids, viewers show the class colours. ``out/overlays/NAME.png`` shows the colours over the image, with a legend. Windows,
-    scales and flip are those of the run's ``eval`` section.
+    ``out/masks/NAME.png`` holds train ids as palette indices, at the image's own size and upright as viewers show the image, by its
+    EXIF orientation: programs that read indices get the ids, viewers show the class colors. ``out/overlays/NAME.png`` shows the
+    colors over the image, with a legend. ``out/probabilities/NAME.npz`` holds ``probabilities``, float16 (C, H, W), and
+    ``classes``, their names. Windows, scales and flip are those of the run's ``eval`` section, unless ``overrides`` change them
+    (``eval.tile=[512,512]``); an image that would not fit into memory whole is predicted in windows, which is said.
+
     Raises DataError before any work where an output would replace a file that was not made here (inputs above all) or
     two images would share a name; and after all others are done where images cannot be read, naming each.
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("--device cuda, but torch sees no GPU: check the driver (nvidia-smi), or take --device cpu")
-    jobs = plan(paths, Path(out), overlay)
+    jobs = plan(paths, Path(out), overlay, say, probabilities)
     model, config, labels = load_run(run_dir, which)
+    config = with_settings(config, overrides)
     where = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
-    segment = _segmenter(model.to(where), config, where)
+    segment = _segmenter(model.to(where), config, where, say or (lambda text: None))
     done: list[Job] = []
     faults: list[str] = []
-    for job, image in _images(jobs):
-        if isinstance(image, DataError):
-            faults.append(str(image))
+    for number, (job, picture) in enumerate(_images(jobs, Reading.of(config.data)), 1):
+        if isinstance(picture, DataError):
+            faults.append(str(picture))
             continue
-        ids = segment(image)
+        image = picture.pixels
+        ids, scores = segment(image, job)
         write_mask(job.mask, ids, labels)
         if job.overlay:
             write_overlay(job.overlay, image, ids, labels, alpha)
+        if job.probabilities and scores is not None:
+            write_probabilities(job.probabilities, scores, labels)
         done.append(job)
         if say:
-            say(f"{job.image} -> {job.mask}")
+            place = f"{number}/{len(jobs)}  " if len(jobs) > 1 else ""
+            say(f"{place}{job.image} -> {job.mask}" + (f" ({picture.note})" if picture.note else ""))
     if faults:
         rest = f"; the other {len(done)} are in {out}" if done else ""
         raise DataError(f"{len(faults)} of {len(jobs)} images cannot be read{rest}: " + "; ".join(faults))
     return done
 
 
-def plan(paths: Iterable[str | Path], out: Path, overlay: bool = True) -> list[Job]:
+def plan(
+    paths: Iterable[str | Path],
+    out: Path,
+    overlay: bool = True,
+    say: Callable[[str], None] | None = None,
+    probabilities: bool = False,
+) -> list[Job]:
     """Which files become which; nothing is written. Raises DataError (see ``predict``).
 
-    Images of a folder keep their place below it; files given one by one keep their name.
+    Images of a folder keep their place below it; files given one by one keep their name. Where two images differ in their ending
+    alone, both keep it: ``a.jpg.png``. ``say`` is told of files that are left out.
     """
     found: list[tuple[Path, Path]] = []  # image, name below out
     for path in map(Path, paths):
@@ -88,34 +114,54 @@ def plan(paths: Iterable[str | Path], out: Path, overlay: bool = True) -> list[J
             if not inside:
                 raise DataError(f"{path}: no image in this folder ({', '.join(sorted(SUFFIXES))})")
             found += [(p, p.relative_to(path)) for p in inside]
+            if say:
+                say_left_out(path, say)
         elif path.is_file():
             found.append((path, Path(path.name)))
         else:
-            raise DataError(f"{path}: no such file or folder")
+            raise DataError(
+                f"{path}: no such file or folder" if not path.exists() else f"{path}: is neither a file nor a folder"
+            )
     if not found:
         raise DataError("no image to predict: name files or folders")
     inputs = {image.resolve() for image, _ in found}
     jobs: dict[Path, Job] = {}
+    stems = Counter(name.with_suffix("") for image, name in {(image.resolve(), name) for image, name in found})
     for image, name in found:
-        mask = out / "masks" / name.with_suffix(".png")
-        job = Job(image, mask, out / "overlays" / name.with_suffix(".png") if overlay else None)
+        made_as = name.with_suffix(".png") if stems[name.with_suffix("")] == 1 else name.with_name(f"{name.name}.png")
+        mask = out / "masks" / made_as
+        soft = out / "probabilities" / made_as.with_suffix(".npz") if probabilities else None
+        job = Job(image, mask, out / "overlays" / made_as if overlay else None, soft)
         if mask in jobs:
             if jobs[mask].image.resolve() == image.resolve():
                 continue  # named twice
             raise DataError(f"{jobs[mask].image} and {image} would both become {mask}: predict them into two folders")
-        for target in filter(None, (job.mask, job.overlay)):
+        for target in filter(None, (job.mask, job.overlay, job.probabilities)):
             if target.resolve() in inputs or not _ours(target):
                 raise DataError(f"{target} exists and was not written by a prediction: choose another output folder")
         jobs[mask] = job
     return list(jobs.values())
 
 
+def say_left_out(folder: Path, say: Callable[[str], None]) -> None:
+    """Name what in a folder is not predicted: no image by its ending, or no file (a FIFO, a device, a link to nowhere)."""
+    found = (p for p in folder.rglob("*") if not p.is_dir() and p.name[0] != ".")
+    others = sorted(p for p in found if p.suffix.lower() not in SUFFIXES or not p.is_file())
+    if others:
+        few = ", ".join(str(p.relative_to(folder)) for p in others[:5]) + (", ..." if len(others) > 5 else "")
+        say(f"{folder}: {len(others)} files left out, which are no images by their ending, or no files: {few}")
+
+
 def _ours(path: Path) -> bool:
-    """Whether ``path`` is free to write: absent, or a PNG of an earlier prediction."""
+    """Whether ``path`` is free to write: absent, or a PNG or an array of an earlier prediction."""
     from PIL import Image, UnidentifiedImageError
 
     if not path.exists() and not path.is_symlink():
         return True
+    if path.suffix == ".npz":
+        with contextlib.suppress(OSError, EOFError, ValueError, zipfile.BadZipFile), np.load(path) as arrays:
+            return MARK in arrays.files
+        return False
     try:
         with Image.open(path) as image:
             return MARK in image.info
@@ -123,36 +169,49 @@ def _ours(path: Path) -> bool:
         return False
 
 
-def _images(jobs: list[Job]) -> Iterator[tuple[Job, np.ndarray | DataError]]:
-    """Each job with its image uint8 (H, W, 3), or why it cannot be read; the next one is decoded meanwhile."""
-    from segtrain.data.decode import decode_image
-
+def _images(jobs: list[Job], reading: Reading) -> Iterator[tuple[Job, Picture | DataError]]:
+    """Each job with its image, or why it cannot be read; the next one is decoded meanwhile."""
     with ThreadPoolExecutor(1, thread_name_prefix="decode") as pool:
-        reading = pool.submit(decode_image, str(jobs[0].image))
+        waiting = pool.submit(read_picture, str(jobs[0].image), reading)
         for job, following in zip(jobs, [*jobs[1:], None]):
-            current = reading
+            current = waiting
             if following:
-                reading = pool.submit(decode_image, str(following.image))
+                waiting = pool.submit(read_picture, str(following.image), reading)
             try:
                 yield job, current.result()
             except DataError as error:
                 yield job, error
 
 
-def _segmenter(model: torch.nn.Module, config: Any, device: torch.device) -> Callable[[np.ndarray], np.ndarray]:
-    """Image uint8 (H, W, 3) to train ids uint8 (H, W), seen as the run's evaluation sees it."""
+def _segmenter(
+    model: torch.nn.Module, config: Config, device: torch.device, say: Callable[[str], None]
+) -> Callable[[np.ndarray, Job], tuple[np.ndarray, np.ndarray | None]]:
+    """Image uint8 (H, W, 3) to train ids uint8 (H, W) and, where the job asks for them, probabilities float16 (C, H, W).
+
+    The image is seen as the run's evaluation sees it; in windows where it would not fit into memory.
+    """
     from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD, normalise
-    from segtrain.infer.tiles import predict_ids
 
-    settings, base = config.eval, config.data.base_scale
-    scales = tuple(scale * base for scale in settings.scales)
+    chosen = View.of(config)
+    per_pixel = bytes_per_pixel(model, device)
+    stride = int(getattr(model, "stride", 32))
 
-    def segment(image: np.ndarray) -> np.ndarray:
-        with torch.inference_mode():
-            pixels = torch.from_numpy(np.ascontiguousarray(image))[None].to(device)
-            inputs = normalise(pixels, IMAGENET_MEAN, IMAGENET_STD, False)
-            view = {"tile": settings.tile, "overlap": settings.overlap, "scales": scales, "flip": settings.flip}
-            return predict_ids(model, inputs, **view)[0].to(torch.uint8).cpu().numpy()
+    @torch.inference_mode()
+    def segment(image: np.ndarray, job: Job) -> tuple[np.ndarray, np.ndarray | None]:
+        size = (image.shape[0], image.shape[1])
+        view, remark = fitted(chosen, size, per_pixel, free_memory(device), config.data.crop, stride)
+        if remark:
+            say(f"{job.image}: {remark}")
+        pixels = torch.from_numpy(np.ascontiguousarray(image))[None].to(device)
+        inputs = normalise(pixels, IMAGENET_MEAN, IMAGENET_STD, False)
+        forward = counted(model, view.windows(size), say)
+        if job.probabilities is None:
+            return predict_ids(forward, inputs, **view.arguments())[0].to(torch.uint8).cpu().numpy(), None
+        scores = predict_scores(forward, inputs, **view.arguments())
+        ids = predict_classes(scores)[0].to(torch.uint8).cpu().numpy()
+        if single_view(size, view.tile, view.scales, view.flip):
+            scores = scores.softmax(1)
+        return ids, scores[0].half().cpu().numpy()
 
     return segment
 
@@ -169,11 +228,23 @@ def write_mask(path: Path, ids: np.ndarray, labels: LabelSpace) -> None:
     _write(path, lambda file: picture.save(file, format="PNG", pnginfo=info))
 
 
+def write_probabilities(path: Path, probabilities: np.ndarray, labels: LabelSpace) -> None:
+    """``probabilities`` float16 (C, H, W), ``classes`` (C,) and the mark of a prediction as one .npz file, not compressed."""
+    marked: dict[str, Any] = {MARK: np.array("probabilities")}
+    classes = np.array(labels.names)
+    _write(path, lambda file: np.savez(file, probabilities=probabilities, classes=classes, **marked))
+
+
 def write_overlay(path: Path, image: np.ndarray, ids: np.ndarray, labels: LabelSpace, alpha: float = 0.55) -> None:
-    """The class colours over the image (share ``alpha``) as PNG, and below it a legend of the classes that occur."""
+    """The class colors over the image (share ``alpha``) as PNG, and below it a legend of the classes that occur.
+
+    A first class named background keeps the image's own colors.
+    """
     from PIL import Image, PngImagePlugin
 
     mixed = image * np.float32(1 - alpha) + labels.colourise(ids) * np.float32(alpha)
+    if is_background(labels.names, 0):
+        mixed = np.where((ids == 0)[:, :, None], image, mixed)
     pixels = np.concatenate([mixed.round().astype(np.uint8), legend(ids, labels, image.shape[1])])
     info = PngImagePlugin.PngInfo()
     info.add_text(MARK, "overlay")
@@ -190,9 +261,10 @@ def legend(ids: np.ndarray, labels: LabelSpace, width: int) -> np.ndarray:
     line, box, gap = 18, 10, 6  # pixels
     entries, x, y = [], gap, 4
     for index in order:
-        text = f"{labels.names[index]} {100 * counts[index] / ids.size:.1f}%".encode("latin-1", "replace").decode(
-            "latin-1"
-        )
+        plain = ", not tinted" if is_background(labels.names, index) else ""
+        text = f"{labels.names[index]} {100 * counts[index] / ids.size:.1f}%{plain}".encode(
+            "latin-1", "replace"
+        ).decode("latin-1")
         length = box + gap + round(font.getlength(text)) + 2 * gap
         if x + length > width and x > gap:
             x, y = gap, y + line
@@ -201,7 +273,8 @@ def legend(ids: np.ndarray, labels: LabelSpace, width: int) -> np.ndarray:
     picture = Image.new("RGB", (width, y + line), "white")
     draw = ImageDraw.Draw(picture)
     for x, y, index, text in entries:
-        draw.rectangle((x, y, x + box, y + box), fill=tuple(labels.palette[index]), outline="black")
+        fill = "white" if is_background(labels.names, index) else tuple(labels.palette[index])
+        draw.rectangle((x, y, x + box, y + box), fill=fill, outline="black")
         draw.text((x + box + gap, y - 1), text, fill="black", font=font)
     return np.asarray(picture)
 

@@ -34,12 +34,11 @@ def starts(length: int, tile: int, overlap: float) -> list[int]:
     return [*range(0, length - tile, step), length - tile]
 
 
-def coverage(length: int, tile: int, first: list[int]) -> list[int]:
-    """How many windows cover each pixel of an axis, at least 1."""
-    counts = [0] * length
+def coverage(length: int, tile: int, first: list[int], device: torch.device | None = None) -> Tensor:
+    """How many windows cover each pixel of an axis, at least 1: float32 (length,), made on ``device`` without a copy."""
+    counts = torch.zeros(length, device=device)
     for start in first:
-        for pixel in range(start, min(start + tile, length)):
-            counts[pixel] += 1
+        counts[start : start + tile] += 1
     return counts
 
 
@@ -95,8 +94,8 @@ def strips(
         return
     tile_height, tile_width = (min(tile[0], height), min(tile[1], width)) if tile else (height, width)
     tops, lefts = starts(height, tile_height, overlap), starts(width, tile_width, overlap)
-    counts_down = torch.tensor(coverage(height, tile_height, tops), dtype=torch.float32, device=images.device)
-    counts_across = torch.tensor(coverage(width, tile_width, lefts), dtype=torch.float32, device=images.device)
+    counts_down = coverage(height, tile_height, tops, images.device)
+    counts_across = coverage(width, tile_width, lefts, images.device)
     total: Tensor | None = None
     for top, following in zip(tops, [*tops[1:], height]):
         for left in lefts:

@@ -75,7 +75,16 @@ class Criterion:
         """float64 scalar with gradient: this part's share of the loss of the whole batch, whose totals are given."""
         return sum(w * share for w, share in zip(self.weights, self.shares(logits, target, totals)))  # type: ignore[return-value]
 
-    def __call__(self, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The loss of a batch that is all here: a float64 scalar with gradient, 0 if the batch is all void.
+
+        >>> criterion = build_criterion(Loss(), num_classes=3)
+        >>> criterion(torch.zeros(1, 3, 4, 4), torch.zeros(1, 4, 4, dtype=torch.long))
+        tensor(1.0986, dtype=torch.float64)
+        """
+        return self.loss(logits, target, self.totals(logits, target))
+
+    def sum_and_count(self, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """(sum, count) of a batch that is all here: loss = sum / count, and both are 0 if the batch is all void.
 
         count is the first term's denominator (for cross-entropy without class weights: the valid pixels).
@@ -131,8 +140,10 @@ def _term(term: LossTerm, num_classes: int, ignore_index: int, class_weights: tu
         return Focal(*pixels, gamma=term.gamma)
     if term.name == "lovasz":
         return Lovasz(*regions)
-    alpha, beta = {"dice": (0.5, 0.5), "jaccard": (1.0, 1.0)}.get(term.name, (term.alpha, term.beta))
-    return Overlap(*regions, alpha=alpha, beta=beta)
+    if term.name == "tversky":
+        return Overlap(*regions, alpha=term.alpha, beta=term.beta)
+    share = {"dice": 0.5, "jaccard": 1.0}[term.name]
+    return Overlap(*regions, alpha=share, beta=share)
 
 
 def _class_weights(loss: Loss, num_classes: int, class_weights: Tensor | None) -> tuple[float, ...]:

@@ -89,7 +89,8 @@ class Lovasz(Term):
     def _image(self, logits: Tensor, index: Tensor, valid: Tensor) -> Tensor:
         """logits (C, P), index int64 (P,), valid bool (P,) -> scalar."""
         # The one wait for a GPU in the losses: sorting only the classes present is worth far more.
-        classes = add_up(self.num_classes, index, valid).nonzero().flatten().tolist()
+        pixels = add_up(self.num_classes, index, valid).tolist()
+        classes = [c for c, count in enumerate(pixels) if count]
         probs = logits.softmax(0)
         losses = [self._class(probs[c], (index == c) & valid, valid) for c in classes]
         return torch.stack(losses).mean() if losses else probs.new_zeros(()) * probs.sum()

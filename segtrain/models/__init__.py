@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from ..config import architectures
 from .base import SegModel
-from .factory import architectures, build_model
+from .factory import build_model
 
 __all__ = ["SegModel", "architectures", "build_model"]

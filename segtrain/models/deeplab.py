@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -22,7 +24,8 @@ class Separable(nn.Sequential):
         self.dilation = dilation
 
     def forward(self, x: Tensor) -> Tensor:
-        depthwise, pointwise = (layer.get_parameter("weight") for layer in self)
+        # Not get_parameter: the replicas of DataParallel hold plain tensors in the place of parameters.
+        depthwise, pointwise = (cast(Tensor, layer.weight) for layer in self)
         dilation = self.dilation
         kernel, padding = live_taps(depthwise, dilation, (x.shape[-2], x.shape[-1]))
         if kernel.shape[-2:] == (1, 1):  # a factor a channel: fold it into the pointwise kernel
@@ -111,8 +114,11 @@ class DeepLabV3Plus(SegModel):
         )
         self.segmentation_head = nn.Sequential(nn.Conv2d(decoder_channels, num_classes, 1))
 
-    def encoder_parameters(self) -> list[nn.Parameter]:
-        return list(self.encoder.parameters())
+    def encoder_parts(self) -> list[nn.Module]:
+        return [self.encoder]
+
+    def heads(self) -> list[nn.Module]:
+        return [self.segmentation_head]
 
     def _low(self, images: Tensor) -> tuple[Tensor, ...]:
         return (self.segmentation_head(self.decoder(self.encoder(images))),)

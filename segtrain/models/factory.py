@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
-
-from ..config import Model
-from ..errors import ConfigError
+from ..config import SMP, Model, refuse_arch
+from ..errors import ConfigError, SegtrainError
 from .base import SegModel
-
-SMP = (
-    "unet", "unetplusplus", "manet", "linknet", "fpn", "pspnet", "deeplabv3", "deeplabv3plus", "pan", "upernet",
-    "segformer", "dpt",
-)  # fmt: skip
-TORCHVISION = (
-    "fcn_resnet50", "fcn_resnet101", "deeplabv3_resnet50", "deeplabv3_resnet101", "deeplabv3_mobilenet_v3_large",
-    "lraspp_mobilenet_v3_large",
-)  # fmt: skip
-
-
-def architectures() -> list[str]:
-    """Every value that ``model.arch`` may take."""
-    return ["pico", *SMP, *(f"torchvision/{name}" for name in TORCHVISION)]
+from .weights import is_file_name, load_encoder
 
 
 def build_model(model: Model, num_classes: int) -> SegModel:
@@ -33,17 +18,28 @@ def build_model(model: Model, num_classes: int) -> SegModel:
     if num_classes < 1:
         raise ConfigError(f"a network needs at least 1 class, not {num_classes}: name them in data.classes")
     arch = model.arch.lower()
-    if arch not in architectures():
-        near = difflib.get_close_matches(arch, architectures(), n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]!r}?" if near else "see the list below."
-        raise ConfigError(f"unknown model.arch={model.arch!r}: {hint} Known: {', '.join(architectures())}")
+    refuse_arch(model)
     if arch == "pico":
         from .pico import build
     elif arch in SMP:
         from .smp import build
     else:
         from .torchvision_models import build
-    return build(model, num_classes)
+    weights_file = model.encoder_weights if is_file_name(model.encoder_weights) else None
+    if weights_file is not None:
+        model = model.model_copy(update={"encoder_weights": None})
+    try:
+        network = build(model, num_classes)
+    except SegtrainError:
+        raise
+    except Exception as error:
+        if not model.options:
+            raise
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise ConfigError(f"model.options={model.options} do not fit model.arch={model.arch} ({reason})") from error
+    if weights_file is not None:
+        load_encoder(network, weights_file)
+    return network
 
 
 def reject_options(model: Model, reserved: dict[str, str]) -> None:

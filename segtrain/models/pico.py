@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from ..config import Model
 from ..errors import ConfigError
 from .base import SegModel
+from .rewrites import grid_means
 
 
 def conv_bn(inputs: int, outputs: int, kernel: int = 3, stride: int = 1, relu: bool = True) -> nn.Sequential:
@@ -47,8 +49,10 @@ class PyramidPool(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         parts = [x]
+        exact = torch.are_deterministic_algorithms_enabled() and x.device.type != "cpu"
+        means = grid_means if exact else F.adaptive_avg_pool2d
         for bins, project in zip(self.bins, self.project):
-            pooled = F.relu(project(F.adaptive_avg_pool2d(x, bins)))
+            pooled = F.relu(project(means(x, bins)))
             parts.append(F.interpolate(pooled, size=x.shape[2:], mode="bilinear", align_corners=False))
         return self.fuse(torch.cat(parts, 1))
 
@@ -103,6 +107,15 @@ class Pico(SegModel):
                     nn.init.zeros_(module.bias)
         nn.init.normal_(self.head.weight, std=0.01)
 
+    def encoder_parts(self) -> list[nn.Module]:
+        return [self.stem, self.stages]
+
+    def auxiliary_parts(self) -> list[nn.Module]:
+        return [] if self.aux is None else [self.aux]
+
+    def heads(self) -> list[nn.Module]:
+        return [self.head] if self.aux is None else [self.head, self.aux]
+
     def _low(self, images: Tensor) -> tuple[Tensor, ...]:
         x = self.stem(images)
         skips = []
@@ -133,7 +146,31 @@ def build(model: Model, num_classes: int) -> SegModel:
         raise ConfigError(
             f"model.encoder_weights={model.encoder_weights!r}: pico has no pretrained weights; set it to null"
         )
+    _check(model.options)
     try:
         return Pico(num_classes, **model.options)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(f"model.options={model.options} do not fit pico: {error}") from error
+
+
+def _check(options: dict[str, Any]) -> None:
+    """Raises ConfigError for numbers with which no image comes through."""
+
+    def whole(value: Any, most: int = 65_536, least: int = 1) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+    usual = inspect.signature(Pico).parameters
+    for key, value in options.items():
+        if key in ("stem", "decoder") and not whole(value):
+            raise ConfigError(f"model.options.{key}={value!r}: it is a number of channels, at least 1")
+        if key == "aux" and not isinstance(value, bool):
+            raise ConfigError(f"model.options.aux={value!r}: it is true or false")
+        if key in ("widths", "depths", "bins"):
+            least, most = {"widths": (1, 65_536), "depths": (0, 1_000), "bins": (1, 64)}[key]
+            if not isinstance(value, (list, tuple)) or not all(whole(number, most, least) for number in value):
+                raise ConfigError(f"model.options.{key}={value!r}: it is a list of numbers from {least:,} to {most:,}")
+    widths, depths = (options.get(key, usual[key].default) for key in ("widths", "depths"))
+    if len(widths) != len(depths) or len(widths) < 2:
+        raise ConfigError(
+            f"model.options: widths={list(widths)} and depths={list(depths)} name a stage each: write as many of both, at least 2"
+        )

@@ -6,6 +6,7 @@ from differentiable operations, so that gradients reach the original parameters.
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -39,6 +40,22 @@ def upsample_conv(x: Tensor, skip: Tensor | None, weight: Tensor, bias: Tensor |
         return F.conv_transpose2d(x, doubled_kernel(weight), bias, stride=2, padding=1)
     out = F.conv_transpose2d(x, doubled_kernel(weight[:, :inputs]), stride=2, padding=1)
     return out.add_(F.conv2d(skip, weight[:, inputs:], bias, padding=1))
+
+
+def grid_means(x: Tensor, bins: int) -> Tensor:
+    """``F.adaptive_avg_pool2d(x, bins)`` from means over slices, whose gradient is deterministic on CUDA.
+
+    Args:
+        x: (N, C, H, W).
+
+    Returns:
+        (N, C, bins, bins). Bin k covers rows floor(k H / bins) to ceil((k + 1) H / bins), columns likewise; neighbours may share some.
+    """
+    for axis in (2, 3):
+        size = x.shape[axis]
+        ends = [(k * size // bins, -(-(k + 1) * size // bins)) for k in range(bins)]
+        x = torch.stack([x.narrow(axis, first, last - first).mean(axis) for first, last in ends], axis)
+    return x
 
 
 def live_taps(weight: Tensor, dilation: int, size: tuple[int, int]) -> tuple[Tensor, tuple[int, int]]:

@@ -37,8 +37,12 @@ class SmpModel(SegModel):
         if not isinstance(self.segmentation_head, nn.Sequential):  # DPT: patches, then three more levels
             self.stride = max(self.stride, 32)
 
-    def encoder_parameters(self) -> list[nn.Parameter]:
-        return list(self.encoder.parameters())
+    def encoder_parts(self) -> list[nn.Module]:
+        return [self.encoder]
+
+    def heads(self) -> list[nn.Module]:
+        head = self.segmentation_head
+        return [head[0] if isinstance(head, nn.Sequential) else head.head[-1]]
 
     def _low(self, images: Tensor) -> tuple[Tensor, ...]:
         features = self.encoder(images)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch.nn.functional as F
@@ -36,8 +37,17 @@ class TorchvisionModel(SegModel):
         if "mobilenet" in type(network.backbone).__name__.lower() or not hasattr(network, "aux_classifier"):
             self.stride = 16
 
-    def encoder_parameters(self) -> list[nn.Parameter]:
-        return list(self.backbone.parameters())
+    def encoder_parts(self) -> list[nn.Module]:
+        return [self.backbone]
+
+    def auxiliary_parts(self) -> list[nn.Module]:
+        return [self.aux_classifier] if hasattr(self, "aux_classifier") else []
+
+    def heads(self) -> list[nn.Module]:
+        if isinstance(self.classifier, nn.Sequential):
+            aux = [self.aux_classifier[-1]] if hasattr(self, "aux_classifier") else []
+            return [self.classifier[-1], *aux]
+        return [self.classifier.low_classifier, self.classifier.high_classifier]  # LR-ASPP
 
     def _low(self, images: Tensor) -> tuple[Tensor, ...]:
         features: dict[str, Any] = self.backbone(images)
@@ -63,6 +73,7 @@ def build(model: Model, num_classes: int) -> SegModel:
         raise MissingExtra("torchvision", "", f"model.arch={model.arch}") from None
     reject_options(model, _RESERVED)
     name = model.arch.lower().partition("/")[2]
+    _check_options(model, getattr(segmentation, name))
     options: dict[str, Any] = {} if name.startswith("lraspp") else {"aux_loss": True}
     options.update(model.options)
     weights = _backbone_weights(model)
@@ -78,6 +89,14 @@ def build(model: Model, num_classes: int) -> SegModel:
             raise
         raise weights_unreachable(model, error) from error
     return TorchvisionModel(network, num_classes)
+
+
+def _check_options(model: Model, constructor: Any) -> None:
+    """torchvision drops an unknown argument without a word."""
+    known = [name for name in inspect.signature(constructor).parameters if name not in ("kwargs", *_RESERVED)]
+    for key in model.options:
+        if key not in known:
+            raise ConfigError(f"unknown model.options.{key} for {model.arch}: it has {', '.join(known) or 'none'}")
 
 
 def _backbone_weights(model: Model) -> str | None:

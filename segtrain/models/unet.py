@@ -28,7 +28,9 @@ class Block(nn.Module):
     def forward(self, x: Tensor, height: int = 0, width: int = 0, skip_connection: Tensor | None = None) -> Tensor:
         """(N, I, h, w) and the skip (N, S, 2h, 2w) to (N, O, 2h, 2w); ``height`` and ``width`` (SMP's) are 2h, 2w."""
         first: Any = self.conv1[0]
-        x = upsample_conv(x, skip_connection, first.weight, first.bias)
+        # ConvNeXt and other encoders without features at stride 2 give a skip of 0 channels there.
+        skip = skip_connection if skip_connection is not None and skip_connection.shape[1] else None
+        x = upsample_conv(x, skip, first.weight, first.bias)
         x = self.conv2(self.conv1[2](self.conv1[1](x)))
         return x if self.attention2 is None else self.attention2(x)
 
@@ -118,8 +120,11 @@ class Unet(SegModel):
         nn.init.zeros_(head.get_parameter("bias"))
         self.segmentation_head = nn.Sequential(head)
 
-    def encoder_parameters(self) -> list[nn.Parameter]:
-        return list(self.encoder.parameters())
+    def encoder_parts(self) -> list[nn.Module]:
+        return [self.encoder]
+
+    def heads(self) -> list[nn.Module]:
+        return [self.segmentation_head]
 
     def _low(self, images: Tensor) -> tuple[Tensor, ...]:
         return (self.segmentation_head(self.decoder(self.encoder(images))),)

@@ -76,12 +76,13 @@ class Account:
         return boto3.Session(region_name=self.region or None)
 
     def _client(self, service: str) -> Any:
+        session = self._session  # before botocore, which comes with boto3: its error says what to install
         from botocore.config import Config
 
         # standard: throttled and broken calls are repeated after growing pauses.
         retries: Any = {"mode": "standard", "total_max_attempts": 5}
         config = Config(retries=retries, connect_timeout=10, read_timeout=60, max_pool_connections=PARALLEL)
-        return self._session.client(service, config=config)
+        return session.client(service, config=config)
 
     @cached_property
     def _s3(self) -> Any:

@@ -16,7 +16,7 @@ from segtrain.late import late
 REST = "other"  # what no span covers
 WAIT = "wait"  # a thread that sleeps, and is late when it wakes, was not held up in its work
 _LAP = ""
-SAMPLE_S = 0.05  # between two laps whose rest is looked at more closely
+SAMPLE_S = 0.05  # from the beginning of a lap whose rest is looked at more closely to the next such one
 RECENT = 200  # spans kept for whoever asks what a rank did last
 
 
@@ -43,6 +43,8 @@ class Clock:
         self._rest_cpu, self._rest_since, self._looks = 0.0, time.thread_time(), True
         self._rest_lap, self._unseen, self._next_look = 0.0, 0, 0.0
         self._late_since, self._late_asleep, self._late_lap = late(), 0.0, 0.0
+        self._lap_began = self._last
+        self._rest_late, self._rest_late_lap, self._rest_late_since = 0.0, 0.0, self._late_since or 0.0
         self._recent: deque[tuple[str, float, float]] = deque(maxlen=RECENT)
 
     def __call__(self, phase: str) -> _Span:
@@ -83,6 +85,11 @@ class Clock:
         Of quick laps some stand for all: asking costs as much as a span.
         """
         return self._rest_cpu
+
+    @property
+    def rest_late(self) -> float | None:
+        """Seconds of that same time in which the thread could have run and had no core; None: nobody counts."""
+        return None if self._late_since is None else self._rest_late
 
     @property
     def late(self) -> float | None:
@@ -132,10 +139,12 @@ class Clock:
         if self._looks:
             self._rest_cpu += (self._rest_lap + time.thread_time() - self._rest_since) * self._unseen
             self._late_asleep += self._late_lap * self._unseen
-            self._rest_lap, self._late_lap, self._unseen, self._next_look = 0.0, 0.0, 0, at + SAMPLE_S
-        self._looks = at >= self._next_look
+            self._rest_late += (self._rest_late_lap + (late() or 0.0) - self._rest_late_since) * self._unseen
+            self._rest_lap, self._late_lap, self._unseen, self._next_look = 0.0, 0.0, 0, self._lap_began + SAMPLE_S
+            self._rest_late_lap = 0.0
+        self._looks, self._lap_began = at >= self._next_look, at
         if self._looks:
-            self._rest_since = time.thread_time()
+            self._rest_since, self._rest_late_since = time.thread_time(), late() or 0.0
         return at
 
     def _end_lap(self) -> None:
@@ -168,9 +177,11 @@ class _Span:
         clock = self._clock
         clock._end()
         if clock._looks and not clock._around:
+            so_far = late() or 0.0
             clock._rest_lap += time.thread_time() - clock._rest_since
+            clock._rest_late_lap += so_far - clock._rest_late_since
             if self._phase == WAIT:
-                clock._late_lap -= late() or 0.0
+                clock._late_lap -= so_far
         clock._around.append(clock._phase)
         clock._phase = self._phase
 
@@ -181,9 +192,9 @@ class _Span:
         clock._end()
         clock._phase = clock._around.pop()
         if clock._looks and not clock._around:
-            clock._rest_since = time.thread_time()
+            clock._rest_since, clock._rest_late_since = time.thread_time(), late() or 0.0
             if self._phase == WAIT:
-                clock._late_lap += late() or 0.0
+                clock._late_lap += clock._rest_late_since
 
 
 def shares(sums: dict[str, float]) -> dict[str, float]:

@@ -6,12 +6,16 @@ On a terminal the step line is live: it is drawn over itself. Anywhere else (a C
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
+
+from segtrain.observe.journal import say_on_stderr
+from segtrain.terminal import printable
 
 _WINDOW = 50  # logged steps over which the remaining time is estimated
 _BAR = 24  # cells of a full bar
@@ -34,6 +38,15 @@ def count(number: float) -> str:
         if abs(number) >= 0.9995 * size:
             return f"{number / size:#.3g}".rstrip(".") + unit
     return f"{number:.4g}"
+
+
+def of_classes(pixels: Sequence[int] | None) -> str:
+    """`` (1 of 2 classes)``: how many classes the truth holds, by the pixels of each; nothing where it holds all of them.
+
+    A mean over some of the classes must not be read as one over all: with a single class it is 100 % for a constant answer.
+    """
+    present = sum(1 for count in pixels or () if count)
+    return f" ({present} of {len(pixels)} classes)" if pixels and present < len(pixels) else ""
 
 
 def step_line(
@@ -117,7 +130,7 @@ class Console:
             return
         wipe = "\r" + " " * self._drawn + "\r" if self._drawn else ""
         self._drawn = 0
-        self._print(wipe + text.rstrip("\n") + "\n")
+        self._print(wipe + printable(text.rstrip("\n")) + "\n")
 
     def close(self) -> None:
         """Leave the live line standing and go to the next one."""
@@ -132,6 +145,11 @@ class Console:
             self._stream.flush()
         except (BrokenPipeError, ValueError):  # the reader went away (`| head`): training goes on unseen
             self._quiet = True
+        except OSError as error:  # a log file on a full disk must not cost the training
+            self._quiet = True
+            if self._stream is sys.stdout:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            say_on_stderr(f"warning: nothing more can be printed ({error.strerror}): training goes on unseen")
 
 
 def banner(title: str, quantities: Mapping[str, Any]) -> str:
@@ -174,5 +192,6 @@ def class_table(
     finite = [score for score in scores if math.isfinite(score)]
     if finite:
         mean = math.fsum(finite) / len(finite)
-        lines.append(f"{'mean':<{width}} {100 * mean:5.1f}%  {bar(mean, ascii_only=ascii_only)}")
+        few = of_classes([int(part > 0) for part in share]) if share is not None else ""
+        lines.append(f"{'mean':<{width}} {100 * mean:5.1f}%  {bar(mean, ascii_only=ascii_only)}{few}")
     return "\n".join(line.rstrip() for line in lines)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from segtrain.observe.profile_format import Value
 
 
-def open_gpus(say: Callable[[str], None]) -> Callable[[], list[Value]]:
-    """A function that reads all GPUs of the host, also those that this job does not use.
+def open_gpus(say: Callable[[str], None], environ: Mapping[str, str] = os.environ) -> Callable[[], list[Value]]:
+    """A function that reads the GPUs that CUDA_VISIBLE_DEVICES names, or all of the host where it is not set.
 
     What keeps the GPUs from being read is said once: a profile without them must not look like idle ones.
     """
@@ -19,15 +20,52 @@ def open_gpus(say: Callable[[str], None]) -> Callable[[], list[Value]]:
     try:
         import pynvml
     except ImportError:
-        say("the system profile lacks the GPUs: it needs the package 'nvidia-ml-py': pip install 'segtrain[gpu]'")
+        say("the system profile lacks the GPUs: it needs the package 'nvidia-ml-py': pip install nvidia-ml-py")
         return lambda: []
     try:
         pynvml.nvmlInit()
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(k) for k in range(pynvml.nvmlDeviceGetCount())]
+        handles = visible(pynvml, environ, say)
     except pynvml.NVMLError as error:
         say(f"the system profile lacks the GPUs: {error}: nvidia-smi should say more")
         return lambda: []
     return read_with(pynvml, handles, say)
+
+
+def visible(nvml: Any, environ: Mapping[str, str], say: Callable[[str], None]) -> list[Any]:
+    """Handles of the GPUs that CUDA shows a process, in CUDA's order, as far as NVML can tell.
+
+    NVML counts GPUs by their place on the bus. CUDA does so with CUDA_DEVICE_ORDER=PCI_BUS_ID alone, and else begins with the
+    fastest one: on a host with GPUs of several kinds a number does not say which one is meant.
+    """
+    handles = [nvml.nvmlDeviceGetHandleByIndex(place) for place in range(nvml.nvmlDeviceGetCount())]
+    listed = environ.get("CUDA_VISIBLE_DEVICES")
+    if listed is None:
+        return handles
+    uuids = [_text(nvml.nvmlDeviceGetUUID(handle)) for handle in handles]
+    kinds = {_text(nvml.nvmlDeviceGetName(handle)) for handle in handles}
+    chosen = []
+    for entry in (part.strip() for part in listed.split(",")):
+        if entry.startswith("MIG-"):
+            chosen.append(nvml.nvmlDeviceGetHandleByUUID(entry))
+        elif entry.startswith("GPU-") and any(
+            uuid.startswith(entry) for uuid in uuids
+        ):  # CUDA takes a unique beginning
+            chosen.append(handles[next(place for place, uuid in enumerate(uuids) if uuid.startswith(entry))])
+        elif entry.isdigit() and int(entry) < len(handles):
+            if len(kinds) > 1 and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+                say(
+                    f"the system profile holds all {len(handles)} GPUs of this host: CUDA_VISIBLE_DEVICES={listed} does not say which "
+                    f"of {', '.join(sorted(kinds))} are meant; set CUDA_DEVICE_ORDER=PCI_BUS_ID"
+                )
+                return handles
+            chosen.append(handles[int(entry)])
+        else:  # CUDA stops reading here
+            break
+    return chosen
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value  # older releases of nvidia-ml-py give bytes
 
 
 def read_with(nvml: Any, handles: list[Any], say: Callable[[str], None]) -> Callable[[], list[Value]]:

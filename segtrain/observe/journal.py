@@ -5,9 +5,14 @@ name, always the first key, so that a reader can choose lines without parsing th
 The other fields, by event:
 
 ``run_start``   a process begins, also after a resume: ``version`` (of segtrain), ``versions`` {package: version}, ``name``,
-                ``hash`` (of the config), ``host``, ``pid``, ``device``, ``world_size``, ``total_steps``, ``derived`` {quantity: value}
+                ``hash`` (of the config), ``host``, ``pid``, ``device``, ``world_size``, ``total_steps``, ``eval_every`` and
+                ``save_every`` (steps), ``derived`` {quantity: value}, ``warnings`` that every score of the run must be read with [text]
+``split``       ``data.split_by`` divides the set: ``rule`` {key: value}, ``images`` {split: count}, ``folder`` of the names in each split
+``init``        the weights that ``model.init`` gave: ``source``, tensors ``taken``, ``new`` (random) and ``left``, classes whose head
+                rows were taken (``rows``) or are new (``new_rows``), ``remark``
 ``faults``      faulty files are left out (``data.faults=skip``): ``role`` (train, val), ``skipped`` of ``images``, ``file`` that lists them
 ``resume``      ``step`` it goes on from, ``world_size`` that wrote it
+``data_changed``  it goes on with other data (``checkpoint.data_changed=accept``): ``step``, ``text`` with what differs
 ``step``        every ``log.every`` steps: ``step`` (1-based), ``epoch`` (float: samples seen / samples), ``loss`` (mean over the
                 valid pixels of the global batch), ``lr``, ``images_per_s`` (all ranks), ``spans`` {phase: seconds} since the
                 last ``step`` event, on this rank (``wait``, ``forward``, ``backward``, ``update``, ..., ``other``: they add up to the
@@ -42,12 +47,16 @@ from types import TracebackType
 from typing import Any
 
 from segtrain.errors import ConfigError, DataError
+from segtrain.terminal import printable
 
 FILE = "journal.jsonl"
 
 
+LAST_TS = 253402300799.0  # the end of the year 9999, the last that a calendar shows
+
+
 def say_on_stderr(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 def plain(value: Any) -> Any:
@@ -125,6 +134,11 @@ class Journal:
         self.close()
 
 
+def is_time(ts: Any) -> bool:
+    """Whether ``ts`` is a Unix time that a calendar can show."""
+    return isinstance(ts, (int, float)) and 0 <= ts <= LAST_TS
+
+
 def parse_lines(
     lines: Iterable[bytes], source: str, say: Callable[[str], None] = say_on_stderr
 ) -> Iterator[dict[str, Any]]:
@@ -135,9 +149,9 @@ def parse_lines(
             continue
         try:
             event = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             event = None
-        if isinstance(event, dict) and isinstance(event.get("event"), str):
+        if isinstance(event, dict) and isinstance(event.get("event"), str) and is_time(event.get("ts", 0)):
             yield event
         else:
             bad.append(number)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from segtrain.errors import SegtrainError
+from segtrain.filetime import now_ns
 from segtrain.observe.console import duration
 from segtrain.observe.journal import say_on_stderr
 from segtrain.observe.system import CONTROL, DEFAULT_MS, read_json, state_file, write_json
@@ -55,7 +56,9 @@ def sampling(run_dir: Path, ms: int, place: Place, say: Callable[[str], None] = 
     may_listen = threading.current_thread() is threading.main_thread()
     # Ignored before it starts: a signal that comes too early must not end the sampler, which inherits that.
     before = signal.signal(signal.SIGUSR2, signal.SIG_IGN) if may_listen else None
-    process = _start(run_dir / FOLDER, ms, node_name(place), say) if place.local_rank == 0 else None
+    process = (
+        _start(run_dir / FOLDER, ms, node_name(place), say, place.local_world_size) if place.local_rank == 0 else None
+    )
     try:
         if may_listen and process is not None:
             signal.signal(signal.SIGUSR2, lambda number, frame: process.send_signal(number))
@@ -68,7 +71,10 @@ def sampling(run_dir: Path, ms: int, place: Place, say: Callable[[str], None] = 
             _note_end(run_dir / FOLDER, node_name(place))
 
 
-def _start(folder: Path, ms: int, node: str, say: Callable[[str], None]) -> subprocess.Popen[bytes] | None:
+def _start(
+    folder: Path, ms: int, node: str, say: Callable[[str], None], ranks: int = 1
+) -> subprocess.Popen[bytes] | None:
+    """``ranks``: of this host, whose GPUs the sampler reads."""
     words = [str(folder.absolute()), "--ms", str(ms), "--node", node, "--parent", str(os.getpid())]
     path = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
     try:
@@ -76,12 +82,19 @@ def _start(folder: Path, ms: int, node: str, say: Callable[[str], None]) -> subp
             [sys.executable, "-c", "import sys; from segtrain.observe.system import main; sys.exit(main())", *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": path},
+            env={**_whose_gpus(os.environ, ranks), "PYTHONPATH": path},
             start_new_session=True,  # Ctrl-C is for the rank
         )
     except OSError as error:
         say(f"warning: the run has no system profile: {error.strerror}; training goes on")
         return None
+
+
+def _whose_gpus(environ: Mapping[str, str], ranks: int) -> dict[str, str]:
+    """Where each rank has GPUs of its own in CUDA_VISIBLE_DEVICES, this one's list names one rank's alone: read all then."""
+    listed = environ.get("CUDA_VISIBLE_DEVICES", "")
+    own = ranks > 1 and len(listed.split(",")) < ranks
+    return {name: value for name, value in environ.items() if not (own and name == "CUDA_VISIBLE_DEVICES")}
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -189,7 +202,8 @@ def switch(run: Path, on: bool, ms: int | None = None) -> list[Host]:
             f"cannot write {run / FOLDER / CONTROL}: {error.strerror}: use the account that started the run, or send "
             f"SIGUSR2 to process {known[0].pid} on {known[0].host}"
         ) from None
-    while time.time() < asked + ANSWER_S:
+    until = time.monotonic() + ANSWER_S  # the wall clock may be set meanwhile
+    while time.monotonic() < until:
         known = hosts(run)
         if all(host.asked == asked or host.alive is False for host in known):
             break
@@ -200,11 +214,12 @@ def switch(run: Path, on: bool, ms: int | None = None) -> list[Host]:
 def profile(verb: str, run: Path, ms: int | None) -> tuple[str, bool]:
     """``on``, ``off`` or ``status`` of a run: lines for a person, and whether every sampler does as it was told."""
     if verb == "status":
-        known = hosts(run)
-        return "\n".join(host.line(time.time()) for host in known), True
+        known, now = hosts(run), now_ns(run / FOLDER) / 1e9
+        return "\n".join(host.line(now) for host in known), True
     known = switch(run, verb == "on", ms)
     deaf = [host for host in known if host.alive is not False and host.on != (verb == "on")]
-    lines = [host.line(time.time()) for host in known]
+    now = now_ns(run / FOLDER) / 1e9
+    lines = [host.line(now) for host in known]
     lines += [
         f"{host.node} has not answered within {ANSWER_S:.0f} s: does {host.host} see this folder?" for host in deaf
     ]

@@ -40,6 +40,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+from segtrain import json_text
 from segtrain.errors import DataError
 from segtrain.observe.journal import say_on_stderr
 
@@ -206,7 +207,7 @@ def _may_hold(minute: int, start: float, end: float) -> bool:
 
 def _reading(line: bytes, node: str) -> tuple[Series, float, float] | None:
     try:
-        event: Any = json.loads(line)
+        event: Any = json_text.parse(line)
         ts, value = float(event["Timestamp"]), float(event["Value"])
         series = Series(
             event.get("NodeId") or node, event["Type"], event.get("Name") or "", event.get("Dimension") or ""

@@ -9,7 +9,6 @@ The copy lies under ``$SEGTRAIN_CACHE/remote``. What has not changed since (its 
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 import re
@@ -21,7 +20,7 @@ from typing import Any
 from segtrain.errors import ConfigError, DataError
 from segtrain.observe.bucket import Account, Object, split
 from segtrain.observe.copies import UNPACKED, Copy, Wanted
-from segtrain.observe.journal import FILE, say_on_stderr
+from segtrain.observe.journal import FILE, parse_lines, say_on_stderr
 from segtrain.observe.profile_format import MINUTE, minute_and_node
 from segtrain.observe.runs import list_runs
 
@@ -29,12 +28,16 @@ from segtrain.observe.runs import list_runs
 MOST_LINES, MOST_SPANS, MOST_PROFILE, MOST_PICTURES, MOST_ARCHIVE = (mb << 20 for mb in (128, 128, 256, 16, 512))
 ARCHIVE = "/output/output.tar.gz"  # a job leaves its run in it at its end, with the checkpoints where it has no prefix for them
 _RECORDS = ("config.yaml", "labels.json", "best.json", FILE)
-_SPANS, _PICTURES = re.compile(r"spans/rank-\d+\.jsonl"), re.compile(r"pictures/[^/]+\.png|images-(?:best|last)\.csv")
+_SPANS, _PICTURES = (
+    re.compile(r"spans/rank-\d+\.jsonl"),
+    re.compile(r"pictures/[^/]+\.png|images-(?:best|last)\.csv|stacks/rank-[\w-]+\.(?:txt|json)"),
+)
 _MARK = re.compile(r"(?:(.*)/)?(?:journal\.jsonl|best\.json|spans/rank-\d+\.jsonl)")
 _SMALL = re.compile(
     r"(?:\./)?(?:run/)?(config\.yaml|(?:labels|best)\.json|journal\.jsonl|spans/rank-\d+\.jsonl|pictures/[^/]+\.png|"
-    r"images-(?:best|last)\.csv|profile/system/incremental/(?:\d+/)?\d+\.algo-\d+\.json)"
+    r"images-(?:best|last)\.csv|stacks/rank-[\w-]+\.(?:txt|json)|profile/system/incremental/(?:\d+/)?\d+\.algo-\d+\.json)"
 )
+_TAIL = 32768  # bytes of the journal, in which its newest event is
 _MARGIN_S = 120  # of the profile before the first event, and after the newest one
 
 Say = Callable[[str], None]
@@ -127,7 +130,10 @@ def _uris_of(job: Any) -> list[str]:
     """Checkpoints first: there lies the run of a job that goes on."""
     name = job["TrainingJobName"]
     outputs = [job[key].get("S3OutputPath") for key in ("OutputDataConfig", "ProfilerConfig") if key in job]
-    found = [job.get("CheckpointConfig", {}).get("S3Uri"), *(f"{out.rstrip('/')}/{name}" for out in outputs if out)]
+    kept = job.get("CheckpointConfig", {}).get("S3Uri")
+    if kept and "TuningJobArn" in job:  # the jobs of a tuning share a prefix, each with a folder in it
+        kept = f"{kept.rstrip('/')}/{name}"
+    found = [kept, *(f"{out.rstrip('/')}/{name}" for out in outputs if out)]
     return list(dict.fromkeys(uri.rstrip("/") for uri in found if uri))
 
 
@@ -206,7 +212,8 @@ def _profile(objects: Sequence[Object], homes: Sequence[str], folder: Path, say:
     if any((folder / UNPACKED / "profile").rglob("*.algo-*.json")):
         return {}
     own = [item for home in homes for name, item in _inside(objects, home) if name.startswith("profile/")]
-    start, end = _began(folder) - _MARGIN_S, max(item.modified for item in objects) + _MARGIN_S
+    first, last = _times(folder)
+    start, end = first - _MARGIN_S, max(last, *(item.modified for item in objects)) + _MARGIN_S
     found = _minutes(own, start, end) or _minutes(objects, start, end)
     size = sum(item.size for _, _, item in found)
     every = -(-size // MOST_PROFILE)
@@ -230,15 +237,19 @@ def _minutes(objects: Iterable[Object], start: float, end: float) -> list[tuple[
     return [(*m, item) for m, item in moments if m is not None and (start <= m[0] <= end or m[0] % MINUTE)]
 
 
-def _began(folder: Path) -> float:
-    """Unix time of the first event of the copied run."""
+def _times(folder: Path) -> tuple[float, float]:
+    """Unix times of the first and of the newest event of the copied run, by the clock of its host, which may be ahead of the store's."""
     for home in (folder, folder / UNPACKED):
         try:
             with (home / FILE).open("rb") as file:
-                return float(json.loads(file.readline())["ts"])
-        except (OSError, ValueError, KeyError, TypeError):
+                lines = [file.readline()]
+                file.seek(max(file.tell(), file.seek(0, 2) - _TAIL))
+                events = parse_lines([*lines, *file], "", lambda text: None)
+                times = [float(event["ts"]) for event in events if "ts" in event]
+                return times[0], max(times)
+        except (OSError, IndexError):
             continue
-    return -math.inf
+    return -math.inf, -math.inf
 
 
 def _fetch(

@@ -6,17 +6,17 @@ gaps, and a folder with none of them is no run.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from segtrain import json_text
 from segtrain.errors import DataError, MissingExtra
+from segtrain.filetime import now_ns
 from segtrain.observe import journal
 from segtrain.observe.console import duration
 from segtrain.observe.spans import FOLDER as SPANS
@@ -33,10 +33,13 @@ COLUMNS = (
     "steps",
     "miou",
     "last_miou",
+    "classes",
+    "classes_present",
     "best_step",
     "time",
     "cpu_s",
     "started",
+    "warnings",
     "out",
 )
 _FILES = ("config.yaml", journal.FILE, "best.json")
@@ -89,8 +92,8 @@ def _start(run: Path) -> float:
     """Unix time of the first event, else the age of the first file there is."""
     try:
         with (run / journal.FILE).open("rb") as file:
-            return float(json.loads(file.readline())["ts"])
-    except (OSError, ValueError, KeyError, TypeError):
+            return next(float(event["ts"]) for event in journal.parse_lines([file.readline()], "", lambda text: None))
+    except (OSError, KeyError, StopIteration):
         times = [(run / name).stat().st_mtime for name in _FILES if (run / name).is_file()]
         return min(times, default=0.0)
 
@@ -102,11 +105,12 @@ def list_runs(folder: str | Path = "runs") -> list[dict[str, Any]]:
 
 def read_run(run: Path) -> dict[str, Any]:
     config = _mapping(run / "config.yaml", _load_yaml)
-    best = _mapping(run / "best.json", json.loads)
+    best = _mapping(run / "best.json", json_text.parse)
     events = list(_milestones(run / journal.FILE))
     starts = [event for event in events if event["event"] == "run_start"]
     scores = [event for event in journal.curve(events, "eval") if isinstance(event.get("scores"), dict)]
     start = starts[-1] if starts else {}
+    pixels = pixels_of(scores[-1]) if scores else None
     row = dict.fromkeys(COLUMNS)
     row.update(
         name=_first(config.get("name"), start.get("name"), run.name),
@@ -118,10 +122,13 @@ def read_run(run: Path) -> dict[str, Any]:
         steps=start.get("total_steps"),
         miou=_number(best.get("miou")),
         last_miou=_number(scores[-1]["scores"].get("miou")) if scores else None,
+        classes=len(pixels) if pixels else None,
+        classes_present=sum(1 for count in pixels if count) if pixels else None,
         best_step=best.get("step"),
         time=_seconds(events),
         cpu_s=next((number for e in reversed(events) if (number := _number(e.get("cpu_s"))) is not None), None),
         started=_start(run) or None,
+        warnings=_texts(start.get("warnings")),
         out=str(run),
     )
     return row
@@ -137,15 +144,17 @@ def _mapping(path: Path, parse: Any) -> dict[str, Any]:
 
 
 def _load_yaml(text: str) -> Any:
-    return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # the C parser is ten times faster
+    from segtrain.config import load_yaml
+
+    return load_yaml(text)
 
 
 def _hash(run: Path) -> str | None:
-    from segtrain.config import load_config
+    from segtrain.config import load_saved
     from segtrain.errors import ConfigError
 
     try:
-        return load_config(run / "config.yaml").hash
+        return load_saved(run / "config.yaml").hash
     except ConfigError:  # missing, torn, or written by another version
         return None
 
@@ -171,7 +180,7 @@ def _milestones(path: Path) -> Iterator[dict[str, Any]]:
             yield step
 
     for event in journal.parse_lines(lines(), str(path), say=lambda text: None):
-        if isinstance(event.get("ts"), (int, float)):
+        if journal.is_time(event.get("ts")):
             yield event
 
 
@@ -200,7 +209,7 @@ def _status(events: Sequence[Mapping[str, Any]], path: Path) -> str:
     start = last[0]
     if start.get("host") == socket.gethostname() and isinstance(start.get("pid"), int):
         return "running" if _alive(start["pid"]) else "killed"
-    return "running" if time.time() - path.stat().st_mtime < _FRESH else "killed"
+    return "running" if now_ns(path.parent) / 1e9 - path.stat().st_mtime < _FRESH else "killed"
 
 
 def _alive(pid: int) -> bool:
@@ -217,6 +226,16 @@ def _first(*values: Any) -> Any:
     return next((value for value in values if value not in (None, "")), None)
 
 
+def pixels_of(event: Mapping[str, Any]) -> list[int] | None:
+    """Pixels of each class in the truth of an ``eval`` event; None where it does not tell."""
+    pixels = event["scores"].get("pixels")
+    return pixels if isinstance(pixels, list) and all(isinstance(count, int) for count in pixels) else None
+
+
+def _texts(value: Any) -> list[str]:
+    return [str(text) for text in value] if isinstance(value, list) else []
+
+
 def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
@@ -228,6 +247,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     cells = [("name", "hash", "status", "step", "best mIoU", "at step", "last mIoU", "time", "out")]
     for row in rows:
         step = "-" if row["step"] is None else f"{row['step']}/{row['steps'] or '?'}"
+        present, classes = row.get("classes_present"), row.get("classes")
+        few = f" ({present} of {classes} classes)" if present is not None and present != classes else ""
         seconds = "-" if row["time"] is None else duration(row["time"])
         cells.append(
             (
@@ -235,9 +256,9 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
                 row["hash"] or "-",
                 row["status"],
                 step,
-                _percent(row["miou"]),
+                _percent(row["miou"]) + few,
                 "-" if row["best_step"] is None else str(row["best_step"]),
-                _percent(row["last_miou"]),
+                _percent(row["last_miou"]) + few,
                 seconds,
                 row["out"],
             )
@@ -248,7 +269,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         "  ".join(f"{cell:>{w}}" if i in right else f"{cell:<{w}}" for i, (cell, w) in enumerate(zip(line, widths)))
         for line in cells
     )
-    return "\n".join(line.rstrip() for line in lines)
+    warned = [f"warning: {row['out']}: {text}" for row in rows for text in row.get("warnings") or ()]
+    return "\n".join([*(line.rstrip() for line in lines), *warned])
 
 
 def _percent(value: float | None) -> str:

@@ -20,11 +20,12 @@ Then a line a window, which ends with the first step after a second, or with the
 ``slowest_ms``  of one step, without ``log``, ``eval`` and ``checkpoint``
 ``cpu_s``       of this process, its threads included, worker processes left out; ``threads`` of torch
 ``other_cpu_s``  of the loop's own thread, in the phase ``other``; ``late_s``: in which it could have run and had no core, without
-                those of ``wait`` (absent: nobody counts them)
+                those of ``wait``; ``other_late_s``: those of ``other`` (absent: nobody counts them)
 ``shared``      absent, or of the last step that torch's DDP has timed (ten at first, then each hundredth): ``seconds`` in which
                 gradients were on their way, ``hidden`` of them behind the backward pass
 ``workers``     ``count``, ``kind``; ``samples`` made; ``seconds`` {``read``, ``decode``, ``augment``, ``assemble``} summed over them
-                (wall); ``cpu_s`` for them; ``late_s`` of the wall time they could have run and had no core; ``bytes`` read from storage; ``reads``: of single reads how many, and the sums of
+                (wall); ``cpu_s`` for them; ``late_s`` of the wall time they could have run and had no core; ``bytes`` read from storage; ``process_cpu_s``: of worker
+                processes with all their threads (absent: workers are threads); ``reads``: of single reads how many, and the sums of
                 bytes squared (``bytes2``) and of bytes times seconds (``bytes_s``); ``queue``: steps that lay ready when one was
                 asked for, mean (absent: none was asked for)
 
@@ -42,6 +43,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from segtrain import json_text
 from segtrain.errors import DataError
 from segtrain.observe.clock import Clock
 from segtrain.observe.journal import plain, say_on_stderr
@@ -49,8 +51,14 @@ from segtrain.observe.journal import plain, say_on_stderr
 FOLDER = "spans"  # of a run folder
 WINDOW_S = 1.0
 RECENT = 16  # windows that stay at hand
+TAIL = 32768  # bytes, in which as many windows end
 FORM = 1
 NUMBERS = ("ts", "seconds", "first", "last")  # that a window must have to be one
+_FORM: dict[str, Any] = {
+    **dict.fromkeys(("host", "device"), str),
+    **{"phases": {}, "shared": {}, "crowded": {}},
+    "workers": {"kind": str, "seconds": {}, "reads": {}},
+}  # of a line, but for its numbers
 NO_STEP = ("log", "eval", "checkpoint")  # phases that are no part of a step
 
 
@@ -90,6 +98,7 @@ class Work:
     late_s: float = 0.0
     asked: int = 0
     ready: int = 0
+    process_cpu_s: float = 0.0
 
     def since(self, before: Work) -> dict[str, Any]:
         def more(name: str) -> Any:
@@ -98,6 +107,7 @@ class Work:
         seconds = {name: round(more(name), 6) for name in ("read", "decode", "augment", "assemble")}
         done = {"count": self.count, "kind": self.kind, "samples": more("samples"), "seconds": seconds}
         done |= {"cpu_s": round(more("cpu_s"), 6), "late_s": round(more("late_s"), 6), "bytes": more("bytes")}
+        done |= {"process_cpu_s": round(more("process_cpu_s"), 6)} if self.kind == "process" else {}
         done["reads"] = {"count": more("reads"), "bytes2": more("bytes2"), "bytes_s": round(more("bytes_s"), 3)}
         return done | ({"queue": round(more("ready") / more("asked"), 3)} if more("asked") else {})
 
@@ -134,7 +144,7 @@ class Spans:
         self._lost = False
         self._file = self._open()
         self._ts, self._cpu, self._rest, self._before = now(), time.process_time(), clock.rest_cpu, work()
-        self._late = clock.late
+        self._late, self._rest_late = clock.late, clock.rest_late
         self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
         self._first = {"begin": FORM, "ts": round(self._ts, 4), **asdict(begin)}
         self._write(self._first)
@@ -170,6 +180,7 @@ class Spans:
     def _end_window(self) -> None:
         ts, cpu, rest, work = self._now(), time.process_time(), self._clock.rest_cpu, self._work()
         late, was = self._clock.late, self._late
+        rest_late, rest_was = self._clock.rest_late, self._rest_late
         phases = {phase: round(seconds, 6) for phase, seconds in self._phases.items()}
         window = plain(
             {
@@ -185,6 +196,11 @@ class Spans:
                 "cpu_s": round(cpu - self._cpu, 6),
                 "other_cpu_s": round(rest - self._rest, 6),
                 **({} if late is None or was is None else {"late_s": round(max(0.0, late - was), 6)}),
+                **(
+                    {}
+                    if rest_late is None or rest_was is None
+                    else {"other_late_s": round(max(0.0, rest_late - rest_was), 6)}
+                ),
                 "threads": self._threads,
                 **({"shared": shared} if (shared := self._shared()) else {}),
                 "workers": work.since(self._before),
@@ -194,6 +210,7 @@ class Spans:
         self._write(window)
         self._step, self._steps, self._slowest, self._phases = self._step + self._steps, 0, 0.0, {}
         self._ts, self._cpu, self._rest, self._before, self._late = ts, cpu, rest, work, late
+        self._rest_late = rest_late
 
     def close(self) -> None:
         """The steps that are left make a last window."""
@@ -247,19 +264,30 @@ def read_spans(run: Path) -> list[Records]:
         raise DataError(f"{error.filename}: cannot be read ({error.strerror}): check its rights") from None
 
 
+def read_recent(run: Path, rank: int) -> Records | None:
+    """The first line and the last windows of a rank, also while it writes; None where there are none."""
+    try:
+        with file_of(run, rank).open("rb") as file:
+            head = file.readline()
+            file.seek(max(file.tell(), file.seek(0, 2) - TAIL))
+            return _records([head, *file.read().splitlines()])
+    except OSError:
+        return None
+
+
 def _records(lines: Iterable[bytes]) -> Records:
     rank, begins, windows = 0, [], list[dict[str, Any]]()
     for line in lines:
         try:
-            item = json.loads(line)
+            item = json_text.sound(json_text.parse(line), _FORM)
         except ValueError:
             continue
-        if not isinstance(item, dict) or "rank" not in item:
+        if not isinstance(item.get("rank"), int):
             continue
         rank = item["rank"]
         if "begin" in item:
             begins.append(item)
-        elif isinstance(item.get("phases"), dict) and all(isinstance(item.get(key), (int, float)) for key in NUMBERS):
+        elif "phases" in item and all(key in item for key in NUMBERS):
             while windows and windows[-1]["last"] >= item["first"]:
                 windows.pop()
             windows.append(item)

@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from segtrain import json_text
 from segtrain.errors import SegtrainError
 from segtrain.observe.counters import Look, open_counters, rates
 from segtrain.observe.gpus import open_gpus
@@ -56,14 +57,18 @@ def state_file(folder: Path, node: str) -> Path:
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """A reader sees the old file or the new one, never a part. Raises OSError."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    partial.write_text(json.dumps(content) + "\n", encoding="utf-8")
-    os.replace(partial, path)
+    try:
+        partial.write_text(json.dumps(content) + "\n", encoding="utf-8")
+        os.replace(partial, path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Empty where there is no whole JSON object."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json_text.parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

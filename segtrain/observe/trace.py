@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from segtrain.errors import SegtrainError
@@ -23,6 +24,7 @@ from segtrain.observe.spans import Records, read_spans
 from segtrain.observe.system import read_json, write_json
 
 FOLDER, CONTROL = "traces", "control.json"
+MOST_SINCE_S = 30.0  # spans are written every second or so; more passed only on a wall clock that was set
 MOST_STEPS = 100
 AHEAD_S = 3.0  # a request names a step so far ahead that all ranks have read it by then
 MARK = "segtrain"  # the spans by which both parts of a trace find their common time
@@ -119,7 +121,8 @@ def trace(run: Path, steps: int) -> tuple[str, bool]:
     step_s, done = pace(ranks)
     if not step_s:
         raise SegtrainError(f"{run} has no whole second of steps yet: ask again in a moment")
-    asked = time.time()
+    asked, traces = time.time(), "rank-*-step-*[0-9].json"
+    before = {path: path.stat().st_mtime_ns for path in (run / FOLDER).glob(traces)}
     order = Order(asked, done + 1 + max(1, math.ceil(AHEAD_S / step_s)), steps)
     try:
         (run / FOLDER).mkdir(exist_ok=True)
@@ -129,19 +132,19 @@ def trace(run: Path, steps: int) -> tuple[str, bool]:
             f"cannot write {run / FOLDER / CONTROL}: {error.strerror}: use the account that started the run"
         ) from None
     world = ranks[0].begins[-1]["world_size"]
-    until = asked + 60 + 2 * (AHEAD_S + step_s * (steps + 2))
+    until = time.monotonic() + 60 + 2 * (AHEAD_S + step_s * (steps + 2))  # the wall clock may be set meanwhile
     written: set[Path] = set()
-    while time.time() < until and len(written) < world:
+    while time.monotonic() < until and len(written) < world:
         time.sleep(0.1)
-        found = (run / FOLDER).glob("rank-*-step-*[0-9].json")
-        written = {path for path in found if path.stat().st_mtime >= asked - 1}
+        found = (run / FOLDER).glob(traces)
+        written = {path for path in found if path.stat().st_mtime_ns != before.get(path)}
     lines = [str(path) for path in sorted(written)]
     if len(written) < world:
         lines.append(
             f"{world - len(written)} of {world} ranks have not answered: has the run ended, do all see this folder?"
         )
     else:
-        lines.append(f"open one in https://ui.perfetto.dev, or all: tensorboard --logdir {run}")
+        lines.append(f"open one in https://ui.perfetto.dev, or all: tensorboard --logdir {quote(str(run))}")
     return "\n".join(lines), len(written) == world
 
 
@@ -153,7 +156,7 @@ def refuse_ended(run: Path) -> None:
     except OSError:
         last = []
     if last == ["run_end"]:
-        raise SegtrainError(f"{run} has ended: a trace is of steps that a run still makes")
+        raise SegtrainError(f"{run} has ended: traces and stacks are of a run that trains")
 
 
 def pace(ranks: list[Records]) -> tuple[float, int]:
@@ -163,5 +166,5 @@ def pace(ranks: list[Records]) -> tuple[float, int]:
         return 0.0, 0
     newest = max(last, key=lambda window: window["last"])
     step_s = newest["seconds"] / (newest["last"] - newest["first"] + 1)
-    missed = max(0, int((time.time() - newest["ts"] - newest["seconds"]) / step_s))  # since it was written
-    return step_s, newest["last"] + missed
+    since = min(max(0.0, time.time() - newest["ts"] - newest["seconds"]), MOST_SINCE_S)  # since it was written
+    return step_s, newest["last"] + int(since / step_s)

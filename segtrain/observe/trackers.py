@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import importlib.util
+import json
 import math
 import os
 import sys
@@ -70,18 +71,37 @@ class TensorBoard:
             self._writer.close()
 
 
+PARAMS = 100  # that an MLflow server takes in one call
+PARAM_LENGTH = 500  # characters of a value that servers of every version keep
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """``{"optim": {"lr": 0.1}}`` as ``{"optim.lr": "0.1"}``: one text for each setting, cut where MLflow would refuse it."""
+    found: dict[str, str] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            found |= flat(value, f"{prefix}{key}.")
+        else:
+            text = value if isinstance(value, str) else json.dumps(value, default=str)
+            found[f"{prefix}{key}"] = text if len(text) <= PARAM_LENGTH else f"{text[: PARAM_LENGTH - 3]}..."
+    return found
+
+
 class MLflow:
     """One MLflow run under the experiment ``segtrain`` of a tracking server or folder."""
 
     name = "MLflow"
 
-    def __init__(self, uri: str, run_name: str, tags: Mapping[str, str]) -> None:
+    def __init__(self, uri: str, run_name: str, tags: Mapping[str, str], config: Mapping[str, Any]) -> None:
         import mlflow
 
         try:
             mlflow.set_tracking_uri(uri)
             mlflow.set_experiment("segtrain")
             self._run = mlflow.start_run(run_name=run_name, tags=dict(tags))
+            settings = list(flat(config).items())
+            for at in range(0, len(settings), PARAMS):
+                mlflow.log_params(dict(settings[at : at + PARAMS]))
         except Exception as error:  # whatever its client raises: the address is what the user can mend
             raise ConfigError(f"log.mlflow={uri}: cannot start a run: {' '.join(str(error).split())}") from error
         self._mlflow = mlflow
@@ -236,7 +256,9 @@ def open_trackers(
     if rank == 0:
         refuse_trackers(log)
     if rank == 0 and log.mlflow:
-        trackers.append(MLflow(log.mlflow, name, {"segtrain.hash": hash, "segtrain.run_dir": str(run_dir)}))
+        trackers.append(
+            MLflow(log.mlflow, name, {"segtrain.hash": hash, "segtrain.run_dir": str(run_dir)}, config or {})
+        )
     if rank == 0 and log.wandb:
         trackers.append(WandB(log.wandb, Path(run_dir), name, [hash] if hash else [], config or {}))
     return Trackers(trackers, say)

@@ -6,7 +6,11 @@ here is asked more often than the watchdog looks.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
+import time
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +19,8 @@ import torch.distributed as dist
 from segtrain.parallel.cluster import Cluster
 
 ANSWER_S = 10.0
+BEAT_S = 5.0  # between two signs of life of a rank 0 that works alone
+SILENT_S = 60.0  # without one it is not given up, however short parallel.timeout_s is
 
 
 class Board:
@@ -39,6 +45,52 @@ class Board:
         """Notices so far, by rank. Asking for one that is not there would wait for it."""
         there = [rank for rank in range(self._world) if self._store.add(f"{self._prefix}/{number}/{rank}", 0)]
         return {rank: self._store.get(f"{self._prefix}/{number}/{rank}/text").decode() for rank in there}
+
+
+def await_rank_0(store: Any, place: str, rank: int, silent_s: float) -> None:
+    """Wait until rank 0 comes to ``place`` (a name of its own each time), however long it is ``at_work`` there before.
+
+    Unlike a collective this ends with no timeout, keeps no GPU busy, and hears signals. Raises RuntimeError when the store is
+    gone, and rank 0 with it, or where another process keeps the store when rank 0 gave no sign of life for ``silent_s`` seconds
+    (at least SILENT_S).
+    """
+    if rank == 0:
+        store.add(place, 1)
+        return
+    pause, signs, since, silent_s = 0.005, 0, time.monotonic(), max(silent_s, SILENT_S)
+    try:
+        while not store.add(place, 0):
+            time.sleep(pause)
+            pause = min(0.5, 1.5 * pause)
+            now = store.add(f"{place}/alive", 0)
+            if now != signs:
+                signs, since = now, time.monotonic()
+            elif time.monotonic() - since > silent_s:
+                break
+        else:
+            return
+    except RuntimeError as error:
+        raise RuntimeError(f"connection closed by rank 0, which keeps the store: {error}") from error
+    raise RuntimeError(f"no sign of life from rank 0 for {silent_s:g} s: connection timed out")
+
+
+@contextlib.contextmanager
+def at_work(store: Any, place: str) -> Iterator[None]:
+    """Rank 0 gives signs of life to those that wait for it at ``place``, for as long as the context lasts."""
+    done = threading.Event()
+
+    def beat() -> None:
+        with contextlib.suppress(RuntimeError):  # the store is gone: so are those that wait
+            while not done.wait(BEAT_S):
+                store.add(f"{place}/alive", 1)
+
+    thread = threading.Thread(target=beat, name="rank-0-at-work", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def open_board(cluster: Cluster) -> Board | None:

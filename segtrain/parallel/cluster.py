@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import re
 import socket
 from collections.abc import Mapping
@@ -170,7 +172,18 @@ def _from_sagemaker(environ: Mapping[str, str], resource_config: Path) -> Cluste
     return Cluster(rank, len(hosts), 0, 1, hosts[0], _integer(environ, "MASTER_PORT", "29500"), source="sagemaker")
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def free_port(limits: Path = Path("/proc/sys/net/ipv4/ip_local_port_range")) -> int:
+    """A port that nobody has. ``limits``: where the kernel says from which one on it gives ports away.
+
+    A rank takes the port seconds later. One of those that the kernel gives to whoever asks may be gone by then.
+    """
+    try:
+        first = int(limits.read_text(encoding="ascii").split()[0])
+    except (OSError, ValueError, IndexError):
+        first = 32_768  # as Linux has it
+    below = range(10_000, min(first, 30_000))
+    for port in [*random.SystemRandom().sample(below, min(len(below), 100)), 0]:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("", port))
+            return int(probe.getsockname()[1])
+    raise ConfigError("no port is free on this host: end programs that hold ports (ss -lnt)")

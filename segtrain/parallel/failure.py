@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import socket
 import sys
+import threading
 import time
-from typing import Any
+import traceback
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 from segtrain.errors import SegtrainError
 from segtrain.parallel.cluster import Cluster
+
+GUARD_S = 10.0
 
 
 def one_voice(error: SegtrainError | RuntimeError, store: Any, cluster: Cluster) -> Exception:
@@ -35,14 +42,44 @@ def one_voice(error: SegtrainError | RuntimeError, store: Any, cluster: Cluster)
         error = lost
     try:
         if error.silent is None:
-            error.silent = store.add("segtrain/told", 1) > 1
-        store.add("segtrain/failed", 1)
+            error.silent = store.add("told", 1) > 1
+        store.add("failed", 1)
         end = time.monotonic() + 1
-        while cluster.rank == 0 and time.monotonic() < end and store.add("segtrain/failed", 0) < cluster.world_size:
+        while cluster.rank == 0 and time.monotonic() < end and store.add("failed", 0) < cluster.world_size:
             time.sleep(0.02)  # those that meet the same error come now, and ask the store, which may end with this rank
     except RuntimeError:
         error.silent = True  # rank 0 had its say
     return error
+
+
+def end_now(error: BaseException, cluster: Cluster, abort: Callable[[], None]) -> NoReturn:
+    """End this process for ``error`` without the other ranks: say it, let go of the GPUs with ``abort``, exit.
+
+    What blocks on the way (a collective that never ends, a driver that does not answer) holds it up for GUARD_S at most. Only a
+    checkpoint that is being written may take longer.
+    """
+    code = 1
+    if isinstance(error, SegtrainError):
+        code = error.exit_code
+        if not error.silent and (error.silent is False or cluster.local_rank == 0):
+            print(f"error: {error}", file=sys.stderr)
+    elif isinstance(error, KeyboardInterrupt):
+        code = 130
+        print("interrupted", file=sys.stderr)
+    elif isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    else:
+        traceback.print_exception(type(error), error, error.__traceback__)
+    with contextlib.suppress(OSError, ValueError):  # an output that is closed or full
+        sys.stderr.flush()
+        sys.stdout.flush()
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and thread.name == "checkpoint":
+            thread.join()
+    guarded = threading.Thread(target=abort, daemon=True)
+    guarded.start()
+    guarded.join(GUARD_S)
+    os._exit(code)
 
 
 def _is_there(cluster: Cluster) -> bool:

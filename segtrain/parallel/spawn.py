@@ -1,4 +1,4 @@
-"""How one command becomes several ranks on a CPU host: this process is rank 0, the others are its children."""
+"""How one command becomes several ranks of a host, one per GPU or per core: this process is rank 0, the others are its children."""
 
 from __future__ import annotations
 
@@ -10,34 +10,74 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from segtrain.config import Config
 from segtrain.cores import cores
-from segtrain.errors import EXIT_RESUMABLE
+from segtrain.errors import EXIT_RESUMABLE, ConfigError
 from segtrain.parallel.cluster import Cluster, free_port
 
 GRACE_S = 20.0
 
 
-def sees_gpu() -> bool:
-    """Whether there is an NVIDIA GPU, without the seconds that importing torch takes."""
-    return os.environ.get("CUDA_VISIBLE_DEVICES", "all") not in ("", "-1") and any(Path("/dev").glob("nvidia[0-9]*"))
+def visible_gpus(environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> int:
+    """How many NVIDIA GPUs CUDA will show a process, without the seconds that importing torch takes.
+
+    CUDA reads CUDA_VISIBLE_DEVICES up to the first entry that names no GPU. Of GPUs that are cut into slices (MIG) it shows one
+    slice to a process.
+    """
+    there = len(list((root / "dev").glob("nvidia[0-9]*")))
+    listed = environ.get("CUDA_VISIBLE_DEVICES")
+    entries = (
+        [str(number) for number in range(there)] if listed is None else [part.strip() for part in listed.split(",")]
+    )
+    count = 0
+    for entry in entries:
+        named = entry.startswith(("GPU-", "MIG-")) or (entry.isdigit() and int(entry) < there)
+        if not named:
+            break
+        count += 1
+    sliced = any((root / "proc/driver/nvidia/capabilities").glob("gpu*/mig/gi*"))
+    return min(count, there, 1 if sliced else there)
 
 
-def cpu_ranks(config: Config) -> int:
-    """Ranks that `segtrain train` starts by itself. ``procs: auto`` is one for each core on a host without a GPU.
+def ranks_here(config: Config, say: Callable[[str], None]) -> int:
+    """Ranks that `segtrain train` starts by itself. ``procs: auto`` is one for each GPU, or on a CPU host one for each core.
 
-    On a CPU, ranks of one thread beat one process with all threads: no barrier after each operator.
+    On a CPU, ranks of one thread beat one process with all threads: no barrier after each operator. ``say`` is told of GPUs that
+    stay idle. Raises ConfigError for more processes than GPUs.
     """
     strategy, procs, device = config.parallel.strategy, config.parallel.procs, config.train.device
-    if strategy in ("single", "dp", "smddp") or device == "cuda" or (device == "auto" and sees_gpu()):
+    if strategy in ("single", "dp", "smddp"):
         return 1
+    gpus = visible_gpus() if device != "cpu" else 0
+    if device == "cuda" and not gpus:
+        return 1  # which then says what is missing
+    if procs != "auto":
+        if procs > gpus > 0 and config.parallel.backend != "gloo":
+            raise ConfigError(
+                f"parallel.procs={procs}, but this host shows {gpus} GPU{'s' * (gpus > 1)} (CUDA_VISIBLE_DEVICES), and each process "
+                "needs one of its own: lower it, leave it at auto, or set train.device=cpu"
+            )
+        return int(procs)
     images = config.train.batch_size // config.train.accumulate
-    if procs == "auto":
-        return max(n for n in range(1, cores() + 1) if n <= images and images % n == 0)
-    return int(procs)
+    if not gpus:
+        return _most(cores(), images, 1)
+    # Batch norm takes its statistics from the images of a rank: a single one would be a poor, and sometimes an illegal, sample.
+    used = _most(gpus, images, 1 if config.parallel.sync_bn else 2)
+    if used < gpus:
+        say(
+            f"{used} of {gpus} GPUs {'is' if used == 1 else 'are'} used: the {images} images of a micro-batch do not spread evenly, "
+            f"2 or more on each, over more of them; a train.batch_size that is a multiple of {2 * gpus * config.train.accumulate} "
+            f"uses all, and parallel.procs=N starts N processes"
+        )
+    return used
+
+
+def _most(places: int, images: int, least: int) -> int:
+    """The largest number of ranks, up to ``places``, over which ``images`` spread evenly, ``least`` or more on each."""
+    return max(n for n in range(1, places + 1) if n == 1 or (images % n == 0 and images // n >= least))
 
 
 @contextlib.contextmanager

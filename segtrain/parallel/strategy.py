@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import os
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -14,13 +14,18 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.rendezvous import rendezvous
 
 from segtrain.config import Parallel
 from segtrain.cores import cores
 from segtrain.errors import ConfigError, SegtrainError
 from segtrain.parallel import syncbn
+from segtrain.parallel.board import at_work, await_rank_0
 from segtrain.parallel.cluster import Cluster
-from segtrain.parallel.failure import one_voice
+from segtrain.parallel.collective import all_reduce
+from segtrain.parallel.failure import end_now, one_voice
+from segtrain.parallel.gpus import own_device, refuse_shared_gpus
+from segtrain.parallel.meeting import not_met, reach_rank_0
 
 SMDDP_IMAGES = (
     "AWS Deep Learning Containers for PyTorch training on SageMaker, 1.13.1 (SMDDP 1.7) to 2.5.1 (SMDDP 2.6), "
@@ -30,6 +35,8 @@ SMDDP_IMAGES = (
 # torch 2.11 gave DistributedDataParallel's broadcast_buffers another name, and warns of the old one.
 _KNOWN = inspect.signature(nn.parallel.DistributedDataParallel).parameters
 _BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _KNOWN else "broadcast_buffers"
+
+_STARTS = itertools.count()  # of this process, the same on all ranks: a launcher's store outlives a group
 
 
 @dataclass
@@ -41,11 +48,10 @@ class Strategy:
     device: torch.device
     settings: Parallel
     backend: str = ""
-    # Gloo's thread may drop a tensor after all_reduce has returned. In torch 2.0 it then waits for the interpreter, which
-    # waits for the thread in destroy_process_group. Tensors that live on here are not its to free.
-    _recent: deque[Tensor] = field(default_factory=lambda: deque(maxlen=8), repr=False, compare=False)
+    store: Any = field(default=None, repr=False, compare=False)  # in which the ranks met; None: alone, or none is known
     begun: int = field(default=0, compare=False)  # calls of ``reduce``, the same on all ranks at the same place
     ended: int = field(default=0, compare=False)
+    told: int = field(default=0, compare=False)  # objects of rank 0 so far
     # The device's event behind the last one: NCCL's calls return at once.
     _passed: Any = field(default=None, repr=False, compare=False)
 
@@ -65,9 +71,8 @@ class Strategy:
     def reduce(self, value: Tensor) -> Tensor:
         """Sum over ranks, in place; returns ``value``. SUM alone: SMDDP refuses every other operation."""
         if self.world_size > 1:
-            self._recent.append(value)
             self.begun += 1
-            dist.all_reduce(value)
+            all_reduce(value)
             if value.is_cuda:
                 self._passed = self._passed or torch.cuda.Event()
                 self._passed.record()
@@ -77,7 +82,11 @@ class Strategy:
     @property
     def summing(self) -> bool:
         """Whether the last ``reduce`` has begun and not ended, on the device too. May be asked for by another thread."""
-        return self.begun != self.ended or (self._passed is not None and not self._passed.query())
+        if self.begun != self.ended or self._passed is None:
+            return self.begun != self.ended
+        # A thread that has chosen no device would open a context on GPU 0, which takes memory there.
+        with torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext():
+            return not self._passed.query()
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """The model ready to train: on its device, batch norm converted where asked, gradients shared."""
@@ -121,12 +130,28 @@ class Strategy:
         if self.world_size > 1:
             self.reduce(torch.zeros(1, device=self.device))
 
+    @property
+    def _waits_in_store(self) -> bool:
+        return self.store is not None and self.backend != "smddp"
+
+    def at_work(self) -> contextlib.AbstractContextManager[None]:
+        """Where rank 0 works alone before ``broadcast_object``: the others know meanwhile that it lives."""
+        alone = self.rank == 0 and self._waits_in_store
+        return at_work(self.store, f"object/{self.told + 1}") if alone else contextlib.nullcontext()
+
     def broadcast_object(self, value: Any) -> Any:
-        """Rank 0's value on every rank, through a tensor: object collectives need operations that SMDDP lacks."""
+        """Rank 0's JSON value on every rank, through a tensor: object collectives need operations that SMDDP lacks.
+
+        The others wait in the store for rank 0, which may have long work to do before (``at_work``), and then in the collective:
+        that ends the job after parallel.timeout_s. SMDDP's ranks, which have no store, wait in the collective alone.
+        """
         if self.world_size == 1:
             return value
         import json
 
+        if self._waits_in_store:
+            self.told += 1
+            await_rank_0(self.store, f"object/{self.told}", self.rank, self.settings.timeout_s)
         text = json.dumps(value).encode() if self.rank == 0 else b""
         length = self.reduce(torch.tensor([len(text)], device=self.device))
         buffer = torch.zeros(int(length), dtype=torch.int32, device=self.device)
@@ -175,7 +200,7 @@ def start(settings: Parallel, cluster: Cluster, device: str = "auto") -> Iterato
             f"parallel.strategy={name} is one process, but {cluster.source} started {cluster.world_size}: "
             "use ddp, fsdp or smddp, or start one process"
         )
-    place = _device(device, cluster)
+    place = own_device(device, cluster)
     if place.type == "cpu":
         threads = settings.threads
         torch.set_num_threads(max(1, cores() // cluster.local_world_size) if threads == "auto" else int(threads))
@@ -183,13 +208,17 @@ def start(settings: Parallel, cluster: Cluster, device: str = "auto") -> Iterato
     if name in ("ddp", "fsdp", "smddp"):
         backend = _join(name, settings, cluster, place)
     store = _store() if backend and cluster.world_size > 1 else None
+    if store is not None:
+        store = dist.PrefixStore(f"segtrain/{next(_STARTS)}", store)
     try:
-        strategy = Strategy(name, cluster, place, settings, backend)  # lives until the group is gone
-        yield strategy
-    except (SegtrainError, RuntimeError) as error:
-        if store is None:
-            raise
-        failure = one_voice(error, store, cluster)
+        yield Strategy(name, cluster, place, settings, backend, store)
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
+        failure: BaseException = error
+        if store is not None and isinstance(error, (SegtrainError, RuntimeError)):
+            failure = one_voice(error, store, cluster)
+        if backend == "nccl" and cluster.world_size > 1:
+            # To leave an NCCL group takes all ranks, and those that wait in a collective for this one will not come.
+            end_now(failure, cluster, _abort)
         if failure is error:
             raise
         raise failure from error
@@ -198,30 +227,19 @@ def start(settings: Parallel, cluster: Cluster, device: str = "auto") -> Iterato
             dist.destroy_process_group()
 
 
+def _abort() -> None:
+    """Let go of NCCL without the other ranks."""
+    abort = getattr(dist.distributed_c10d, "_abort_process_group", None)  # torch 2.6
+    if abort is not None:
+        abort()
+
+
 def _store() -> Any:
     """The key-value store through which the ranks met; None where torch keeps it elsewhere."""
     try:
         return dist.distributed_c10d._get_default_store()
     except (AttributeError, RuntimeError, ValueError):
         return None
-
-
-def _device(wanted: str, cluster: Cluster) -> torch.device:
-    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise ConfigError(
-            "train.device=cuda, but torch sees no GPU: check the driver (nvidia-smi), or set train.device=cpu"
-        )
-    if cluster.local_rank >= torch.cuda.device_count():
-        error = ConfigError(
-            f"local rank {cluster.local_rank} has no GPU of its own: this host has {torch.cuda.device_count()}; "
-            f"start at most that many processes on it"
-        )
-        error.silent = False  # the first rank of the host has one, and would say nothing
-        raise error
-    torch.cuda.set_device(cluster.local_rank)
-    return torch.device("cuda", cluster.local_rank)
 
 
 def _join(name: str, settings: Parallel, cluster: Cluster, device: torch.device) -> str:
@@ -250,8 +268,33 @@ def _join(name: str, settings: Parallel, cluster: Cluster, device: torch.device)
 
         cluster = Cluster(master_port=free_port())
     os.environ.update(cluster.environment())
-    dist.init_process_group(backend, timeout=timedelta(seconds=settings.timeout_s))
+    if name != "smddp":
+        reach_rank_0(cluster, settings.timeout_s)
+    try:
+        _enter(backend, cluster, device, settings.timeout_s)
+    except RuntimeError as error:  # torch's own kinds are subclasses of it
+        raise not_met(cluster, settings.timeout_s, error) from None
     return backend
+
+
+def _enter(backend: str, cluster: Cluster, device: torch.device, timeout_s: float) -> None:
+    limit = timedelta(seconds=timeout_s)
+    if backend != "nccl" or cluster.world_size == 1:
+        dist.init_process_group(backend, timeout=limit)
+        return
+    # The same meeting as init_process_group's own, but with a look at the GPUs before NCCL begins.
+    store, _, _ = next(iter(rendezvous("env://", timeout=limit)))
+    store.set_timeout(limit)
+    store = dist.PrefixStore("default_pg", store)
+    gpus = dist.PrefixStore(f"gpus/{next(_STARTS)}", store)
+    refuse_shared_gpus(gpus, cluster, device, timeout_s)
+    # With its device (torch 2.3) NCCL connects here, where a failure has a name, and not in the first collective.
+    place: dict[str, Any] = (
+        {"device_id": device} if "device_id" in inspect.signature(dist.init_process_group).parameters else {}
+    )
+    dist.init_process_group(
+        backend, timeout=limit, store=store, rank=cluster.rank, world_size=cluster.world_size, **place
+    )
 
 
 def _compress(model: nn.parallel.DistributedDataParallel, kind: str) -> None:
@@ -316,14 +359,30 @@ def load_full_state(
             value.copy_(share(weights[name], value))
     if optimizer is None:
         return
+    group_of = {p: group for group in optimizer.param_groups for p in group["params"]}
     for name, parameter in plain.named_parameters():
-        if name in moments:
+        if name in moments and parameter in group_of:
+            group = group_of[parameter]
+            on_device = bool(group.get("fused") or group.get("capturable"))
             optimizer.state[parameter] = {
-                k: share(v, parameter).clone()
-                if isinstance(v, Tensor) and v.shape == weights[name].shape and v.dim()
-                else v
-                for k, v in moments[name].items()
+                key: placed_as(parameter, key, value, on_device) for key, value in moments[name].items()
             }
+
+
+def placed_as(parameter: Tensor, key: str, value: Any, on_device: bool) -> Any:
+    """One entry of a parameter's optimizer state, as the optimizer would have made it beside ``parameter``.
+
+    A moment gets the device, the type and the memory layout of its parameter: fused kernels walk parameter, gradient and
+    moment as flat memory, so a moment in another layout would give each weight the moment of another weight. ``step`` goes to
+    the parameter's device only for a fused or capturable optimizer (``on_device``), as in torch's ``load_state_dict``.
+    """
+    if not isinstance(value, Tensor):
+        return value
+    if key == "step":
+        return value.to(parameter.device, torch.float32, copy=True) if on_device else value.clone()
+    if value.shape != parameter.shape:
+        return value.to(parameter.device, copy=True)
+    return torch.empty_like(parameter.detach()).copy_(share(value, parameter))
 
 
 def _whole(value: Any) -> Any:

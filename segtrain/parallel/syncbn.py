@@ -8,21 +8,23 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from segtrain.parallel.collective import all_reduce
+
 
 class _AllReduceSum(torch.autograd.Function):
     """Sum over ranks, differentiable: the gradient of a sum over ranks is the sum of the ranks' gradients."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor) -> Tensor:
-        value = value.clone()
-        dist.all_reduce(value)
-        return value
+        total = value.clone()
+        all_reduce(total)
+        return total.clone()  # without the graph that autograd ties to what is returned
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        grad = grad.clone()
-        dist.all_reduce(grad)
-        return grad
+        total = grad.clone()
+        all_reduce(total)
+        return total
 
 
 class SyncBatchNorm2d(nn.BatchNorm2d):

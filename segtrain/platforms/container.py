@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from segtrain.config import Config
 
 CHANNEL = "train"
+TUNED = "_tuning_objective_metric"  # a hyperparameter that only jobs of a tuning have
 _NO_DATA = ("code", "sm_drivers")  # channels of SDK 3, which hold programs
 
 
@@ -73,12 +74,17 @@ def channel(base: Path, environ: Mapping[str, str] = os.environ) -> Path | None:
     return data / names[0] if names else None
 
 
-def run_folder(base: Path) -> Path:
-    """Where checkpoints outlive the container: the folder that SageMaker keeps the same as S3, if the job has one."""
+def run_folder(base: Path, environ: Mapping[str, str] = os.environ) -> Path:
+    """Where checkpoints outlive the container: the folder that SageMaker keeps the same as S3, if the job has one.
+
+    The jobs of a hyperparameter tuning share that place in S3: each has a folder of its own name in it.
+    """
     told = read_json(base / "input/config/checkpointconfig.json")
     if told or (base / "checkpoints").is_dir():
         place = Path(str(told.get("LocalPath") or "/opt/ml/checkpoints"))
-        return base / place.relative_to("/opt/ml") if place.is_relative_to("/opt/ml") else place
+        place = base / place.relative_to("/opt/ml") if place.is_relative_to("/opt/ml") else place
+        tuned = TUNED in read_json(base / "input/config/hyperparameters.json")
+        return place / environ.get("TRAINING_JOB_NAME", "trial") if tuned else place
     return base / "output/data/run"
 
 
@@ -99,13 +105,13 @@ def resolve(environ: Mapping[str, str] = os.environ, folders: tuple[Path, ...] =
     """
     import yaml
 
-    from segtrain.config import load_config
+    from segtrain.config import load_config, load_yaml
 
     base = base_folder(environ)
     name, found = settings(base)
     path = config_path(name, folders or (Path.cwd(),)) if name else None
     try:
-        written = (yaml.safe_load(path.read_text(encoding="utf-8")) or {}) if path else {}
+        written = (load_yaml(path.read_text(encoding="utf-8")) or {}) if path else {}
     except yaml.YAMLError:
         written = {}  # load_config says it better
     section = written.get("data") if isinstance(written, dict) else None
@@ -118,5 +124,5 @@ def resolve(environ: Mapping[str, str] = os.environ, folders: tuple[Path, ...] =
         )
     elif place is not None:
         found["data.root"] = json.dumps(str(place / str(decoded(found.get("data.root", "")))))
-    found.setdefault("out", json.dumps(str(run_folder(base))))
+    found.setdefault("out", json.dumps(str(run_folder(base, environ))))
     return load_config(path, [f"{key}={text}" for key, text in found.items()]), remarks

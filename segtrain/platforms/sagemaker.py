@@ -39,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     the toolkit writes the hyperparameters there a second time, in other words."""
     base = base_folder()
     os.environ.setdefault("GOMP_SPINCOUNT", "0")  # see cli.py
+    os.environ.setdefault("OPENCV_LOG_LEVEL", "ERROR")
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # CloudWatch gets lines when they are said
@@ -87,15 +88,17 @@ def _work(base: Path, hosts: Hosts, received: list[int]) -> int:
         )
         return 0
     from segtrain.parallel.cluster import discover
+    from segtrain.platforms.decoder import prepare
     from segtrain.train.loop import train
 
     if "OMPI_COMM_WORLD_RANK" in os.environ and "RANK" not in os.environ:
         os.environ.setdefault("MASTER_ADDR", hosts.training[0])
         os.environ.setdefault("MASTER_PORT", PORT)
     cluster = discover()
+    decoder = prepare(base / "segtrain-native")
     config, remarks = container.resolve(folders=(Path.cwd(), Path(__file__).parents[2]))
     if cluster.local_rank == 0:
-        _introduce(config, cluster, hosts, remarks)
+        _introduce(config, cluster, hosts, [decoder, *remarks])
     code = train(config, cluster, received)
     if code not in (0, EXIT_RESUMABLE):
         return code

@@ -25,6 +25,7 @@ from segtrain.parallel.strategy import start, unwrapped
 from segtrain.prove.ranks import on_ranks
 from segtrain.prove.short import changed
 from segtrain.prove.table import Row, listed, row
+from segtrain.train.initial import starting_network
 from segtrain.train.step import Micro, Precision, gradients
 
 BOUND = 1e-6  # relative; float64 rounding stays below 1e-10
@@ -88,7 +89,11 @@ def gradient(
         dataset = open_dataset(settings.data, settings.data.train_split)
         labels = dataset.labels
         torch.manual_seed(settings.train.seed)
-        plain = build_model(settings.model, labels.num_classes).double()
+        network = build_model(settings.model, labels.num_classes)
+        if not settings.loss.aux_weight:
+            network.freeze_auxiliary()
+        starting_network(network, settings.model.init, settings.model.freeze, labels.names, strategy)
+        plain = network.double()
         known = torch.load(reference, weights_only=True) if Path(reference).is_file() else None
         norms = _prepare(plain, known if frozen else None)
         model = strategy.wrap(plain)

@@ -152,6 +152,8 @@ def _settings(config: Config, labels: LabelSpace, root: Path, coloured: bool) ->
         "data__split": "train",
         "data__classes": classes,
         "data__label_map": {} if coloured else table,
+        "data__split_by": {},
+        "data__overlap": "accept",
         "data__limit": 0,
         "train__duration": "1st",
         "optim__warmup": "0st",

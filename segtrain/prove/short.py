@@ -130,6 +130,6 @@ def smaller_images(config: Config, size: tuple[int, int]) -> Config:
     tile = config.eval.tile
     return changed(
         config,
-        eval__scales=[factor * scale for scale in config.eval.scales],
+        eval__scales=[max(0.01, factor * scale) for scale in config.eval.scales],
         eval__tile=None if tile is None else [max(32, int(side * factor)) for side in tile],
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from segtrain.diagnose.evidence import gather
+from segtrain.diagnose.fix import Fix
 from segtrain.diagnose.judge import UNKNOWN, judge
 from segtrain.diagnose.verdict import CAUSES, HEALTHY, Diagnosis, Verdict
 from segtrain.diagnose.words import headline
@@ -32,7 +33,8 @@ SHOWN_BY = {  # cause -> beginnings of the titles of the charts that show its ev
     **dict.fromkeys(("logging", "evaluation", "checkpoint"), (charts.LOOP,)),
     **dict.fromkeys(("sync-point", "host-to-device"), (charts.STEPS,)),
     **dict.fromkeys(("slow-rank", "slow-host", "slow-network"), (_RANKS,)),
-    **dict.fromkeys(("too-many-threads", "memory"), ("Cores",)),
+    **dict.fromkeys(("too-many-threads", "too-few-cores", "other-programs", "memory"), ("Cores",)),
+    "compiling": (charts.STEPS,),
     "main-thread": (charts.STEPS, costs.TITLE),
     "small-batch": (GPUS, charts.STEPS),
 }
@@ -55,7 +57,7 @@ def html(found: Diagnosis | None, why: str, run: Run, places: Mapping[str, str])
     if found is None:
         return _plain(why) if why else ""
     running = run.row["status"] == "running"
-    if (found.bound == UNKNOWN and not found.facts.get("phases")) or not found.facts.get("steady", True):
+    if found.bound == UNKNOWN and (not found.facts.get("phases") or "why" in found.facts):
         return _plain(TOO_EARLY if running else TOO_SHORT)
     basis = f'<p class="quiet basis">{esc(_basis(found, running))}</p>' if "steps" in found.facts else ""
     if found.verdicts:
@@ -121,16 +123,17 @@ def _card(number: int, verdict: Verdict, places: Mapping[str, str]) -> str:
 
 
 def _cure(verdict: Verdict) -> str:
-    """Its settings to be copied: together where they are all of it, else one by one, after the words that choose among them."""
-    together = " ".join(verdict.settings)
-    alone = together == verdict.cure.strip()
-    lines = [together] if alone and together else list(verdict.settings)
-    copied = "".join(
-        f'<span class="copy"><code>{esc(line)}</code>'
-        f'<button type="button" data-copy="{esc(line)}" aria-label="Copy {esc(line)}" hidden>copy</button></span>'
-        for line in lines
+    """Each choice in turn: its settings, to be copied together, and its advice."""
+    return '<span class="words">or</span>'.join(map(_choice, verdict.fix.choices))
+
+
+def _choice(fix: Fix) -> str:
+    line = esc(" ".join(fix.words))
+    copied = (
+        f'<span class="copy"><code>{line}</code>'
+        f'<button type="button" data-copy="{line}" aria-label="Copy {line}" hidden>copy</button></span>'
     )
-    return ("" if alone else f"<span class=words>{esc(verdict.cure)}</span>") + copied
+    return (copied if fix.settings else "") + (f'<span class="words">{esc(fix.advice)}</span>' if fix.advice else "")
 
 
 def _gain(gain: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from segtrain.diagnose.verify import Verification, verify
 from segtrain.diagnose.verify_words import sentences as verified
@@ -11,7 +11,7 @@ from segtrain.errors import DataError
 from segtrain.observe.console import duration
 from segtrain.report import classes, facts
 from segtrain.report.html import percent, short_seconds
-from segtrain.report.run import Run, number
+from segtrain.report.run import Run, few, number
 from segtrain.report.speed import Speed, phases, speed, words
 from segtrain.report.timeline import Lap, laps, steady
 
@@ -93,7 +93,7 @@ def differences(a: Mapping[str, str], b: Mapping[str, str]) -> tuple[Row, ...]:
 
 def _figures(a: Run, b: Run, pace_a: Speed | None, pace_b: Speed | None) -> list[Row]:
     rows = [
-        _points("best mIoU", _score(a, "miou"), _score(b, "miou")),
+        _of_few(_points("best mIoU", _score(a, "miou"), _score(b, "miou")), a, b),
         _points("pixel accuracy", _score(a, "accuracy"), _score(b, "accuracy")),
         _plain("at step", a.best.get("step"), b.best.get("step")),
     ]
@@ -111,6 +111,11 @@ def _figures(a: Run, b: Run, pace_a: Speed | None, pace_b: Speed | None) -> list
         _plain("steps done", a.row["step"], b.row["step"]),
     ]
     return [row for row in rows if (row.a, row.b) != (NOTHING, NOTHING)]
+
+
+def _of_few(row: Row, a: Run, b: Run) -> Row:
+    """The row with the number of classes that a mean is over, where those are not all."""
+    return replace(row, a=row.a + few(a.best), b=row.b + few(b.best))
 
 
 def _score(run: Run, name: str) -> float | None:
@@ -205,6 +210,9 @@ def sentences(found: Comparison) -> list[str]:
     return said
 
 
+CLASSES = 24  # of which the console shows the change
+
+
 def names(a: Run, b: Run) -> tuple[str, str]:
     """Of both runs; of their folders where the names are the same."""
     if a.name != b.name:
@@ -219,10 +227,14 @@ def console(found: Comparison) -> str:
     lines += _aligned(("", f"A {name_a}", f"B {name_b}", "B to A"), found.figures)
     for title, rows in (
         ("stage times", found.stages), ("config", found.config), ("environment", found.environment),
-        ("data", found.data), ("IoU by class", found.classes[:5]),
+        ("data", found.data), ("IoU by class", found.classes[:CLASSES]),
     ):  # fmt: skip
         if rows:
             lines += ["", *_aligned((title, "A", "B", ""), rows)]
+    if len(found.classes) > CLASSES:
+        lines.append(
+            f"and {len(found.classes) - CLASSES} more classes, which changed less: diff --out PAGE.html shows all"
+        )
     return "\n".join(lines)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from segtrain.config import Config
 from segtrain.observe.console import duration
 from segtrain.report.html import details, esc, percent, table, thinned
-from segtrain.report.run import Run, number
+from segtrain.report.run import Run, few, number
 
 _DATA = ("data",)  # of the derived quantities: the others tell of the environment
 
@@ -113,7 +113,7 @@ def _said(event: Mapping[str, Any]) -> str:
     if kind == "resume":
         return f"goes on; {event.get('world_size')} ranks wrote the checkpoint"
     if kind == "eval":
-        return f"mIoU {percent(number(mapping(event.get('scores')).get('miou')), 2)}{took}"
+        return f"mIoU {percent(number(mapping(event.get('scores')).get('miou')), 2)}{few(event)}{took}"
     if kind == "checkpoint":
         return f"checkpoint {event.get('file')} ({event.get('reason')}{took})"
     if kind == "signal":

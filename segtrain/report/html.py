@@ -55,8 +55,8 @@ def page(title: str, sections: Sequence[tuple[str, str, str]], charts: Mapping[s
         f'<section id="{key}"><h2>{esc(heading)}</h2>\n{content}\n</section>' if heading else content
         for key, heading, content in there
     )
-    # "</" would end the script element, whatever it stands for in JSON.
-    data = json.dumps(charts, separators=(",", ":"), allow_nan=False).replace("</", "<\\/")
+    # "</script" would end the script element and "<!--" open a comment in it, whatever they stand for in JSON.
+    data = json.dumps(charts, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     return _SHELL.format(
         policy=_POLICY,
         title=esc(title),

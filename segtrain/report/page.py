@@ -12,7 +12,7 @@ from typing import Any
 from segtrain import __version__
 from segtrain.errors import DataError
 from segtrain.observe.journal import say_on_stderr
-from segtrain.report import bound, charts, classes, costs, facts, summary
+from segtrain.report import bound, charts, classes, costs, facts, flame, summary
 from segtrain.report.gallery import gallery
 from segtrain.report.heat import Map, read_maps
 from segtrain.report.html import esc, page
@@ -102,6 +102,7 @@ def render(run: Run, say: Callable[[str], None] = say_on_stderr, shown: str = ""
         ("summary", "Summary", summary.html(said, held, summary.tiles(run, pace))),
         ("when", "Over time", when),
         ("speed", "Time of a step", when_it_worked + sample),
+        ("stacks", "Python stacks", flame.section(run.folder)),
         ("learning", "Learning", _learning(run, add)),
         ("classes", "Classes", classes.section(run)),
         ("pictures", "Pictures", gallery(run, add)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +9,13 @@ from typing import Any
 
 import yaml
 
+from segtrain import json_text
+from segtrain.config import load_yaml
 from segtrain.errors import DataError
 from segtrain.observe import journal
-from segtrain.observe.runs import is_run, read_run, run_home
+from segtrain.observe.console import of_classes
+from segtrain.observe.runs import is_run, pixels_of, read_run, run_home
+from segtrain.terminal import printable
 
 Event = Mapping[str, Any]
 
@@ -60,15 +63,15 @@ class Run:
 def load(folder: str | Path, say: Callable[[str], None] = journal.say_on_stderr) -> Run:
     """Of a run folder, or of one that holds a run below. Raises DataError where it holds none, or several.
 
-    A file that is missing or torn leaves gaps.
+    A file that is missing leaves gaps; so does one that cannot be read, with a warning.
     """
     top, folder = Path(folder), run_home(folder)
     if not is_run(folder):
         raise DataError(f"{folder} is no run folder: it has no {journal.FILE} (segtrain runs DIR lists runs)")
     events = journal.read_journal(folder, say) if (folder / journal.FILE).is_file() else []
-    events = [event for event in events if isinstance(event.get("ts"), (int, float))]
-    config = _mapping(folder / "config.yaml")
-    names = _mapping(folder / "labels.json").get("names")
+    events = [event for event in events if journal.is_time(event.get("ts"))]
+    config = _mapping(folder / "config.yaml", say)
+    names = _mapping(folder / "labels.json", say).get("names")
     evals = [event for event in journal.curve(events, "eval") if isinstance(event.get("scores"), Mapping)]
     return Run(
         folder=folder,
@@ -82,11 +85,15 @@ def load(folder: str | Path, say: Callable[[str], None] = journal.say_on_stderr)
     )
 
 
-def _mapping(path: Path) -> dict[str, Any]:
+def _mapping(path: Path, say: Callable[[str], None]) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
-        value = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (OSError, ValueError, yaml.YAMLError):
+        value = json_text.parse(text) if path.suffix == ".json" else load_yaml(text)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        reason = printable(" ".join(str(error).split()))
+        say(f"warning: {path} cannot be read, what it says is left out: {reason}")
         return {}
     return value if isinstance(value, dict) else {}
 
@@ -94,3 +101,8 @@ def _mapping(path: Path) -> dict[str, Any]:
 def number(value: Any) -> float | None:
     """``value`` if it is a number that can be drawn, else None: a journal writes null for what is not finite."""
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def few(event: Event) -> str:
+    """`` (1 of 2 classes)`` for an evaluation whose truth lacks some of the classes, else nothing."""
+    return of_classes(pixels_of(event)) if isinstance(event.get("scores"), Mapping) else ""

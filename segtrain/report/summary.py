@@ -8,7 +8,7 @@ from segtrain.diagnose.data_rules import STARVED
 from segtrain.observe.console import duration
 from segtrain.report.heat import GPUS, Map
 from segtrain.report.html import esc, percent, short_seconds
-from segtrain.report.run import Run, number
+from segtrain.report.run import Run, few, number
 from segtrain.report.speed import Speed, words
 from segtrain.report.timeline import Piece
 
@@ -27,7 +27,7 @@ class Summary:
 def summary(run: Run, pace: Speed | None, parts: list[Piece], maps: list[Map], others: float | None) -> Summary:
     """What held the run up is said by the diagnosis alone; ``others``: cores that it saw in use by other programs."""
     mood, headline = _state(run)
-    said = [_scores(run)]
+    said = [_scores(run), *(f"Warning: {text}" for text in run.row["warnings"])]
     if pace is not None:
         said += [
             where_time_went(pace, str(run.start.get("device", "cpu"))),
@@ -63,9 +63,9 @@ def _scores(run: Run) -> str:
     if not best:
         return "It has not been scored yet."
     last = run.evals[-1]
-    text = f"Best mIoU {percent(best['scores']['miou'], 2)} at step {best['step']}"
+    text = f"Best mIoU {percent(best['scores']['miou'], 2)}{few(best)} at step {best['step']}"
     if last["step"] != best["step"]:
-        text += f", {percent(number(last['scores'].get('miou')), 2)} at the last evaluation (step {last['step']})"
+        text += f", {percent(number(last['scores'].get('miou')), 2)}{few(last)} at the last evaluation (step {last['step']})"
     return text + "."
 
 
@@ -142,7 +142,7 @@ def tiles(run: Run, pace: Speed | None) -> list[tuple[str, str, str]]:
         (
             "best mIoU",
             percent(best["scores"]["miou"], 2) if best else "-",
-            f"step {best['step']}" if best else "not scored",
+            f"step {best['step']}{few(best)}" if best else "not scored",
         )
     ]
     if pace is not None:

@@ -14,6 +14,7 @@ import torch
 from segtrain.config import Config
 from segtrain.data.datasets import Dataset
 from segtrain.data.stamps import files, listing_text, relative, stamps
+from segtrain.data.subset import whole
 from segtrain.errors import ConfigError, DataError
 from segtrain.parallel.exchange import names_of, table, tell
 from segtrain.parallel.strategy import Strategy
@@ -98,7 +99,7 @@ def _sizes(split: Dataset) -> np.ndarray:
     from segtrain.data.shards.reader import ShardDataset
 
     found = np.zeros((len(split), 2, 2), np.int64)
-    if split.draw is None and not isinstance(split, ShardDataset):  # a shard's index knows the sizes
+    if split.draw is None and not isinstance(whole(split), ShardDataset):  # a shard's index knows the sizes
         places = np.unique(np.linspace(0, len(split) - 1, min(len(split), LOOKED_AT)).astype(np.int64))
         found[places, :, 0] = stamps([split.entries[int(place)] for place in places])[:, :, 0]
     return found

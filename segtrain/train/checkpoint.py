@@ -1,143 +1,42 @@
-"""How a run's state reaches the disk whole or not at all, and how the newest whole one is found again."""
+"""Finds the newest whole checkpoint and the best one, reads them, and says whether they fit; writer.py writes them."""
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import io
 import json
-import os
-import threading
 import warnings
 import zipfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from segtrain.errors import CheckpointError
+from segtrain.models.weights import misfit
+from segtrain.train.files import write_atomically as write_atomically
 
 FORMAT = 1
 SUFFIX = ".pt"
-PARTS = ("model", "optimizer", "ema", "scaler", "state", "world_size")  # of a checkpoint; see Session.save
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write beside, flush to the disk, rename: a reader sees the old file or the new one, never a part."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(partial, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise CheckpointError(f"cannot write {path}: {error.strerror}: free space or choose another `out`") from None
-
-
-class _Remembering:
-    """A file that keeps the error of a write, of which torch.save says only that some bytes are missing."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file, self.error = file, None
-        self.flush = file.flush
-
-    error: OSError | None
-
-    def write(self, content: bytes) -> int:
-        try:
-            return self._file.write(content)
-        except OSError as error:
-            self.error = error
-            raise
-
-
-class Writer:
-    """Saves state into ``folder/step-00000123.pt``; with ``background`` the disk works while training goes on.
-
-    Rank 0 alone owns one. A failed write raises CheckpointError at the next call; the torn file is removed.
-    """
-
-    def __init__(self, folder: Path, keep: int, background: bool) -> None:
-        self.folder, self.keep, self.background = folder, keep, background
-        self._thread: threading.Thread | None = None
-        self._error: CheckpointError | None = None
-        self.best: str | None = best_name(folder.parent)
-        folder.mkdir(parents=True, exist_ok=True)
-        for torn in folder.glob(".*.part"):  # left by a run that was killed while it wrote
-            torn.unlink(missing_ok=True)
-
-    def save(self, step: int, state: dict[str, Any]) -> Path:
-        """``state`` must hold CPU tensors that nobody changes any more."""
-        self.wait()
-        path = self.folder / f"step-{step:08d}{SUFFIX}"
-        if self.background:
-            self._thread = threading.Thread(target=self._write, args=(path, state), name="checkpoint")
-            self._thread.start()
-        else:
-            self._write(path, state)
-            self.wait()
-        return path
-
-    def _write(self, path: Path, state: dict[str, Any]) -> None:
-        partial = path.with_name(f".{path.name}.part")
-        file = None
-        try:
-            with open(partial, "wb") as stream:
-                file = _Remembering(stream)
-                torch.save({"format": FORMAT, **state}, file)  # type: ignore[arg-type]  # it asks for write and flush
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.replace(partial, path)
-            _sync_folder(self.folder)
-            self._prune()
-        except (OSError, RuntimeError) as error:  # torch makes a RuntimeError of a full disk
-            partial.unlink(missing_ok=True)
-            cause = file.error if file and file.error else error
-            reason = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause).splitlines()[0]
-            self._error = CheckpointError(
-                f"cannot write the checkpoint {path}: {reason}; earlier checkpoints are untouched: "
-                "free space or choose another `out`, and start the same command again"
-            )
-
-    def _prune(self) -> None:
-        for path in checkpoints(self.folder.parent)[: -self.keep]:
-            if path.name != self.best:
-                path.unlink(missing_ok=True)
-
-    def mark_best(self, step: int, miou: float) -> None:
-        """Point best.json at the checkpoint of ``step``, which must be saved (or being saved) already."""
-        self.wait()
-        self.best = f"step-{step:08d}{SUFFIX}"
-        content = {"checkpoint": self.best, "step": step, "miou": miou}
-        write_atomically(self.folder.parent / "best.json", json.dumps(content).encode())
-
-    def wait(self) -> None:
-        """Until the disk is done. Raises CheckpointError of a write that failed."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
-
-
-def _sync_folder(folder: Path) -> None:
-    """The rename itself reaches the disk when the folder does."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError:
-        pass  # some network file systems know no fsync of a folder; the rename is still atomic
-    finally:
-        os.close(descriptor)
+_CAN_MAP = "mmap" in inspect.signature(torch.load).parameters
+PARTS = {
+    "model": dict,
+    "optimizer": dict,
+    "ema": dict,
+    "scaler": dict,
+    "state": dict,
+    "world_size": int,
+}  # see Session.save
 
 
 def checkpoints(run_dir: Path) -> list[Path]:
     """Whole checkpoints by step, oldest first (a file has its final name only when it is whole)."""
-    return sorted(Path(run_dir, "checkpoints").glob(f"step-*{SUFFIX}"))
+    found = Path(run_dir, "checkpoints").glob(f"step-*{SUFFIX}")
+    return sorted(path for path in found if path.stem.removeprefix("step-").isdecimal())
 
 
 def step_of(path: Path) -> int:
@@ -157,24 +56,111 @@ def fingerprint(path: Path) -> str:
     return hashlib.sha256(repr(table).encode()).hexdigest()
 
 
-def best_name(run_dir: Path) -> str | None:
+@dataclass(frozen=True)
+class Best:
+    """The step with the best score so far."""
+
+    step: int
+    miou: float
+
+    @property
+    def file(self) -> str:
+        return f"step-{self.step:08d}{SUFFIX}"
+
+
+def best_of(state: Mapping[str, Any]) -> Best | None:
+    """What a checkpoint's state says; None where nothing was scored, or an earlier version wrote it."""
+    step, miou = state.get("best_step"), state.get("best_miou")
+    known = type(step) is int and step > 0 and isinstance(miou, float)
+    return Best(step, miou) if known else None  # type: ignore[arg-type]
+
+
+def named_best(run_dir: Path) -> Best | None:
+    """What best.json says; None where it is missing, torn, or something else."""
     try:
-        return str(json.loads(Path(run_dir, "best.json").read_text())["checkpoint"])
-    except (OSError, ValueError, KeyError):
+        found = json.loads(Path(run_dir, "best.json").read_text(encoding="utf-8"))
+        best = Best(int(found["step"]), float(found["miou"]))
+        return best if found["checkpoint"] == best.file else None
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
 
 
-def read(path: Path, content: bytes | None = None) -> dict[str, Any]:
+def write_best(run_dir: Path, best: Best) -> None:
+    content = {"checkpoint": best.file, "step": best.step, "miou": best.miou}
+    write_atomically(run_dir / "best.json", json.dumps(content).encode())
+
+
+def mend_best(run_dir: Path, state: Mapping[str, Any]) -> tuple[Best | None, list[str]]:
+    """Make best.json say what the checkpoint says that a run goes on from, and remarks where that changed something.
+
+    None where there is no best one yet, or its file is gone: the next score counts then. Checkpoints of earlier versions do not
+    name their best one; then best.json does, or else the journal.
+    """
+    named = named_best(run_dir)
+    best, place = best_of(state), run_dir / "best.json"
+    if best is None and state.get("best_miou", -1.0) >= 0:
+        told = [named, _scored(run_dir, state["best_miou"])]
+        told.sort(key=lambda one: one is None or one.miou != state["best_miou"])
+        best = next((one for one in told if one and (run_dir / "checkpoints" / one.file).is_file()), told[0])
+    if best is not None and not (run_dir / "checkpoints" / best.file).is_file():
+        place.unlink(missing_ok=True)
+        return None, [f"the best checkpoint {best.file} is gone: from now on the best score of what follows counts"]
+    if best is None:
+        if not place.exists():
+            return None, []
+        place.unlink()
+        return None, [f"{place} names a score of later steps, which are done again: removed"]
+    if best == named:
+        return best, []
+    before = f"named {named.file}" if named else _no_best(place)
+    write_best(run_dir, best)
+    return best, [
+        f"{place} {before}: the best so far is {best.file} (mIoU {100 * best.miou:.2f}%), and it says so again"
+    ]
+
+
+def _no_best(place: Path) -> str:
+    """What is wrong with a best.json that names no checkpoint of this run."""
+    try:
+        found = json.loads(place.read_text(encoding="utf-8"))
+        values = ", ".join(f"{key} {str(found[key])[:40]!r}" for key in ("checkpoint", "step", "miou"))
+    except FileNotFoundError:
+        return "was missing"
+    except (TypeError, KeyError):
+        return "held other JSON than a run writes there"
+    except (OSError, ValueError, RecursionError):
+        return "was torn"
+    return f"held values that no run writes there ({values})"
+
+
+def _scored(run_dir: Path, miou: float) -> Best | None:
+    """The step of this score, by the journal."""
+    from segtrain.observe.journal import read_journal
+
+    events = read_journal(run_dir, say=lambda _: None) if (run_dir / "journal.jsonl").is_file() else []
+    scores = [e for e in events if e.get("event") == "eval" and isinstance(e.get("scores"), dict)]
+    steps = [e["step"] for e in scores if e["scores"].get("miou") == miou and isinstance(e.get("step"), int)]
+    return Best(steps[-1], miou) if steps else None
+
+
+def read(path: Path, content: bytes | None = None, lazily: bool = False) -> dict[str, Any]:
     """One checkpoint on the CPU, by the safe loader (tensors and plain values; no code in it is run).
 
-    ``content``: the file's, where it came from another host.
+    ``content``: the file's, where it came from another host. ``lazily``: tensors are mapped, not read, where torch can (2.1).
 
     Raises CheckpointError when the file is torn, foreign, or of another format.
     """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            state = torch.load(path if content is None else io.BytesIO(content), map_location="cpu", weights_only=True)
+            source = str(path) if content is None else io.BytesIO(content)
+            mapped = {"mmap": True} if lazily and content is None and _CAN_MAP else {}
+            state = torch.load(source, map_location="cpu", weights_only=True, **mapped)
+        if not lazily:  # torch itself does not look at the checksums in the archive
+            with zipfile.ZipFile(path if content is None else io.BytesIO(content)) as archive:
+                damaged = archive.testzip()
+            if damaged is not None:
+                raise zipfile.BadZipFile(f"{damaged} has another checksum")
     except FileNotFoundError:
         raise CheckpointError(f"there is no checkpoint {path}") from None
     except Exception as error:  # zip, pickle and zlib each have their own
@@ -188,24 +174,27 @@ def read(path: Path, content: bytes | None = None) -> dict[str, Any]:
 
 def misfits(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[str]:
     """In which tensors ``weights`` differ from what a model has: one remark each."""
-
-    def shape(tensor: Tensor) -> str:
-        return "x".join(map(str, tensor.shape)) or "a number"
-
     return [
         *(f"{key} is missing" for key in own if key not in weights),
         *(f"{key} is unknown" for key in weights if key not in own),
-        *(
-            f"{key} is {shape(weights[key])} instead of {shape(value)}"
-            for key, value in own.items()
-            if key in weights and weights[key].shape != value.shape
-        ),
+        *misfit(own, weights),
     ]
 
 
-def refuse_foreign(state: dict[str, Any], own: Mapping[str, Tensor], run_dir: str) -> None:
-    """Raises CheckpointError where a checkpoint lacks a part, or is of another network than the one it shall go on with."""
-    odd = [f"{part} is missing" for part in PARTS if part not in state] or misfits(own, state["model"])
+def refuse_foreign(
+    state: dict[str, Any], own: Mapping[str, Tensor], run_dir: str, averaged: Mapping[str, Tensor] | None = None
+) -> None:
+    """Raises CheckpointError where a checkpoint lacks a part, or is of another network than the one it shall go on with.
+
+    ``averaged``: the moving average to be loaded, where the run has one.
+    """
+    odd = (
+        _odd_parts(state)
+        or misfits(own, state["model"])
+        or _odd_moments(state["optimizer"], own)
+        or _odd_numbers(state)
+    )
+    odd += [f"ema: {text}" for text in misfits(averaged, state["ema"])] if averaged is not None and not odd else []
     if odd:
         raise CheckpointError(
             f"the newest checkpoint of {run_dir} is of another run ({len(odd)} differences; {odd[0]}): "
@@ -213,20 +202,73 @@ def refuse_foreign(state: dict[str, Any], own: Mapping[str, Tensor], run_dir: st
         )
 
 
-def newest(run_dir: Path) -> tuple[dict[str, Any] | None, list[str]]:
+def _odd_parts(state: Mapping[str, Any]) -> list[str]:
+    odd = [f"{part} is missing" for part in PARTS if part not in state]
+    for part, kind in PARTS.items():
+        if part in state and not isinstance(state[part], kind):
+            odd.append(f"{part} is a {type(state[part]).__name__}")
+    for part in ("model", "ema"):
+        if not odd:
+            odd = [
+                f"{part}.{name} is no tensor" for name, value in state[part].items() if not isinstance(value, Tensor)
+            ]
+    return odd
+
+
+def _odd_numbers(state: Mapping[str, Any]) -> list[str]:
+    odd = []
+    if not all(isinstance(state["scaler"].get(key), (int, float)) for key in ("scale", "good")):
+        odd.append("scaler lacks a number")
+    if not isinstance(state.get("buffers_of_ranks"), (Tensor, type(None))):
+        odd.append("buffers_of_ranks is no tensor")
+    return odd
+
+
+def _odd_moments(moments: Mapping[str, Any], own: Mapping[str, Tensor]) -> list[str]:
+    """What the optimizer's state of a parameter cannot be: no mapping, or tensors of another shape."""
+    odd = [f"optimizer.{name} is unknown" for name in moments if name not in own]
+    for name, slots in moments.items():
+        if not isinstance(slots, dict):
+            odd.append(f"optimizer.{name} is a {type(slots).__name__}")
+        elif name in own:
+            odd += [
+                f"optimizer.{name}.{key} has another shape than its weight"
+                for key, value in slots.items()
+                if isinstance(value, Tensor) and value.dim() and value.shape != own[name].shape
+            ]
+    return odd
+
+
+def newest(run_dir: Path, lazily: bool = False) -> tuple[dict[str, Any] | None, list[str]]:
     """The newest checkpoint that loads, and a line about each one that does not."""
-    _, state, remarks = newest_file(run_dir)
+    _, state, remarks = newest_file(run_dir, lazily)
     return state, remarks
 
 
-def newest_file(run_dir: Path) -> tuple[Path | None, dict[str, Any] | None, list[str]]:
+def newest_file(run_dir: Path, lazily: bool = False) -> tuple[Path | None, dict[str, Any] | None, list[str]]:
     remarks: list[str] = []
     for path in reversed(checkpoints(run_dir)):
         try:
-            return path, read(path), remarks
+            return path, read(path, lazily=lazily), remarks
         except CheckpointError as error:
             remarks.append(f"skipped: {error}")
     return None, None, remarks
+
+
+def best_file(run_dir: Path) -> Path | None:
+    """The best checkpoint: the newest whole one names it, else best.json does. None where nothing was scored.
+
+    Raises CheckpointError where the file is not there.
+    """
+    last = newest(run_dir, lazily=True)[0]
+    state = (last or {}).get("state")
+    told = [best_of(state) if isinstance(state, dict) else None, named_best(run_dir)]
+    files = [run_dir / "checkpoints" / best.file for best in told if best]
+    there = next((path for path in files if path.is_file()), None)
+    if files and there is None:
+        cure = "use --which last" if last else "no other one loads: restore it, or train again"
+        raise CheckpointError(f"the best checkpoint of {run_dir}, {files[-1].name}, is not there: {cure}")
+    return there
 
 
 def load_weights(run_dir: Path, which: str = "best") -> dict[str, Tensor]:
@@ -237,17 +279,17 @@ def load_weights(run_dir: Path, which: str = "best") -> dict[str, Tensor]:
     run_dir = Path(run_dir)
     if which not in ("best", "last"):
         raise CheckpointError(f"which={which!r}: choose best or last")
-    name = best_name(run_dir) if which == "best" else None
-    if name is not None:
-        path = run_dir / "checkpoints" / name
-        if not path.is_file():
-            raise CheckpointError(f"{run_dir / 'best.json'} names {name}, which is not there: use --which last")
-        state: dict[str, Any] | None = read(path)
-    else:
-        state, _ = newest(run_dir)
+    path = best_file(run_dir) if which == "best" else None
+    state: dict[str, Any] | None = read(path) if path is not None else newest(run_dir)[0]
     if state is None:
         raise CheckpointError(f"{run_dir} holds no checkpoint: train it first (segtrain train ... out={run_dir})")
     weights = state.get("ema") or state.get("model")
     if not isinstance(weights, dict):
         raise CheckpointError(f"the checkpoint of {run_dir} holds no weights: delete it, or take another")
+    bad = [name for name, value in weights.items() if isinstance(value, Tensor) and not value.isfinite().all()]
+    if bad:
+        raise CheckpointError(
+            f"the {which} checkpoint of {run_dir} holds values that are not finite ({len(bad)} of {len(weights)} tensors; {bad[0]}): "
+            "nothing can be predicted with it; take an earlier checkpoint, or train again with a lower optim.lr"
+        )
     return weights

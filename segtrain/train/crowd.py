@@ -14,12 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from segtrain.cores import cores
+from segtrain.late import late
 from segtrain.train.session import Session
 from segtrain.train.step import Precision, running_statistics_kept
 
 THREADS = 1.5  # for each core
 WORTH = 1.1  # times as long, from which on a word is said
 SECONDS = 1.0  # for each number of threads: how they share cores varies
+LATE = 0.1  # share of the passes of one thread alone for which it lacked a core, from which on others had too much of the cores
 LONG = 4.0  # seconds of a pass that is made once, whatever it makes ready
 
 
@@ -27,7 +29,8 @@ def crowding(session: Session, images: int) -> dict[str, Any] | None:
     """``threads``: the number with which the two passes take least; ``forward``, ``backward``: how many times as long each takes now.
 
     None where threads have a core each, on a GPU, or where the network cannot be asked alone (sharded, compiled, with batch norm
-    that is shared by the ranks). Weights, gradients, running statistics and random numbers stay as they are.
+    that is shared by the ranks). None as well where other programs had the cores meanwhile, which gives many threads a larger share of
+    them and so makes them look quick. Weights, gradients, running statistics and random numbers stay as they are.
     """
     config, strategy, now = session.config, session.strategy, torch.get_num_threads()
     ranks = strategy.cluster.local_world_size
@@ -41,10 +44,19 @@ def crowding(session: Session, images: int) -> dict[str, Any] | None:
         batch = batch.contiguous(memory_format=torch.channels_last)
     random_numbers = torch.get_rng_state()
     try:
-        took = {n: _passes(session.plain, batch, session.precision, n) for n in (now, max(1, cores() // ranks), 1)}
+        took = {n: _passes(session.plain, batch, session.precision, n) for n in (now, max(1, cores() // ranks))}
+        before, began = late(), time.perf_counter()
+        took[1] = _passes(session.plain, batch, session.precision, 1)
+        lacked = ((late() or 0.0) - (before or 0.0)) / max(1e-9, time.perf_counter() - began)
     finally:
         torch.set_num_threads(now)
         torch.set_rng_state(random_numbers)
+    if ranks == 1 and lacked > LATE:  # of several ranks each lacks the cores that another one has
+        session.screen.say(
+            f"  what {now} compute threads on {cores()} cores cost is not known: other programs had the cores for {lacked:.0%} of the "
+            "time in which one thread was measured"
+        )
+        return None
     best = min(took, key=lambda n: sum(took[n]))
     times = sum(took[now]) / sum(took[best])
     if times > WORTH:

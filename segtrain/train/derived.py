@@ -27,6 +27,7 @@ def derive(
 ) -> dict[str, Any]:
     """Name -> words, for the banner and the journal."""
     size = sum(p.numel() for p in network.parameters())
+    trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
     images, ranks = config.train.batch_size, strategy.world_size
     threads = f", {torch.get_num_threads()} threads each" if strategy.device.type == "cpu" else ""
     crops = ", ".join(f"{h}x{w} until step {until}" for until, (h, w), _ in plan.crops)
@@ -34,13 +35,19 @@ def derive(
         "run folder": str(config.run_dir),
         "data": f"{dataset.name}: {len(dataset)} images to train, {len(validation)} to score, {dataset.labels.num_classes} classes",
         "model": f"{config.model.arch} {config.model.encoder if config.model.arch != 'pico' else ''}".strip()
-        + f", {console.count(size)} parameters",
+        + f", {console.count(size)} parameters"
+        + (
+            f", {console.count(trained)} of them trained (the encoder is frozen)"
+            if config.model.freeze == "encoder"
+            else ""
+        ),
         "ranks": f"{ranks} x {strategy.device.type}{threads}, strategy {strategy.name} {strategy.backend}".strip(),
         "batch": f"{images} images = {ranks} ranks x {config.train.accumulate} micro-batches x "
         f"{images / ranks / config.train.accumulate:g}",
         "crops": crops,
         "decoder": native.describe(),
-        "steps": f"{plan.steps} = {plan.epoch(plan.steps):g} epochs; eval every {plan.eval_every}, save every {plan.save_every}",
+        "steps": f"{plan.steps} = {plan.epoch(plan.steps):g} epochs; eval every {plan.eval_every}, save every {plan.save_every}"
+        + (" (auto)" if "auto" in (config.eval.every, config.checkpoint.every) else ""),
         "numbers": f"{config.train.precision}"
         + (", channels_last" if channels_last else "")
         + (", compiled" if config.train.compile else ""),

@@ -26,7 +26,7 @@ from segtrain import config
 from segtrain.data.crew.workers import Crew
 from segtrain.errors import DataError
 from segtrain.infer.tiles import Forward, nearest, predict_ids, resize
-from segtrain.metrics import Scores, confusions
+from segtrain.metrics import Scores, confusions, refuse_unknown
 from segtrain.train.feed import DeviceFeed
 from segtrain.train.image_scores import FIELDS, ImageScores, counts, packed, unpacked
 
@@ -89,7 +89,7 @@ def evaluate(
     wanted = _spread(len(dataset), pictures) if rank == 0 else []
     tally = _Tally(dataset.labels.num_classes, len(dataset), device)
     failure: Exception | None = None
-    with _evaluating(model), torch.inference_mode():
+    with _evaluating(model), _one_kernel_a_layer(), torch.inference_mode():
         predict = _predictor(_forward(model, device, precision), settings, scales, device, channels_last)
         try:
             sizes = [dataset.size(index) for index in range(len(dataset))]
@@ -136,9 +136,13 @@ class _Tally:
             images, 1 + FIELDS, dtype=torch.int64
         )  # times seen, then ``packed``: zero where not seen
         self._fresh: list[tuple[list[int], Tensor]] = []
+        # Unknown ids are looked for at once on a CPU, on a GPU only where it is waited for anyway.
+        self._unread: list[Tensor] | None = [] if device.type == "cuda" else None
+        self._ignore_index = 255
 
     def add(self, indices: Any, truth: Tensor, guess: Tensor, ignore_index: int) -> None:
-        tables = confusions(guess, truth, len(self.confusion), ignore_index)
+        self._ignore_index = ignore_index
+        tables = confusions(guess, truth, len(self.confusion), ignore_index, self._unread)
         self.confusion += tables.sum(0)
         self._fresh.append(([int(index) for index in indices], counts(tables)))
         if len(self._fresh) >= _AT_ONCE:
@@ -148,6 +152,9 @@ class _Tally:
         """Scores of the images since the last time. Waits for the device, and so is not done for each image."""
         if not self._fresh:
             return
+        if self._unread is not None:
+            refuse_unknown(self._unread, len(self.confusion), self._ignore_index)
+            self._unread = []
         places = torch.tensor([index for indices, _ in self._fresh for index in indices])
         found = packed(torch.cat([found for _, found in self._fresh]).cpu().numpy())
         self._fresh = []
@@ -219,6 +226,21 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
+
+
+@contextlib.contextmanager
+def _one_kernel_a_layer() -> Iterator[None]:
+    """cuDNN takes the kernel that it expects to be the fastest and tries none.
+
+    Trying all of them pays for crops of one size. Here each new image size would cost seconds, and the choice, which depends on
+    timings, could move the last bits of a logit from one rank to the next.
+    """
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 def _spread(count: int, wanted: int) -> list[int]:

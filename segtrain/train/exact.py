@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor, nn
 
+from segtrain.models.base import SegModel
 from segtrain.optim import Ema
 from segtrain.parallel.strategy import Strategy
 from segtrain.train.step import running_statistics_kept
@@ -23,8 +24,10 @@ if TYPE_CHECKING:
 
 
 def _statistics(model: nn.Module, ema: Ema | None) -> list[Tensor]:
-    """Batch norm's means and variances, and their moving averages."""
-    found = [(name, buffer) for name, buffer in model.named_buffers() if buffer.is_floating_point()]
+    """Batch norm's means and variances, and their moving averages; without a frozen encoder's, which all ranks share."""
+    frozen = isinstance(model, SegModel) and model.frozen
+    still = {id(b) for part in model.encoder_parts() for b in part.buffers()} if frozen else set()  # type: ignore[operator]
+    found = [(name, b) for name, b in model.named_buffers() if b.is_floating_point() and id(b) not in still]
     shadow = ema.shadow if ema is not None else {}
     return [buffer for _, buffer in found] + [shadow[name] for name, _ in found if name in shadow]
 

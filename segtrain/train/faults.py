@@ -15,8 +15,13 @@ from typing import Any
 from segtrain.config import Config
 from segtrain.data.audit import AuditReport, audit, check_before_training, class_weights
 from segtrain.data.datasets import Dataset
+from segtrain.data.encoding import mask_finding
+from segtrain.data.finding import Finding, refuse
+from segtrain.data.forms import depth_finding
+from segtrain.data.overlap import overlap_finding
 from segtrain.data.rehearse import rehearse
 from segtrain.data.stamps import relative
+from segtrain.data.statistics import label_warnings
 from segtrain.data.subset import without
 from segtrain.errors import DataError
 from segtrain.train.checkpoint import checkpoints, write_atomically
@@ -28,22 +33,34 @@ _SHOWN = 20  # faults in one error
 def look(config: Config, dataset: Dataset, validation: Dataset) -> dict[str, Any]:
     """Both splits as the config asks; nothing is written. Raises DataError for faults that are not skipped, ConfigError.
 
-    JSON values: ``remarks``; ``weights`` of the classes ([]: none); for ``train`` and ``val`` the indices that are left out in
-    ``skipped``; ``lines`` for ``keep``, None where the run has its list already.
+    JSON values: ``remarks``; ``caveats``, the warnings that every score of the run must be read with; ``weights`` of the
+    classes ([]: none); for ``train`` and ``val`` the indices that are left out in ``skipped``; ``lines`` for ``keep``, None where
+    the run has its list already. And ``reports``, the audits by role, which are no JSON.
     """
     auto = config.loss.class_weights == "auto"
     weights = list(config.loss.class_weights) if isinstance(config.loss.class_weights, tuple) else []
     remarks = list(dict.fromkeys([*dataset.notes, *validation.notes]))
-    resumed = config.checkpoint.resume and bool(checkpoints(config.run_dir))
+    # With data that may have changed, an old list of faulty samples may mean others.
+    kept = config.checkpoint.resume and config.checkpoint.data_changed == "refuse"
+    resumed = kept and bool(checkpoints(config.run_dir))
+    reports: dict[str, AuditReport] = {}
     skipped: dict[str, list[int]] = {}
     lines: list[str] = []
+    caveats: list[str] = []
+    checked = (
+        {"train": dataset, "val": validation} if config.data.check == "full" else {"train": dataset} if auto else {}
+    )
+    found = {} if resumed else {role: audit(split) for role, split in checked.items()}
+    for finding in _findings(config, dataset, found):
+        caveats.append(finding.text())
     for role, split in (("train", dataset), ("val", validation)):
-        checked = config.data.check == "full" or (auto and role == "train")
         if resumed:
-            skipped[role], report, said = _again(config.run_dir, role, split, checked)
+            skipped[role], report, said = _again(config.run_dir, role, split, role in checked)
             remarks += said
         else:
-            report = check_before_training(split, faults=config.data.faults) if checked else None
+            report = (
+                check_before_training(split, faults=config.data.faults, report=found[role]) if role in found else None
+            )
             skipped[role] = report.bad.tolist() if report else []
             lines += _lines(role, split, report) if report else []
         if skipped[role]:
@@ -53,11 +70,45 @@ def look(config: Config, dataset: Dataset, validation: Dataset) -> dict[str, Any
                 f"listed in {config.run_dir / FILE}{few}"
             )
         if report is not None:
-            remarks += [*report.warnings, *report.notes]
+            reports[role] = report
+            where = f"{split.name} {split.split}"
+            about_labels = label_warnings(report.classes, report.pixels, report.void)
+            caveats += [f"{where}: {text}" for text in about_labels]
+            remarks += [f"warning: {where}: {text}" for text in report.warnings if text not in about_labels]
+            remarks += report.notes
             if auto and role == "train":
                 weights = [float(w) for w in class_weights(report.pixels, config.loss.class_weight_power)]
-    remarks += rehearse(without(dataset, skipped["train"]), config.data, config.train.seed)
-    return {"remarks": remarks, "weights": weights, "skipped": skipped, "lines": None if resumed else lines}
+    both = [without(split, skipped[role]) for role, split in (("train", dataset), ("val", validation))]
+    caveats += _leak(config, *both)
+    remarks += rehearse(both[0], config.data, config.train.seed)
+    remarks += [f"warning: {text}" for text in caveats]
+    return {
+        "remarks": remarks,
+        "caveats": caveats,
+        "weights": weights,
+        "skipped": skipped,
+        "lines": None if resumed else lines,
+        "reports": reports,
+    }
+
+
+def _findings(config: Config, dataset: Dataset, found: dict[str, AuditReport]) -> list[Finding]:
+    """About the settings and the splits as a whole. Raises DataError for a fatal one."""
+    suspicion = mask_finding(config.data, dataset.labels, {r.split: r.values for r in found.values()})
+    depth = depth_finding(config.data, (r.brightest for r in found.values()))
+    findings = [finding for finding in (suspicion, depth) if finding]
+    refuse(findings, [message for report in found.values() for _, message in report.faults])
+    return findings
+
+
+def _leak(config: Config, train: Dataset, val: Dataset) -> list[str]:
+    """What is to be said of images in both splits. Raises DataError unless the config accepts them."""
+    alike = len(train) == len(val) and train.entries[0].image == val.entries[0].image
+    if config.data.check == "off" and not alike:  # nothing is read
+        return []
+    found = overlap_finding(config.data, train, val)
+    refuse([found] if found else [])
+    return [found.text()] if found else []
 
 
 def keep(run_dir: Path, lines: list[str] | None) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import signal
 import zlib
+from pathlib import Path
+from shlex import quote
 
 import numpy as np
 import torch
@@ -22,11 +24,13 @@ from segtrain.parallel.startup import compiler_kept_out
 from segtrain.parallel.strategy import start
 from segtrain.train.exact import settle_buckets
 from segtrain.train.feed import DeviceFeed
+from segtrain.train.lock import RunLock
 from segtrain.train.record import clock_of, recording
 from segtrain.train.sentinel import Sentinel
 from segtrain.train.session import Session, open_session
 from segtrain.train.state import not_finite, stop_signals
 from segtrain.train.step import Micro, gradients
+from segtrain.train.votes import Votes
 from segtrain.train.watch import watching
 
 
@@ -35,7 +39,11 @@ def train(config: Config, cluster: Cluster, received: list[int] | None = None) -
 
     ``received``: of a caller on every rank that has listened for signals since its start.
     """
-    with stop_signals(received) as signals, start(config.parallel, cluster, config.train.device) as strategy:
+    with (
+        stop_signals(received) as signals,
+        start(config.parallel, cluster, config.train.device) as strategy,
+        RunLock(config.run_dir) as lock,
+    ):
         try:
             if received is not None and strategy.reduce(torch.tensor([len(signals)], device=strategy.device)).item():
                 if strategy.rank == 0:
@@ -43,9 +51,12 @@ def train(config: Config, cluster: Cluster, received: list[int] | None = None) -
                         "stopped by a signal before the first step: the same command begins, or goes on, as it would have now"
                     )
                 return EXIT_RESUMABLE
-            session = open_session(config, strategy)
+            session = open_session(config, strategy, lock)
             if session.state.step >= session.plan.steps:
-                session.screen.say(f"this run is finished: score it with `segtrain eval {config.run_dir}`")
+                session.screen.say(f"this run is finished: score it with `segtrain eval {quote(str(config.run_dir))}`")
+                _end(session, "done")  # once more: a kill may have come between the last checkpoint and the word of it
+                session.screen.close()
+                session.journal.close()
                 return 0
             try:
                 with sampling(config.run_dir, config.log.profile_ms, cluster):
@@ -63,9 +74,11 @@ def train(config: Config, cluster: Cluster, received: list[int] | None = None) -
                 session.trackers.close("failed")
                 raise
             finally:
+                if session.writer:
+                    session.writer.settle()  # the lock is let go next
                 session.screen.close()
                 session.journal.close()
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, MemoryError) as error:
             explained = _explained(error, config, cluster, str(strategy.device))
             if explained is None:
                 raise
@@ -76,10 +89,11 @@ def _explained(error: Exception, config: Config, cluster: Cluster, device: str) 
     """torch's two complaints that a setting cures, in words; None for any other."""
     images = config.train.batch_size // config.train.accumulate // cluster.world_size
     reason, size = str(error).splitlines()[0] if str(error) else "", "x".join(map(str, config.data.crop))
-    if "out of memory" in reason.lower():
+    gone = ("out of memory", "can't allocate memory", "not enough memory")
+    if isinstance(error, MemoryError) or any(words in str(error).lower() for words in gone):
         return SegtrainError(
             f"out of memory on {device} with {images} images of {size} at once: raise train.accumulate, or lower data.crop "
-            f"or train.batch_size ({reason})"
+            f"or train.batch_size; in an evaluation set eval.tile, or lower eval.size, eval.scales or eval.batch_size ({reason})"
         )
     if "more than 1 value per channel" in reason:
         return SegtrainError(
@@ -112,8 +126,7 @@ def run(session: Session, signals: list[int]) -> int:
         crew=session.crew,
         pace=Pace(plan.staff.start, plan.staff.most, plan.staff.least),
     )
-    clock, sentinel = clock_of(device), Sentinel(session)
-    votes = torch.zeros(2, dtype=torch.float64)
+    clock, sentinel, votes = clock_of(device), Sentinel(session), Votes(strategy)
     logged = state.step
     model.train()
     screen.started(state.step)
@@ -124,8 +137,8 @@ def run(session: Session, signals: list[int]) -> int:
             loader.first()
         screen.say(f"  {session.crew.describe(plan.staff.least, plan.staff.most)}")
         for step in range(state.step, plan.steps):
-            # The votes are those of the step before: every rank reads the same sum, so all stop at the same step.
-            if votes[0] > 0:
+            # Every rank reads the same sum of the same earlier step, so all stop at the same step.
+            if votes.stop():
                 return _stop(session, signals)
 
             with clock("wait"):
@@ -136,20 +149,21 @@ def run(session: Session, signals: list[int]) -> int:
             set_lr(optimizer, lr)
             for parameter in parameters:
                 parameter.grad = None
-            votes = torch.tensor([len(signals), _digest(loaded, config.log.digest)], dtype=torch.float64, device=device)
+            own = votes.own(len(signals), _digest(loaded, config.log.digest))
             with compiler_kept_out(not config.train.compile):
-                share, votes = gradients(
+                share, summed = gradients(
                     model,
                     micros,
                     session.criterion,
                     strategy,
                     session.precision,
                     seed=config.train.seed + step,
-                    votes=votes,
+                    votes=own,
                     aux_weight=config.loss.aux_weight,
                     loss_scale=scaler.scale,
                     clock=clock,
                 )
+            votes.send_home(summed)
             with clock("update"):
                 scaler.unscale_(parameters)
                 norm = clip_(parameters, config.optim.clip) if config.optim.clip or scaler.enabled else None
@@ -167,7 +181,7 @@ def run(session: Session, signals: list[int]) -> int:
             last = state.step == plan.steps
             if last or step == 0 or state.step % config.log.every == 0:
                 with clock("log"):
-                    _log(session, clock, share, votes, lr, state.step - logged)
+                    _log(session, clock, share, summed, lr, state.step - logged)
                 logged = state.step
             sentinel.step(loaded, clock)
 
@@ -177,13 +191,11 @@ def run(session: Session, signals: list[int]) -> int:
                     miou = session.score()
                 model.train()
             better = miou > state.best_miou
-            state.best_miou = max(miou, state.best_miou)
+            if better:
+                state.best_miou, state.best_step = miou, state.step
             if last or better or state.step % plan.save_every == 0:
                 with clock("checkpoint"):
                     session.save("end" if last else "best" if better else "periodic")
-            if better and session.writer:
-                with clock("checkpoint"):
-                    session.writer.mark_best(state.step, miou)
             told(state.step)
     return _finish(session)
 
@@ -207,12 +219,14 @@ def _digest(batches: list[Batch], wanted: bool) -> int:
 
 
 def _log(session: Session, clock: Clock, share: Tensor, votes: Tensor, lr: float, steps: int) -> None:
-    """One line. The loss is read here, and here alone: reading it waits for the device."""
+    """One line. The loss is read here, and here alone: reading it waits for the device (docs/gpu.md lists each such place)."""
     config, plan, state = session.config, session.plan, session.state
     loss = float(session.strategy.reduce(share))
     if not math.isfinite(loss):
         raise not_finite(state.step, f"the loss ({loss})", config)
     session.watch.lap(state)
+    if session.lock.lost:
+        session.lock.check()
     spans = clock.take()
     for other in ("eval", "checkpoint"):  # no phases of a step
         spans.pop(other, None)
@@ -235,15 +249,7 @@ def _stop(session: Session, signals: list[int]) -> int:
     session.save("signal")
     if session.writer:
         session.writer.wait()
-    session.journal.write(
-        "run_end",
-        status="stopped",
-        step=state.step,
-        seconds=state.wall_s,
-        cpu_s=state.cpu_s,
-        workers=session.crew.count,
-    )
-    session.trackers.close("stopped")
+    _end(session, "stopped")
     session.screen.say(
         f"stopped by {name} after step {state.step} of {session.plan.steps}: the state is saved, and the same command goes on "
         f"from there (exit code {EXIT_RESUMABLE})"
@@ -251,26 +257,40 @@ def _stop(session: Session, signals: list[int]) -> int:
     return EXIT_RESUMABLE
 
 
+def _end(session: Session, status: str) -> None:
+    state = session.state
+    scored = {"miou": state.best_miou} if status == "done" else {}
+    session.journal.write(
+        "run_end", status=status, step=state.step, seconds=state.wall_s, cpu_s=state.cpu_s, workers=session.crew.count, **scored
+    )  # fmt: skip
+    session.trackers.close(status)
+
+
 def _finish(session: Session) -> int:
     from segtrain.diagnose.live import closing_line
-    from segtrain.observe.console import class_table
+    from segtrain.observe.console import class_table, of_classes
 
     state, run_dir, labels = session.state, session.config.run_dir, session.validation.labels
     if session.writer:
         session.writer.wait()
-    session.journal.write(
-        "run_end", status="done", step=state.step, seconds=state.wall_s, cpu_s=state.cpu_s, miou=state.best_miou,
-        workers=session.crew.count,
-    )  # fmt: skip
-    session.trackers.close("done")
+    _end(session, "done")
     pixels = state.scores["pixels"]
     session.screen.say(class_table(labels.names, state.scores["iou"], [n / max(1, sum(pixels)) for n in pixels]))
     speed = closing_line(run_dir) if session.strategy.rank == 0 else None
     session.screen.say(
-        f"best mIoU {100 * state.best_miou:.2f}%   {state.wall_s:.0f} s of training, {state.cpu_s:.0f} CPU-s, evaluation left out\n"
+        f"best mIoU {100 * state.best_miou:.2f}%{of_classes(pixels)}   {state.wall_s:.0f} s of training, {state.cpu_s:.0f} CPU-s, evaluation left out\n"
+        + "".join(f"warning: {text}\n" for text in session.caveats)
         + (f"{speed}\n" if speed else "")
-        + f"pictures  {run_dir}/pictures: val.png, worst.png, best.png\ncurves    tensorboard --logdir {run_dir}/tensorboard\n"
-        f"report    segtrain report {run_dir}\n"
-        f"next      segtrain eval {run_dir}   segtrain predict {run_dir} IMAGES   segtrain export {run_dir}"
+        + (f"pictures  {run_dir}/pictures: val.png, worst.png, best.png\n" if session.config.log.pictures else "")
+        + further(run_dir, session.config.log.tensorboard)
     )
     return 0
+
+
+def further(run_dir: Path, tensorboard: bool) -> str:
+    """Commands that go on from a finished run, ready to paste."""
+    run, curves = quote(str(run_dir)), quote(f"{run_dir}/tensorboard")
+    return (
+        (f"curves    tensorboard --logdir {curves}\n" if tensorboard else "") + f"report    segtrain report {run}\n"
+        f"next      segtrain eval {run}   segtrain predict {run} IMAGES   segtrain export {run}"
+    )

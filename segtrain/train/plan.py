@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from segtrain.config import Config, Size, duration_in_steps
@@ -10,6 +11,10 @@ from segtrain.data.crew.pace import Staff, staff
 from segtrain.data.loader import worker_kind
 from segtrain.errors import ConfigError
 from segtrain.parallel.cluster import Cluster
+from segtrain.train.early import refuse_batch
+
+RARE = 25  # steps: an evaluation and a checkpoint after fewer would be much of the work
+OFTEN = 4
 
 
 @dataclass(frozen=True)
@@ -45,23 +50,18 @@ class Plan:
 def make_plan(config: Config, samples: int, cluster: Cluster, has_gpu: bool) -> Plan:
     """Raises ConfigError when the batch does not spread over the ranks, or the warm-up outlasts the run."""
     train = config.train
-    steps = duration_in_steps(train.duration, samples, train.batch_size)
-    if steps < 1:
-        raise ConfigError(f"train.duration={train.duration} is no step at all: use at least '1st'")
-    images = train.batch_size // train.accumulate
-    if images < cluster.world_size:
-        raise ConfigError(
-            f"train.batch_size={train.batch_size} in {train.accumulate} micro-batches leaves {images} images for "
-            f"{cluster.world_size} ranks: use at least {cluster.world_size * train.accumulate}, or fewer ranks"
-        )
+    steps = max(1, duration_in_steps(train.duration, samples, train.batch_size))
+    refuse_batch(config, cluster.world_size)
     warmup = duration_in_steps(config.optim.warmup, samples, train.batch_size, steps)
+    if config.optim.warmup.endswith("%"):
+        warmup = min(warmup, steps - 1)  # a share of a very short run is rounded down
     if warmup >= steps:
         raise ConfigError(f"optim.warmup={config.optim.warmup} is {warmup} steps, but the run has {steps}: shorten it")
     return Plan(
         steps=steps,
         warmup=warmup,
-        eval_every=max(1, duration_in_steps(config.eval.every, samples, train.batch_size)),
-        save_every=max(1, duration_in_steps(config.checkpoint.every, samples, train.batch_size)),
+        eval_every=_every(config.eval.every, samples, train.batch_size, steps),
+        save_every=_every(config.checkpoint.every, samples, train.batch_size, steps),
         samples=samples,
         batch_size=train.batch_size,
         staff=staff(config.data.workers, cores(), cluster.local_world_size, cpu_training=not has_gpu),
@@ -70,6 +70,17 @@ def make_plan(config: Config, samples: int, cluster: Cluster, has_gpu: bool) -> 
         scale=config.data.scale,
         scale_end=config.data.scale_end or config.data.scale,
     )
+
+
+def _every(text: str, samples: int, batch_size: int, steps: int) -> int:
+    """Steps between two evaluations or checkpoints. auto: an epoch; where epochs are short, as many of them as have RARE steps.
+
+    But at least OFTEN times in a run that is long enough. Data and settings alone decide, so a resumed run keeps its steps.
+    """
+    if text == "auto":
+        epoch = samples / batch_size
+        text = f"{max(1, min(math.ceil(RARE / epoch), math.floor(steps / OFTEN / epoch)))}ep"
+    return max(1, duration_in_steps(text, samples, batch_size))
 
 
 def _crops(config: Config, steps: int) -> tuple[tuple[int, Size, float], ...]:

@@ -17,6 +17,7 @@ from segtrain.observe.spans import Begin, Spans, Work, file_of
 from segtrain.parallel.strategy import Strategy
 from segtrain.train.crowd import crowding
 from segtrain.train.session import Session
+from segtrain.train.stacking import Stacker
 from segtrain.train.tracing import Tracer
 
 SENT = {"none": 1.0, "fp16": 0.5, "bf16": 0.5}  # of the bytes of a float32 gradient; powersgd: next to nothing
@@ -30,9 +31,10 @@ def clock_of(device: torch.device) -> Clock:
 
 @contextlib.contextmanager
 def recording(session: Session, clock: Clock, loader: TrainLoader) -> Iterator[Callable[[int], None]]:
-    """What is to be told of each step, with the number of steps done; it writes this rank's spans, and traces when asked to.
+    """What is to be told of each step, with the number of steps done; it writes this rank's spans, and traces and stacks when asked
+    to.
 
-    With log.spans=false it does nothing.
+    With log.spans=false it does nothing: whoever asks finds the ranks by their spans.
     """
     config, strategy = session.config, session.strategy
     if not config.log.spans:
@@ -63,13 +65,15 @@ def recording(session: Session, clock: Clock, loader: TrainLoader) -> Iterator[C
         threads=torch.get_num_threads(),
         shared=lambda: _shared(session.model),
     )
-    starving = Starving(config.model_dump(mode="json"), lambda cause, text: _slow(session, cause, text))
+    starving = Starving(config.model_dump(mode="json"), lambda cause, text: _slow(session, cause, text), config.run_dir)
     tracer = Tracer(config.run_dir, strategy.rank, clock, session.crew.tally)
+    stacker = Stacker(config.run_dir, strategy.rank, session.crew)
 
     def step(done: int) -> None:
         if spans.step() and strategy.rank == 0:
             starving.look(spans.recent)
         tracer.step(done)
+        stacker.step()
 
     try:
         yield step
@@ -78,6 +82,7 @@ def recording(session: Session, clock: Clock, loader: TrainLoader) -> Iterator[C
             spans.close()
         raise
     tracer.close()
+    stacker.close()
     spans.close()
 
 
@@ -88,7 +93,15 @@ def _slow(session: Session, cause: str, text: str) -> None:
 
 def _work(session: Session, loader: TrainLoader) -> Work:
     crew, (asked, ready) = session.crew, loader.queue()
-    return Work(crew.count, crew.kind, crew.tally.samples, *crew.tally.cost, asked=asked, ready=ready)
+    return Work(
+        crew.count,
+        crew.kind,
+        crew.tally.samples,
+        *crew.tally.cost,
+        asked=asked,
+        ready=ready,
+        process_cpu_s=crew.cpu_s(),
+    )
 
 
 def _shared(model: torch.nn.Module) -> dict[str, float] | None:

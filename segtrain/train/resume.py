@@ -11,18 +11,19 @@ import torch
 from segtrain.errors import CheckpointError
 from segtrain.parallel.strategy import Strategy
 from segtrain.train import checkpoint
+from segtrain.train.prepare import Found
 
 CHUNK = 1 << 24  # bytes that travel at once; a strategy keeps a few of the last ones
 
 
-def agreed(run_dir: Path, strategy: Strategy) -> tuple[dict[str, Any] | None, list[str]]:
-    """The newest whole checkpoint in rank 0's ``run_dir``, on every rank, and remarks. A collective.
+def agreed(run_dir: Path, strategy: Strategy, found: Found) -> tuple[dict[str, Any] | None, list[str]]:
+    """The newest whole checkpoint in rank 0's ``run_dir``, which it has ``found``, on every rank, and remarks. A collective.
 
     A rank whose own file is the same one, by its checksums, reads that; the others get the content over the wire.
     """
     if strategy.world_size == 1:
-        return checkpoint.newest(run_dir)
-    path, saved, remarks = checkpoint.newest_file(run_dir) if strategy.rank == 0 else (None, None, [])
+        return found.state, found.remarks
+    path, saved, remarks = found.path, found.state, found.remarks
     offer = strategy.broadcast_object([path.name, checkpoint.fingerprint(path)] if path else [])
     remarks += _newer_elsewhere(run_dir, strategy, offer)
     if not offer:

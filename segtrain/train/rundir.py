@@ -1,4 +1,4 @@
-"""The run folder: made, checked for another run, and given its resolved config."""
+"""The run folder: made, checked for another run, and given its resolved config. No torch is imported here."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import os
 from pathlib import Path
 from typing import Any
 
-from segtrain.config import Config, load_config
+from segtrain.config import Config, load_saved
+from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.labels import LabelSpace
+from segtrain.data.split_by import splits as by_rule
 from segtrain.errors import ConfigError, SegtrainError
-from segtrain.train.checkpoint import checkpoints, write_atomically
+from segtrain.train.files import write_atomically
+
+NAMES = "splits"  # folder of the names of each split, where data.split_by makes them
 
 
 def refuse_run_dir(config: Config) -> None:
@@ -24,27 +28,48 @@ def refuse_run_dir(config: Config) -> None:
         reason = f"no right to write to {place}" if place.is_dir() else f"{place} is a file"
         raise ConfigError(f"cannot write to the run folder {run_dir}: {reason}: choose another with out=FOLDER")
     known = run_dir / "config.yaml"
-    if not known.is_file() or not checkpoints(run_dir):
+    if not known.is_file() or not any((run_dir / "checkpoints").glob("step-*.pt")):
         return
     if not config.checkpoint.resume:
         raise ConfigError(
             f"checkpoint.resume=false, but {run_dir} holds a run already: choose another out=FOLDER, or delete that one"
         )
     try:
-        other = load_config(known)
+        other = load_saved(known)
     except ConfigError as error:
         raise ConfigError(
             f"{run_dir} holds a run whose config cannot be read: choose another out=FOLDER, or delete that one ({error})"
         ) from None
-    if other.hash != config.hash:
-        changes = ", ".join(_differences(other.what(), config.what()))
+    # All values, not the hash: a default that a newer version has changed is told as well.
+    changes = ", ".join(_differences(other.what(), config.what()))
+    if changes and not _packed_alone(other.what(), config.what()):
         raise ConfigError(
             f"{run_dir} holds a run with other settings ({changes}): choose another out=FOLDER, or delete that one"
         )
 
 
-def prepare_run_dir(config: Config, labels: LabelSpace) -> None:
-    """Make ``config.run_dir`` with its config and labels. Raises ConfigError or CheckpointError where it cannot be written."""
+# Settings that say where and how samples are stored: same_data.py looks at the samples themselves.
+_STORED = {"layout", "images", "masks", "index", "classes", "label_map", "split_by"}
+
+
+def _packed_alone(old: dict[str, Any], new: dict[str, Any]) -> bool:
+    """Whether two runs differ in nothing but that one reads files, and the other shards."""
+    before, after = (
+        {**what, "data": {k: v for k, v in what["data"].items() if k not in _STORED}} for what in (old, new)
+    )
+    layouts = {old["data"]["layout"], new["data"]["layout"]}
+    return before == after and len(layouts) == 2 and "shards" in layouts
+
+
+def other_layout(config: Config) -> str:
+    """The data.layout that the run in ``config.run_dir`` had, where it is another one; else ""."""
+    known = config.run_dir / "config.yaml"
+    layout = load_saved(known).data.layout if known.is_file() else config.data.layout
+    return layout if layout != config.data.layout else ""
+
+
+def make_run_dir(config: Config) -> None:
+    """Make ``config.run_dir``. Raises ConfigError where that cannot be."""
     run_dir = config.run_dir
     try:
         (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
@@ -52,8 +77,26 @@ def prepare_run_dir(config: Config, labels: LabelSpace) -> None:
         raise ConfigError(
             f"cannot write to the run folder {run_dir}: {error.strerror}: choose another with out=FOLDER"
         ) from None
+
+
+def prepare_run_dir(config: Config, labels: LabelSpace) -> None:
+    """Write the run's config and labels into its folder. Raises CheckpointError where that cannot be."""
+    run_dir = config.run_dir
+    for name in ("best.json", "config.yaml", "labels.json", "images-*.csv"):
+        for torn in run_dir.glob(f".{name}.*.part"):  # left by a run that was killed while it wrote
+            torn.unlink(missing_ok=True)
     write_atomically(run_dir / "config.yaml", f"# segtrain run {config.hash}\n{config.to_yaml()}".encode())
     write_atomically(run_dir / "labels.json", json.dumps(labels.to_dict(), indent=1).encode())
+
+
+def keep_names(config: Config, splits: dict[str, Dataset]) -> None:
+    """Write the names of the images of each split that ``data.split_by`` makes into ``splits/SPLIT.txt``, one a line."""
+    folder = config.run_dir / NAMES
+    folder.mkdir(exist_ok=True)
+    for split in by_rule(config.data):
+        dataset = splits.get(split) or open_dataset(config.data, split)
+        lines = "".join(f"{entry.meta['name']}\n" for entry in dataset.entries)
+        write_atomically(folder / f"{split}.txt", lines.encode(errors="surrogateescape"))
 
 
 def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
@@ -72,4 +115,4 @@ def open_run(run_dir: str | Path, overrides: list[str] | None = None) -> Config:
     path = Path(run_dir) / "config.yaml"
     if not path.is_file():
         raise SegtrainError(f"{run_dir} is no run folder: it has no config.yaml (segtrain runs DIR lists runs)")
-    return load_config(path, [*(overrides or []), f"out={run_dir}"])
+    return load_saved(path, [*(overrides or []), f"out={run_dir}"])

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +16,7 @@ from segtrain.config import Config
 from segtrain.data.labels import LabelSpace
 from segtrain.errors import DataError
 from segtrain.observe import image_table, pictures
+from segtrain.observe.console import of_classes
 from segtrain.train.checkpoint import write_atomically
 
 if TYPE_CHECKING:
@@ -34,7 +40,7 @@ def tell(session: Session, result: Evaluation) -> None:
         seconds=result.seconds, cpu_s=state.cpu_s, **few,
     )  # fmt: skip
     session.screen.say(
-        f"epoch {epoch:.2f}  step {state.step}  mIoU {100 * scores.miou:.2f}%  pixel accuracy {100 * scores.accuracy:.2f}%  "
+        f"epoch {epoch:.2f}  step {state.step}  mIoU {100 * scores.miou:.2f}%{of_classes(scores.pixels)}  pixel accuracy {100 * scores.accuracy:.2f}%  "
         f"({result.seconds:.1f} s, {result.protocol['line']})"
     )
     values = {"val/miou": scores.miou, "val/accuracy": scores.accuracy}
@@ -50,7 +56,8 @@ def keep(session: Session, result: Evaluation, last: bool) -> None:
         for name, wanted in ((image_table.BEST, better), (image_table.LAST, last)):
             if wanted:
                 write_atomically(run_dir / name, table)
-    title = f"{session.config.name or 'run'}  step {state.step}  mIoU {100 * result.scores.miou:.1f}%"
+    score = f"mIoU {100 * result.scores.miou:.1f}%{of_classes(result.scores.pixels)}"
+    title = f"{session.config.name or 'run'}  step {state.step}  {score}"
     for name, sheet in write_sheets(run_dir / "pictures", result, session.validation.labels, title).items():
         session.trackers.image(name, sheet, state.step)
 
@@ -72,18 +79,48 @@ def write_sheets(folder: Path, result: Evaluation, labels: LabelSpace, title: st
 
 
 def open_folder(folder: Path) -> None:
-    """Make ``folder``. Raises DataError where that cannot be."""
+    """Make ``folder``. Raises DataError where that cannot be, or where nothing can be written into it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataError(
             f"cannot make the folder {folder}: {error.strerror}: choose another with --images DIR"
         ) from None
+    _refuse_rights(f"--images {folder}", folder)
+
+
+def _refuse_rights(option: str, folder: Path) -> None:
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise DataError(f"{option}: no right to write to the folder {folder}: choose another")
+
+
+def refuse_confusion(path: Path) -> None:
+    """Raises DataError where the confusion matrix could not be written to ``path``; nothing is written."""
+    if path.suffix.lower() not in (".csv", ".json"):
+        raise DataError(f"--confusion {path}: the ending says how it is written: FILE.csv or FILE.json")
+    if not path.parent.is_dir():
+        raise DataError(f"--confusion {path}: there is no folder {path.parent}: make it, or choose another")
+    if path.is_dir():
+        raise DataError(f"--confusion {path}: that is a folder: choose another FILE{path.suffix}")
+    _refuse_rights(f"--confusion {path}", path.parent)
+
+
+def write_confusion(path: Path, counts: list[list[int]], names: Sequence[str]) -> None:
+    """Pixels by true class (rows) and predicted class (columns), with the names of both."""
+    if path.suffix.lower() == ".json":
+        text = json.dumps({"rows": "truth", "columns": "prediction", "classes": list(names), "pixels": counts})
+    else:
+        stream = io.StringIO()
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(["truth \\ prediction", *names])
+        writer.writerows([name, *row] for name, row in zip(names, counts))
+        text = stream.getvalue()
+    write_atomically(path, text.encode(), "--confusion FILE")
 
 
 def write_images(folder: Path, result: Evaluation, dataset: Any, title: str) -> list[str]:
     """Of ``segtrain eval --images``: the table of all images, and pictures. Returns the names of the files."""
-    write_atomically(folder / "images.csv", image_table.as_csv(result.images.rows(dataset)))
+    write_atomically(folder / "images.csv", image_table.as_csv(result.images.rows(dataset)), "--images DIR")
     drawn = write_sheets(folder, result, dataset.labels, title)
     for name in {"worst", "best"} - set(drawn):  # of an earlier evaluation
         (folder / f"{name}.png").unlink(missing_ok=True)

@@ -16,14 +16,14 @@ from segtrain.config import Config
 from segtrain.data import native
 from segtrain.data.crew.workers import Crew
 from segtrain.data.datasets import Dataset, open_dataset
-from segtrain.data.labels import LabelSpace
 from segtrain.data.subset import without
-from segtrain.errors import ConfigError
+from segtrain.errors import CheckpointError, ConfigError
 from segtrain.losses import Criterion, build_criterion
 from segtrain.models import build_model
+from segtrain.models.deterministic import refuse_nondeterministic
 from segtrain.observe import console
 from segtrain.observe.journal import Journal
-from segtrain.observe.trackers import Trackers, open_trackers, refuse_trackers
+from segtrain.observe.trackers import Trackers, open_trackers
 from segtrain.optim import Ema, LossScaler, build_optimizer
 from segtrain.parallel.startup import compiler_kept_out
 from segtrain.parallel.strategy import Strategy, full_state, load_full_state, unwrapped
@@ -32,9 +32,12 @@ from segtrain.train.agree import agree_on_config, agree_on_index
 from segtrain.train.derived import decoder, derive, versions, wants_channels_last
 from segtrain.train.evaluate import evaluate
 from segtrain.train.exact import mean_buffers, restore_buffers
+from segtrain.train.initial import starting_network
+from segtrain.train.lock import RunLock
 from segtrain.train.plan import Plan, make_plan
+from segtrain.train.prepare import Found, mended_best, prepare, refused
 from segtrain.train.resume import agreed
-from segtrain.train.rundir import prepare_run_dir, refuse_run_dir
+from segtrain.train.rundir import NAMES
 from segtrain.train.state import (
     State,
     Stopwatch,
@@ -45,6 +48,7 @@ from segtrain.train.state import (
     on_rank_0,
 )
 from segtrain.train.step import Precision
+from segtrain.train.writer import Writer
 
 DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -68,11 +72,14 @@ class Session:
     channels_last: bool
     state: State
     watch: Stopwatch
-    writer: checkpoint.Writer | None  # rank 0 alone
+    writer: Writer | None  # rank 0 alone
     journal: Journal
     trackers: Trackers
     screen: console.Console
+    caveats: tuple[str, ...]  # warnings that every score of this run must be read with
     crew: Crew  # makes the samples of training and of evaluation
+    lock: RunLock  # held by rank 0 alone
+    data: dict[str, Any]  # which samples this is, for the checkpoints: see same_data.py
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -88,6 +95,7 @@ class Session:
             shadow = {} if self.ema is None else {k: _whole_cpu(v) for k, v in self.ema.shadow.items()}
         if self.writer is None:
             return
+        self.lock.check()
         content = {
             "model": weights,
             "optimizer": moments,
@@ -96,6 +104,7 @@ class Session:
             "state": {**vars(self.state)},
             "config_hash": self.config.hash,
             "decoder": decoder(),
+            "data": self.data,
             "world_size": self.strategy.world_size,
             "buffers_of_ranks": None if of_ranks is None else of_ranks.cpu(),
         }
@@ -143,8 +152,11 @@ def _whole_cpu(value: Tensor) -> Tensor:
     return whole.detach().cpu().clone()
 
 
-def open_session(config: Config, strategy: Strategy) -> Session:
-    """Settings first, then names of files, the network, every label; the run folder last: a mistake costs and leaves little."""
+def open_session(config: Config, strategy: Strategy, lock: RunLock) -> Session:
+    """Settings first, then names of files, the network, every label; the run folder last: a mistake costs and leaves little.
+
+    Rank 0 takes ``lock`` before it changes anything in the run folder.
+    """
     agree_on_config(config, strategy)
     on_gpu = strategy.device.type == "cuda"
     if config.train.precision == "fp16" and not on_gpu:
@@ -160,15 +172,24 @@ def open_session(config: Config, strategy: Strategy) -> Session:
     labels = dataset.labels
     plan = make_plan(config, len(dataset), strategy.cluster, on_gpu)
     run_dir = config.run_dir
-    on_rank_0(strategy, lambda: _refuse(config, labels))
+    local_ranks = strategy.cluster.local_world_size
+    locked = on_rank_0(strategy, lambda: refused(config, dataset, lock, local_ranks))
 
     torch.manual_seed(config.train.seed)  # the same weights on every rank
-    network = build_model(config.model, labels.num_classes)
+    # A run that goes on has its own weights: it needs no file, and no download, that it began with.
+    pretrained = None if locked["resumes"] else config.model.encoder_weights
+    network = build_model(config.model.model_copy(update={"encoder_weights": pretrained}), labels.num_classes)
+    if not config.loss.aux_weight:
+        network.freeze_auxiliary()
+    if config.train.deterministic and on_gpu:
+        refuse_nondeterministic(network, config.model.arch)
+    begin = "" if locked["resumes"] else config.model.init
+    initial = starting_network(network, begin, config.model.freeze, labels.names, strategy)
     whole = {"train": dataset, "val": validation}
-    prepared = on_rank_0(strategy, lambda: _prepare(config, **whole))
+    found = Found()
+    prepared = on_rank_0(strategy, lambda: prepare(config, lock, found, **whole))
     dataset, validation = (without(split, prepared["skipped"][role]) for role, split in whole.items())
     plan = make_plan(config, len(dataset), strategy.cluster, on_gpu)  # of the samples that stay
-    encoder = {id(p) for p in network.encoder_parameters()}
     channels_last = strategy.name != "fsdp" and wants_channels_last(config.train.channels_last, strategy.device)
     if channels_last:
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -178,20 +199,37 @@ def open_session(config: Config, strategy: Strategy) -> Session:
     weights = torch.tensor(prepared["weights"]) if prepared["weights"] else None
     criterion = build_criterion(config.loss, labels.num_classes, labels.ignore_index, weights)
     with compiler_kept_out(not config.train.compile):
-        optimizer = build_optimizer(plain, [p for p in plain.parameters() if id(p) in encoder], config.optim)
+        optimizer = build_optimizer(
+            plain,
+            plain.encoder_parameters(),  # type: ignore[operator]  # not those of before: fsdp has replaced them
+            config.optim,
+            plain.head_parameters(),  # type: ignore[operator]
+        )
     ema = Ema(plain, config.optim.ema) if config.optim.ema else None
     scaler = LossScaler(config.train.precision == "fp16")
 
     state = State()
-    saved, remarks = agreed(run_dir, strategy) if config.checkpoint.resume else (None, [])
+    saved, remarks = agreed(run_dir, strategy, found) if config.checkpoint.resume else (None, [])
+    if saved is None and locked["resumes"] and (begun := config.model.init or config.model.encoder_weights):
+        raise CheckpointError(
+            f"no checkpoint of {run_dir} loads ({'; '.join(remarks)}): take its folder away to begin again with {begun}"
+        )
+    if saved is not None and saved.get("config_hash", config.hash) != config.hash:
+        remarks.append(
+            f"warning: this checkpoint was written by a run #{saved['config_hash']}, this one is #{config.hash}: another version of "
+            f"segtrain names runs otherwise; if none was used, the file was copied here from another run: take it away"
+        )
     if saved is not None:
-        checkpoint.refuse_foreign(saved, plain.state_dict(), str(run_dir))
+        checkpoint.refuse_foreign(saved, plain.state_dict(), str(run_dir), ema.shadow if ema else None)
         load_full_state(model, optimizer, saved["model"], saved["optimizer"])
         if ema is not None:
             load_shadow(ema, saved["ema"])
         restore_buffers(plain, ema, strategy, saved.get("buffers_of_ranks"))
         scaler.load_state_dict(saved["scaler"])
-        state = State(**saved["state"])
+        state = State.read(saved["state"], str(run_dir))
+        best = on_rank_0(strategy, lambda: mended_best(run_dir, vars(state)))
+        state.best_step, state.best_miou = best["step"], best["miou"]
+        remarks += best["remarks"]
     if config.train.compile:
         model = torch.compile(model)  # type: ignore[assignment]
 
@@ -199,14 +237,20 @@ def open_session(config: Config, strategy: Strategy) -> Session:
     screen = console.Console(plan.steps, plan.epoch(plan.steps), rank=rank)
     derived = derive(config, strategy, plan, dataset, validation, plain, channels_last)
     screen.say(console.banner(f"segtrain {__version__}  {config.name or 'run'}  #{config.hash}", derived))
-    for remark in [*prepared["remarks"], *remarks]:
+    for remark in [*locked["remarks"], *(initial.lines() if initial else []), *prepared["remarks"], *remarks]:
         screen.say(remark)
     journal = Journal(run_dir / "journal.jsonl", rank)
     journal.write(
         "run_start", version=__version__, versions=versions(), name=config.name, hash=config.hash,
         host=socket.gethostname(), pid=os.getpid(), device=str(strategy.device), world_size=strategy.world_size,
-        total_steps=plan.steps, derived=derived,
+        total_steps=plan.steps, eval_every=plan.eval_every, save_every=plan.save_every, derived=derived,
+        warnings=prepared["caveats"],
     )  # fmt: skip
+    if config.data.split_by.on:
+        images = {config.data.train_split: len(whole["train"]), config.data.split: len(whole["val"])}
+        journal.write("split", rule=config.data.split_by.model_dump(), images=images, folder=NAMES)
+    if initial is not None:
+        journal.write("init", **initial.to_dict())
     for role, skipped in prepared["skipped"].items():
         if skipped:
             journal.write("faults", role=role, skipped=len(skipped), images=len(whole[role]), file=faults.FILE)
@@ -219,6 +263,8 @@ def open_session(config: Config, strategy: Strategy) -> Session:
                 "round alike but for a few levels, so the run is not equal to the bit"
             )
         journal.write("resume", step=state.step, world_size=saved["world_size"])
+        if prepared["data_changed"]:
+            journal.write("data_changed", step=state.step, text=prepared["data_changed"])
     trackers = open_trackers(
         config.log, run_dir, name=config.name or run_dir.name, hash=config.hash, rank=rank,
         config=config.model_dump(mode="json"), resume_step=state.step if saved is not None else None, say=screen.say,
@@ -246,11 +292,14 @@ def open_session(config: Config, strategy: Strategy) -> Session:
         channels_last=channels_last,
         state=state,
         watch=watch,
-        writer=checkpoint.Writer(run_dir / "checkpoints", settings.keep, settings.background) if rank == 0 else None,
+        writer=Writer(run_dir / "checkpoints", settings.keep, settings.background, lock.check) if rank == 0 else None,
         journal=journal,
         trackers=trackers,
         screen=screen,
+        caveats=tuple(prepared["caveats"]),
         crew=crew,
+        lock=lock,
+        data=prepared["data"],
     )
 
 
@@ -258,20 +307,3 @@ def load_shadow(ema: Ema, saved: dict[str, Tensor]) -> None:
     from segtrain.parallel.strategy import share
 
     copy_into(ema.shadow, {name: share(saved[name], value) for name, value in ema.shadow.items()})
-
-
-def _refuse(config: Config, labels: LabelSpace) -> dict[str, Any]:
-    """On rank 0: what can be refused before a label is read."""
-    refuse_run_dir(config)
-    refuse_trackers(config.log)
-    if isinstance(config.loss.class_weights, tuple):
-        build_criterion(config.loss, labels.num_classes, labels.ignore_index)
-    return {}
-
-
-def _prepare(config: Config, train: Dataset, val: Dataset) -> dict[str, Any]:
-    """On rank 0: every image and label of both splits looked at, then the run folder. JSON values."""
-    found = faults.look(config, train, val)
-    prepare_run_dir(config, train.labels)
-    faults.keep(config.run_dir, found.pop("lines"))
-    return found

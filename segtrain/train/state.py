@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import resource
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from types import FrameType
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from segtrain.config import Config
-from segtrain.errors import ConfigError, SegtrainError
+from segtrain.errors import CheckpointError, ConfigError, SegtrainError
 from segtrain.optim import Ema
 from segtrain.parallel.strategy import Strategy
 
@@ -27,9 +28,33 @@ class State:
 
     step: int = 0
     best_miou: float = -1.0
+    best_step: int = 0  # of best_miou; 0: nothing was scored
     cpu_s: float = 0.0  # process time of all ranks while training, evaluation left out
     wall_s: float = 0.0  # likewise
     scores: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, saved: Mapping[str, Any], source: str) -> State:
+        """What a checkpoint of the run folder ``source`` holds. Raises CheckpointError for what no State has."""
+        kinds: dict[str, tuple[type, ...]] = {
+            part.name: (dict,) if part.name == "scores" else (int,) if "step" in part.name else (int, float)
+            for part in fields(cls)
+        }
+        odd = [f"the unknown entry {key!r}" for key in saved if key not in kinds]
+        odd += [
+            f"{key}={value!r}"
+            for key, value in saved.items()
+            if key in kinds and (not isinstance(value, kinds[key]) or isinstance(value, bool))
+        ]
+        if not odd:
+            state = cls(**saved)
+            if state.step >= 0 and 0 <= state.best_step <= state.step and math.isfinite(state.best_miou):
+                return state
+            odd = [f"step={state.step}, best_step={state.best_step}, best_miou={state.best_miou}"]
+        raise CheckpointError(
+            f"the newest checkpoint of {source} is damaged, or of another version: its state holds {odd[0]}: take that file away, "
+            "so that the run goes on from the one before, or choose another out=FOLDER"
+        )
 
 
 def process_cpu_s() -> float:
@@ -89,7 +114,8 @@ def on_rank_0(strategy: Strategy, work: Callable[[], dict[str, Any]]) -> dict[st
     outcome: dict[str, Any] = {}
     if strategy.rank == 0:
         try:
-            outcome = {"result": work()}
+            with strategy.at_work():
+                outcome = {"result": work()}
         except SegtrainError as error:
             outcome = {"error": str(error)}
     outcome = strategy.broadcast_object(outcome)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import random
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -119,7 +120,10 @@ def _thinned(micros: list[Micro], upsample: Upsample, stride: int, seed: int) ->
     return [Micro(m.images, m.masks[:, top::stride, left::stride]) for m in micros], thinned
 
 
-@functools.lru_cache(maxsize=64)
+# Kept for a model as long as it lives: upsample is its bound method.
+_INTERPOLATIONS: weakref.WeakKeyDictionary[Any, dict[Any, tuple[Tensor, Tensor]]] = weakref.WeakKeyDictionary()
+
+
 def _interpolation(
     upsample: Upsample, low: tuple[int, int], size: tuple[int, int], dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor]:
@@ -127,6 +131,16 @@ def _interpolation(
 
     So the pixels that are wanted are computed, and no others.
     """
+    kept = _INTERPOLATIONS.setdefault(getattr(upsample, "__self__", upsample), {})
+    key = (low, size, dtype, device)
+    if key not in kept:
+        kept[key] = _matrices(upsample, low, size, dtype, device)
+    return kept[key]
+
+
+def _matrices(
+    upsample: Upsample, low: tuple[int, int], size: tuple[int, int], dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
     with torch.no_grad():
         rows = upsample(
             torch.eye(low[0], dtype=dtype, device=device)[None, :, :, None].expand(-1, -1, -1, low[1]), size

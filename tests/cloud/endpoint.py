@@ -18,6 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from cloud.life import COMPLETES, ENDS, Life, Play
+from cloud.lustre import Lustre, Refusal
 from launch.aws.service_model import violations
 
 # X-Amz-Target's prefix -> (botocore's name of the service, name in the signature's scope)
@@ -54,8 +55,16 @@ def rules(request: Mapping[str, Any]) -> list[str]:
     if patience is not None and not spot:
         found.append("MaxWaitTimeInSeconds is for managed spot training only")
     groups = {group["InstanceGroupName"] for group in resources.get("InstanceGroups", [])}
-    if bool(groups) == ("InstanceType" in resources):
-        found.append("ResourceConfig needs either InstanceType with InstanceCount or InstanceGroups")
+    preferences = resources.get("InstancePreferences", [])
+    if [bool(groups), "InstanceType" in resources, bool(preferences)].count(True) != 1:
+        found.append(
+            "ResourceConfig needs either InstanceType with InstanceCount or InstanceGroups or InstancePreferences"
+        )
+    counted = ["InstanceCount" in one for one in preferences]
+    if preferences and (spot or any(counted) != all(counted) or all(counted) == ("InstanceCount" in resources)):
+        found.append("InstancePreferences: no spot training; InstanceCount on each, or once in ResourceConfig")
+    if any("TrainingPlanArns" in one for one in preferences) and "TrainingPlanArn" in resources:
+        found.append("TrainingPlanArns of preferences do not go with TrainingPlanArn")
     if resources.get("KeepAlivePeriodInSeconds") and (spot or groups):
         found.append("KeepAlivePeriodInSeconds does not go with spot training or instance groups")
     interval = request.get("ProfilerConfig", {}).get("ProfilingIntervalInMilliseconds")
@@ -75,14 +84,17 @@ def rules(request: Mapping[str, Any]) -> list[str]:
     return found
 
 
-class CloudEndpoint:
+class CloudEndpoint(Lustre):
     """``jobs``: name -> Life. ``plays``: name or longest matching prefix ("" for all) -> Play. ``calls``: what came in."""
 
     def __init__(
         self, plays: Mapping[str, Play] | None = None, per_describe: float = 60.0, saving: float = 0.7
     ) -> None:
+        super().__init__()
         self.plays: dict[str, Play] = {"": COMPLETES, **(plays or {})}
         self.jobs: dict[str, Life] = {}
+        self.tunings: dict[str, dict[str, Any]] = {}  # name -> request
+        self.tuning_answers: list[dict[str, Any]] = []
         self.file_systems: list[dict[str, Any]] = []  # as DescribeFileSystems answers
         self.quotas: list[dict[str, Any]] = []  # of ServiceCode sagemaker, as ListServiceQuotas answers
         self.calls: list[tuple[str, dict[str, Any]]] = []
@@ -140,6 +152,8 @@ class CloudEndpoint:
                         "ValidationException", f"{len(found)} validation errors detected: " + "; ".join(found)
                     )
                 done: dict[str, Any] = getattr(self, f"_{operation}")(request, scope[0])
+            except Refusal as refusal:
+                raise Refused(*refusal.args) from None
             except Refused:
                 if fate is not None:
                     raise
@@ -182,11 +196,40 @@ class CloudEndpoint:
 
     def _UpdateTrainingJob(self, request: dict[str, Any], region: str) -> dict[str, Any]:
         life = self._job(request)
+        interval = request.get("ProfilerConfig", {}).get("ProfilingIntervalInMilliseconds")
+        if interval is not None and interval not in INTERVALS:
+            raise Refused(
+                "ValidationException", f"ProfilingIntervalInMilliseconds {interval} is not one of {INTERVALS}"
+            )
+        if {"ProfilerConfig", "RemoteDebugConfig"} & set(request) and life.status(self.clock) != "InProgress":
+            raise Refused("ValidationException", f"the training job is in status {life.status(self.clock)}")
         for key, value in request.items():
             kept = life.request.get(key)
             life.request[key] = {**kept, **value} if isinstance(kept, dict) and isinstance(value, dict) else value
         life.last_change = self.clock
         return {"TrainingJobArn": life.arn}
+
+    def _CreateHyperParameterTuningJob(self, request: dict[str, Any], region: str) -> dict[str, Any]:
+        config, definition = request["HyperParameterTuningJobConfig"], request["TrainingJobDefinition"]
+        ranges = [one["Name"] for listed in config["ParameterRanges"].values() for one in listed]
+        if twice := sorted(set(ranges) & set(definition["StaticHyperParameters"])):
+            raise Refused("ValidationException", f"static and tuned hyperparameters overlap: {twice}")
+        wanted = config["HyperParameterTuningJobObjective"]["MetricName"]
+        if wanted not in {one["Name"] for one in definition["AlgorithmSpecification"]["MetricDefinitions"]}:
+            raise Refused("ValidationException", f"the objective metric {wanted} is not defined")
+        if found := rules(definition):
+            raise Refused("ValidationException", "; ".join(found))
+        name = request["HyperParameterTuningJobName"]
+        self.tunings[name] = request
+        return {"HyperParameterTuningJobArn": f"arn:aws:sagemaker:{region}:{ACCOUNT}:hyper-parameter-tuning-job/{name}"}
+
+    def _DescribeHyperParameterTuningJob(self, request: dict[str, Any], region: str) -> dict[str, Any]:
+        """``tuning_answers``: what is said one time after another; the last one stays."""
+        name = request["HyperParameterTuningJobName"]
+        if name not in self.tunings:
+            raise Refused("ResourceNotFound", f"The hyperparameter tuning job {name} does not exist.")
+        answer = self.tuning_answers.pop(0) if len(self.tuning_answers) > 1 else self.tuning_answers[0]
+        return {"HyperParameterTuningJobName": name, "CreationTime": self.clock, **answer}
 
     def _ListTrainingJobs(self, request: dict[str, Any], region: str) -> dict[str, Any]:
         found = []
@@ -201,7 +244,22 @@ class CloudEndpoint:
         found.sort(key=lambda summary: summary["CreationTime"], reverse=request.get("SortOrder") != "Ascending")
         return _page("TrainingJobSummaries", found, request, 10)
 
+    def _CreateFileSystem(self, request: dict[str, Any], region: str) -> dict[str, Any]:
+        return self.create_file_system(request)
+
+    def _CreateDataRepositoryAssociation(self, request: dict[str, Any], region: str) -> dict[str, Any]:
+        return self.associate(request)
+
+    def _DescribeDataRepositoryAssociations(self, request: dict[str, Any], region: str) -> dict[str, Any]:
+        self.settle()
+        wanted = request.get("AssociationIds", [one["AssociationId"] for one in self.associations])
+        return _page("Associations", [one for one in self.associations if one["AssociationId"] in wanted], request, 25)
+
+    def _DescribeDataRepositoryTasks(self, request: dict[str, Any], region: str) -> dict[str, Any]:
+        return _page("DataRepositoryTasks", self.tasks_of(request), request, 25)
+
     def _DescribeFileSystems(self, request: dict[str, Any], region: str) -> dict[str, Any]:
+        self.settle()
         wanted, known = request.get("FileSystemIds", []), {fs["FileSystemId"]: fs for fs in self.file_systems}
         for name in wanted:
             if name not in known:

@@ -59,7 +59,7 @@ STOPS = play("Stopping", "Uploading", "Stopped")
 
 def hosts_of(request: Mapping[str, Any]) -> list[str]:
     resources = request["ResourceConfig"]
-    groups = resources.get("InstanceGroups") or [resources]
+    groups = resources.get("InstanceGroups") or [{**(resources.get("InstancePreferences") or [{}])[0], **resources}]
     return [f"algo-{number + 1}" for number in range(sum(group["InstanceCount"] for group in groups))]
 
 

@@ -14,6 +14,8 @@ import urllib.request
 
 import pytest
 
+from segtrain.parallel.cluster import free_port
+
 # The server ends when its standard input does: also where the test process was killed.
 _CODE = """
 import os, sys, threading
@@ -28,9 +30,7 @@ def _started() -> str:
     pytest.importorskip("boto3", reason="boto3 is not installed: pip install 'segtrain[sagemaker]'")
     pytest.importorskip("flask", reason="moto's server is not installed: pip install 'moto[server,s3,ec2,iam,sts]'")
     pytest.importorskip("moto", reason="moto is not installed: pip install 'moto[server,s3,ec2,iam,sts]'")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     server = subprocess.Popen(
         [sys.executable, "-c", _CODE, str(port)],
         env={**os.environ, "MOTO_RECORDER_FILEPATH": os.path.join(tempfile.mkdtemp(), "requests")},  # not the checkout

@@ -18,6 +18,8 @@ STAMP = "2026-11-21-03-56-05-089"
 # Images by address: the SDK's own table ends at 2.8.0, and at 2.2.0 with SMDDP.
 WITH_SMDDP = "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.5.1-gpu-py311-cu124-ubuntu22.04-sagemaker"
 NEWEST = "public.ecr.aws/deep-learning-containers/pytorch:2.13-cu133-amzn2023-sagemaker"
+KEY = "arn:aws:kms:us-east-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"
+PLAN = "arn:aws:sagemaker:us-east-1:123456789012:training-plan/large-models"
 TORCHRUN = {"torch_distributed": {"enabled": True}}
 SMDDP = {"smdistributed": {"dataparallel": {"enabled": True}}}
 
@@ -72,6 +74,23 @@ def cases() -> dict[str, tuple[dict[str, Any], Any]]:
             on_gpu,
         ),
         "v2_hetero_ddp": ({**half, "instance_groups": [gpu, cpu], "distribution": {**TORCHRUN, "instance_groups": [gpu]}}, on_gpu),
+        "v2_protected": (
+            {
+                **half,
+                **network,
+                "instance_type": "ml.p3dn.24xlarge",
+                "instance_count": 2,
+                "image_uri": WITH_SMDDP,
+                "distribution": TORCHRUN,
+                "volume_kms_key": KEY,
+                "output_kms_key": "alias/mine",
+                "enable_network_isolation": True,
+                "encrypt_inter_container_traffic": True,
+                "enable_remote_debug": True,
+                "training_plan": PLAN,
+            },
+            {"train": "s3://seg-data/city/"},
+        ),
         # Neither profiler nor debugger is said a word about: what the SDK does by itself.
         "v2_no_data": ({**two, "distribution": TORCHRUN, "environment": {"NCCL_DEBUG": "INFO"}}, None),
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""May the account do it: is the role there and SageMaker's to take on, do type and image exist, does the quota suffice?"""
+"""Checks of the account: the role is there and SageMaker may assume it, type and image exist, the quota suffices."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 from launch.aws.cloud import SERVICE
 from launch.aws.instances import INSTANCES, nearest
 from launch.aws.preflight.asking import Answer, Asking
-from launch.aws.preflight.levels import error, hours, note, s3_parts, warning
+from launch.aws.preflight.levels import error, hours, note, warning
 from launch.findings import Finding
 from launch.job import Group, Job
 
-_IMAGE = re.compile(
+IMAGE = re.compile(
     r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(\.cn)?/(?P<name>[^:@]+)(:(?P<tag>[^@]+))?"
 )
 
 
 def account_checks(job: Job, request: Mapping[str, Any], ask: Asking) -> Iterator[Finding]:
-    yield from _role(job, request, ask)
+    yield from _role(job, ask)
     yield from _offered(job, ask)
     yield from _quota(job, ask)
     yield from _image(request, ask)
@@ -33,7 +33,7 @@ def kinds(job: Job) -> dict[str, int]:
     return found
 
 
-def _role(job: Job, request: Mapping[str, Any], ask: Asking) -> Iterator[Finding]:
+def _role(job: Job, ask: Asking) -> Iterator[Finding]:
     name, owner = job.role.rpartition("/")[2], job.role.split(":")[4]
     who = ask("the account of these credentials", lambda: ask.clients.identity)
     if who.value and who.value["Account"] != owner:
@@ -57,9 +57,6 @@ def _role(job: Job, request: Mapping[str, Any], ask: Asking) -> Iterator[Finding
             f"role={job.role!r} does not let {SERVICE} take it on",
             f"add the principal {{'Service': '{SERVICE}'}} with sts:AssumeRole to its trust policy",
         )
-        return
-    if role.value:
-        yield from _rights(job, request, ask)
 
 
 def trusts(policy: Mapping[str, Any]) -> bool:
@@ -76,30 +73,6 @@ def trusts(policy: Mapping[str, Any]) -> bool:
         ):
             return True
     return False
-
-
-def _rights(job: Job, request: Mapping[str, Any], ask: Asking) -> Iterator[Finding]:
-    """What the role may do, by its own policies. A bucket's policy may add to them: so these are warnings."""
-    output = request["OutputDataConfig"]["S3OutputPath"]
-    wanted = [("s3:PutObject", place, "output") for place in (output, job.checkpoints) if place]
-    wanted += [("s3:GetObject", channel.uri, f"data.{channel.name}") for channel in job.data if channel.uri]
-    for action, uri, key in wanted:
-        parts = s3_parts(uri)
-        if parts is None:
-            continue
-        told = ask(
-            f"whether the role may {action} on {uri}",
-            ask.clients.iam.simulate_principal_policy,
-            PolicySourceArn=job.role, ActionNames=[action], ResourceArns=[f"arn:aws:s3:::{parts[0]}/{parts[1].rstrip('/')}/x"],
-        )  # fmt: skip
-        if told.value is None:
-            return  # the next one would not be answered either
-        if any(result["EvalDecision"] != "allowed" for result in told.value["EvaluationResults"]):
-            yield warning(
-                "role-rights",
-                f"role={job.role!r} is not allowed {action} on {key}={uri!r} by its own policies",
-                f"allow it, unless the policy of the bucket {parts[0]} does",
-            )
 
 
 def _offered(job: Job, ask: Asking) -> Iterator[Finding]:
@@ -153,7 +126,7 @@ def _quota(job: Job, ask: Asking) -> Iterator[Finding]:
 
 def _image(request: Mapping[str, Any], ask: Asking) -> Iterator[Finding]:
     uri = request["AlgorithmSpecification"]["TrainingImage"]
-    match = _IMAGE.fullmatch(uri)
+    match = IMAGE.fullmatch(uri)
     if match is None or not match["tag"]:
         return
     told = ask(

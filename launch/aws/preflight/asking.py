@@ -16,7 +16,7 @@ from segtrain.errors import SegtrainError
 ABSENT = (
     *("404", "NoSuchBucket", "NoSuchKey", "NoSuchEntity", "FileSystemNotFound"),
     *("InvalidSubnetID.NotFound", "InvalidGroup.NotFound", "InvalidGroupId.Malformed", "InvalidSubnetID.Malformed"),
-    *("RepositoryNotFoundException", "ImageNotFoundException"),
+    *("RepositoryNotFoundException", "ImageNotFoundException", "ServerSideEncryptionConfigurationNotFoundError"),
 )
 ELSEWHERE = ("301", "PermanentRedirect", "AuthorizationHeaderMalformed")
 

@@ -1,4 +1,4 @@
-"""Is the code that travels whole and nothing more: entry point, syntax, requirements, no data, no secrets?"""
+"""Checks of the code that travels: entry point, syntax, requirements, the native decoder; no data, no secrets."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
+from launch.aws import native
 from launch.aws.images import Choice, version
-from launch.aws.preflight.levels import error, warning
+from launch.aws.preflight.levels import error, note, warning
+from launch.aws.preflight.limits import SECRET_VALUE
 from launch.findings import Finding
 from launch.job import Job
 
@@ -22,6 +24,22 @@ WEIGHTS = (".pt", ".pth", ".ckpt", ".safetensors", ".onnx", ".bin")
 SECRETS = re.compile(r"(^|/)(\.env|\.netrc|credentials|id_rsa|id_ed25519|[^/]*\.pem|\.aws/.*|\.ssh/.*)$")
 LARGE = 50 << 20  # bytes; the code is less than one MiB
 _LINE = re.compile(r"\s*([A-Za-z0-9][\w.-]*)\s*(\[[^]]*\])?\s*([^;#@]*)")
+
+
+def decoder_checks(root: Path, choice: Choice) -> Iterator[Finding]:
+    """AWS's own images hold no native decoder: it travels with the code, or reading images takes several times the CPU."""
+    if choice.image is None:  # an image of the user's may hold it
+        return
+    files, problem = native.carried(root)
+    needs, has = native.glibc(files), native.of_image(choice.image)
+    if needs > has:
+        problem = f"the one of this machine needs glibc 2.{needs}, the image has 2.{has}"
+    if problem:
+        yield note(
+            "native-decoder",
+            f"the native decoder does not travel to image {choice.image.tag}: {problem}; reading an image takes several times the CPU",
+            "launch from Linux on x86-64 where segtrain doctor finds the native decoder, or --image made with docker/sagemaker/Dockerfile",
+        )
 
 
 def bundle_checks(job: Job, files: Files, choice: Choice) -> Iterator[Finding]:
@@ -126,6 +144,14 @@ def _requirement(line: str, choice: Choice) -> Iterator[Finding]:
             "requirement-path",
             f"requirements: {line!r} is a place on this machine, not in the container",
             "a package's name",
+        )
+        return
+    if SECRET_VALUE.search(line):
+        place = re.sub(r"://[^/\s@]*@", "://(hidden)@", line)
+        yield warning(
+            "requirement-secret",
+            f"requirements: {place if place != line else '(hidden)'} holds a password or token: it lies in the bundle, in S3",
+            "let pip take it from a mirror that the role may read (AWS CodeArtifact)",
         )
         return
     if "git+" in line:

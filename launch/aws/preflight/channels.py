@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from launch.aws.instances import INSTANCES
-from launch.aws.preflight.levels import API, error, note, s3_parts, warning
+from launch.aws.preflight.levels import API, BUCKET_RULE, error, note, s3_parts, warning
 from launch.aws.preflight.places import stands_for
 from launch.findings import Finding
 from launch.job import Channel, Job
@@ -40,7 +40,7 @@ def _s3(channel: Channel, job: Job) -> Iterator[Finding]:
     if parts is None and not stands_for(channel.uri):
         yield error(
             "channel-uri",
-            f"{where} is no S3 address (s3://BUCKET/PREFIX/; a bucket's name is in small letters)",
+            f"{where} is no S3 address ({BUCKET_RULE})",
             f"upload it: aws s3 sync FOLDER s3://BUCKET/PREFIX/; then --data {channel.name}=s3://BUCKET/PREFIX/",
         )
     elif parts and parts[1] and not channel.uri.endswith("/"):

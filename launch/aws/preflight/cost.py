@@ -1,14 +1,21 @@
-"""What can a job cost at most: machines x price x longest run?"""
+"""The most that a job can cost: machines x price x longest run."""
 
 from __future__ import annotations
 
-from launch.aws.instances import INSTANCES, PRICES_DATED
+from dataclasses import replace
+
+from launch.aws.instances import INSTANCES
 from launch.aws.preflight.levels import hours
+from launch.aws.prices import dated
 from launch.job import Group, Job
 
 
 def cost_ceiling(job: Job) -> tuple[float | None, str]:
-    """Dollars (None where a price is not known), and the sum in words."""
+    """Dollars (None where a price is not known), and the sum in words. Of several types, the one that would cost most."""
+    if job.fallbacks:
+        others = [replace(job, type=one.type, instances=one.instances or job.instances) for one in job.fallbacks]
+        sums = [cost_ceiling(replace(one, fallbacks=())) for one in (job, *others)]
+        return next((one for one in sums if one[0] is None), max(sums, key=lambda one: one[0] or 0.0))
     groups = job.groups or (Group("", job.type, job.instances),)
     total = 0.0
     parts = []
@@ -21,7 +28,12 @@ def cost_ceiling(job: Job) -> tuple[float | None, str]:
         total += group.instances * price * job.max_run / 3600
         parts.append(f"{group.instances} x {group.type} at ${price:g}/h ({source})")
     if unknown:
-        return None, f"not known: no price of {', '.join(unknown)} in the table; give it with --price"
+        cure = (
+            "give it with --price"
+            if job.training_type in unknown
+            else "look it up: --price is that of the type that trains"
+        )
+        return None, f"not known: no price of {', '.join(unknown)} in the table; {cure}"
     words = f"at most ${total:,.2f}: {' + '.join(parts)} for {hours(job.max_run)}"
     if job.spot:
         words += "; spot is cheaper, by how much changes by the hour"
@@ -35,10 +47,10 @@ def cost_ceiling(job: Job) -> tuple[float | None, str]:
 
 
 def _price(job: Job, name: str) -> tuple[float | None, str]:
-    if job.price is not None:
+    if job.price is not None and name == job.training_type:
         return job.price, "--price"
     instance = INSTANCES.get(name)
     if instance is None or instance.price is None:
         return None, ""
     elsewhere = f", for {job.region} it differs" if job.region not in ("", "us-east-1") else ""
-    return instance.price, f"us-east-1, {PRICES_DATED}{elsewhere}"
+    return instance.price, f"us-east-1, {dated(instance.price_source)}{elsewhere}"

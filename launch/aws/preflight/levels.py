@@ -14,6 +14,7 @@ note = partial(Finding, "note")
 # Where the limits of the API are from; botocore's model holds them too, but need not be installed.
 API = "CreateTrainingJob in the SageMaker API reference (botocore 1.44.5)"
 
+BUCKET_RULE = "s3://BUCKET/PREFIX/; a bucket has 3 to 63 small letters, digits, dots and hyphens"
 _S3 = re.compile(r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(/(?P<key>.*))?")
 
 

@@ -1,4 +1,4 @@
-"""Do names, hyperparameters, environment, metrics and tags keep to the service's limits, and survive the way into the container?"""
+"""Checks of names, hyperparameters, environment, metrics, tags: the service's limits, the way into the container, secrets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,13 @@ TOOLKIT = (
 )
 _WORD = re.compile(r"[A-Za-z0-9]+(-[A-Za-z0-9]+)*", re.ASCII)
 _SECRET = re.compile(r"SECRET|PASSWORD|PASSWD|(API|PRIVATE|ACCESS)_?KEY(?!_ID$)|(^|_)TOKEN$", re.IGNORECASE)
-_SECRET_VALUE = re.compile(r"\bA(KIA|SIA)[0-9A-Z]{16}\b|BEGIN [A-Z ]*PRIVATE KEY")
+# Secrets that are known by their form: AWS, private keys, Hugging Face, GitHub, GitLab, Slack, OpenAI and Anthropic, Google, PyPI,
+# npm, and a password inside an address.
+SECRET_VALUE = re.compile(
+    r"\bA(KIA|SIA)[0-9A-Z]{16}\b|BEGIN [A-Z ]*PRIVATE KEY|\bhf_[A-Za-z0-9]{20,}|\bgh[pousr]_[A-Za-z0-9]{20,}"
+    r"|\bgithub_pat_\w{20,}|\bglpat-[\w-]{15,}|\bxox[abprs]-[\w-]{10,}|\bsk-[\w-]{20,}|\bAIza[\w-]{30,}"
+    r"|\bpypi-[\w-]{30,}|\bnpm_[A-Za-z0-9]{30,}|://[^/\s:@]+:[^/\s:@]+@"
+)
 
 
 def limits(job: Job, request: Mapping[str, Any]) -> Iterator[Finding]:
@@ -166,7 +172,7 @@ def _secrets(job: Job) -> Iterator[Finding]:
     places = {"environment": job.environment, "setting": job.settings, "tag": job.tags}
     for kind, values in places.items():
         for key, value in values.items():
-            if (_SECRET.search(key) and value) or _SECRET_VALUE.search(str(value)):
+            if (_SECRET.search(key) and value) or SECRET_VALUE.search(str(value)):
                 yield warning(
                     "secret",
                     f"{kind} {key}=(hidden) looks like a secret: whoever may describe training jobs can read it, for ever",

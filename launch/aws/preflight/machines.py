@@ -1,4 +1,4 @@
-"""Do types, groups, strategy and image fit together, and would every machine that is paid for do something?"""
+"""Checks of types, groups, strategy and image: they fit together, and every machine that is paid for does something."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from launch.aws.images import Choice, version
-from launch.aws.instances import INSTANCES, like
+from launch.aws.instances import INSTANCES
 from launch.aws.preflight.levels import API, error, warning
+from launch.aws.preflight.places import stands_for
+from launch.aws.regions import ACCOUNTS, ACCOUNTS_FROM
+from launch.aws.type_checks import about_type
 from launch.findings import Finding
-from launch.job import Group, Job
+from launch.job import Job
 
 FSDP_TORCH = (2, 4)  # FSDP2, which segtrain uses
 SPREAD = ("ddp", "fsdp", "smddp")
@@ -28,6 +31,8 @@ def machines(job: Job, request: Mapping[str, Any], choice: Choice) -> Iterator[F
     yield from _groups(job, request) if job.groups else _hosts(job)
     yield from _strategy(job)
     yield from _image(job, choice)
+    if job.image and not stands_for(job.image):
+        yield from _registry(job, request)
 
 
 def _hosts(job: Job) -> Iterator[Finding]:
@@ -47,8 +52,11 @@ def _groups(job: Job, request: Mapping[str, Any]) -> Iterator[Finding]:
         if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", group.name, re.ASCII):
             yield error("group-name", f"groups: {group.name!r} is no name: letters, digits and _ . -", "", API)
         if group.type != job.training_type:  # that one is looked at when the image is chosen
-            yield from _helper_type(group)
+            yield from about_type(
+                group.type, image=job.image, unknown_ok=job.unknown_type_ok, where=f"groups.{group.name}: "
+            )
     marked = [group for group in job.groups if group.train]
+    yield from _idle(job)
     if not marked and len(names) > 1:
         yield error(
             "group-train",
@@ -73,18 +81,17 @@ def _groups(job: Job, request: Mapping[str, Any]) -> Iterator[Finding]:
         )
 
 
-def _helper_type(group: Group) -> Iterator[Finding]:
-    instance = INSTANCES.get(group.type)
-    if instance is None:
-        near = like(group.type)
-        yield error(
-            "unknown-type",
-            f"groups.{group.name}: type {group.type!r} is not a known training type",
-            f"near: {', '.join(near)}" if near else "a SageMaker name, such as ml.c5.4xlarge",
-        )
-    elif instance.retired:
+def _idle(job: Job) -> Iterator[Finding]:
+    """Only the hosts that train do something today; what the others were meant for, no code of segtrain does yet."""
+    idle = [group for group in job.groups if group not in job.training_groups]
+    for group in idle:
+        price = INSTANCES[group.type].price if group.type in INSTANCES else None
+        hourly = f" (${group.instances * price:.2f}/h)" if price else ""
         yield warning(
-            "retired-type", f"groups.{group.name}: type {group.type} is retired", "another type", instance.retired
+            "group-idle",
+            f"groups.{group.name}: {group.instances} x {group.type}{hourly} will do nothing: segtrain has no code yet that lets "
+            "hosts that do not train help, so they end at once, and are paid for as long as the job runs",
+            f"leave the group {group.name} out",
         )
 
 
@@ -130,4 +137,55 @@ def _image(job: Job, choice: Choice) -> Iterator[Finding]:
             "image-other-region",
             f"image {job.image!r} is in {match[1]}, the job in {job.region}: SageMaker pulls from its own region",
             f"--image {job.image.replace(match[1], job.region)}",
+        )
+
+
+_ECR = re.compile(
+    r"(?P<account>\d{12})\.dkr\.ecr(-fips)?\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(\.cn)?/(?P<name>[^:@]+)"
+    r"(:(?P<tag>[^@]+))?(@sha256:[0-9a-f]{64})?"
+)
+
+
+def _registry(job: Job, request: Mapping[str, Any]) -> Iterator[Finding]:
+    """SageMaker pulls from ECR's private registries alone, and of AWS's own images some cannot train."""
+    private = request.get("AlgorithmSpecification", {}).get("TrainingImageConfig", {})
+    if private.get("TrainingRepositoryAccessMode") == "Vpc":  # a registry of one's own that the job's VPC reaches
+        return
+    found = _ECR.fullmatch(job.image)
+    if found is None:
+        name = job.image.rpartition("/")[2]
+        public = job.image.startswith("public.ecr.aws/deep-learning-containers/")
+        own = f"{ACCOUNTS.get(job.region, 'ACCOUNT')}.dkr.ecr.{job.region or 'REGION'}.amazonaws.com"
+        yield error(
+            "image-registry",
+            f"image {job.image!r} is not in a private registry of ECR: SageMaker pulls a training image from nowhere else",
+            f"--image {own}/{name}, which is the same image"
+            if public
+            else "push it: --image ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME:TAG",
+            "aws/sagemaker-python-sdk#2605; kubeflow/pipelines#3728",
+        )
+        return
+    right = ACCOUNTS.get(found["region"])
+    of_aws = found["account"] in ACCOUNTS.values()
+    if of_aws and right and found["account"] != right:
+        yield error(
+            "image-account",
+            f"image {job.image!r}: AWS keeps its images for {found['region']} in the account {right}, not in {found['account']}",
+            f"--image {job.image.replace(found['account'], right)}",
+            ACCOUNTS_FROM,
+        )
+    tag = found["tag"] or ""
+    why = ""
+    if "inference" in found["name"]:
+        why = "by its name it serves models, and has no SageMaker training toolkit"
+    elif tag.endswith("-ec2"):
+        why = "it is the variant for EC2, without the SageMaker training toolkit"
+    elif of_aws and "pytorch" not in found["name"]:
+        why = "by its name it holds another framework than PyTorch"
+    if why:
+        level = error if of_aws else warning
+        yield level(
+            "image-not-training",
+            f"image {job.image!r}: {why}: the job would end before it trains",
+            "leave --image out, or one of docs/sagemaker-images.md",
         )

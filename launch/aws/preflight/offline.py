@@ -1,4 +1,4 @@
-"""What is wrong with a job and its request, as far as a laptop without an account can tell? Every check, in one list."""
+"""Everything that is wrong with a job and its request, as far as a laptop without an account can tell."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 
 from launch.aws.images import Choice
 from launch.aws.instances import PRICES_DATED
-from launch.aws.preflight.bundle_checks import Files, bundle_checks
+from launch.aws.preflight.bundle_checks import Files, bundle_checks, decoder_checks
 from launch.aws.preflight.channels import channels
+from launch.aws.preflight.extras import extras
 from launch.aws.preflight.levels import error, note
 from launch.aws.preflight.limits import limits
 from launch.aws.preflight.machines import machines
@@ -30,7 +31,7 @@ SAID_BY: dict[str, tuple[str, ...]] = {
     "RoleArn": ("role-",),
     "InputDataConfig": ("channel-", "fsx-", "efs-"),
     "OutputDataConfig": ("output-",),
-    "ResourceConfig": ("instances-", "unknown-type", "group-", "volume-", "warm-pool-"),
+    "ResourceConfig": ("instances-", "unknown-type", "unfit-type", "group-", "volume-", "warm-pool-"),
     "VpcConfig": ("vpc-",),
     "StoppingCondition": ("max-run-", "spot-", "wait-"),
     "RetryStrategy": ("retries-",),
@@ -44,11 +45,11 @@ SAID_BY: dict[str, tuple[str, ...]] = {
 def offline(job: Job, request: Mapping[str, Any], *, root: Path, choice: Choice, now: date) -> list[Finding]:
     """Without those of the image's choice, ``choice.findings``. A check that cannot run here says so in a note."""
     findings = [*limits(job, request), *times(job, request), *places(job, request), *channels(job), *network(job)]
-    findings += machines(job, request, choice)
+    findings += [*machines(job, request, choice), *extras(job, choice)]
     files: Files = {}
     try:
         files = _files(root, job)
-        findings += bundle_checks(job, files, choice)
+        findings += [*bundle_checks(job, files, choice), *decoder_checks(root, choice)]
     except SegtrainError as problem:
         if config_file(job, root).is_file():  # else the check of the config says it
             findings.append(error("bundle", str(problem), "mend it in the job, or restore the file"))
@@ -87,7 +88,12 @@ def _model(request: Mapping[str, Any], found: Iterable[Finding]) -> Iterator[Fin
         )
         return
     codes = [finding.code for finding in found if finding.level == "error"]
-    for text in wrong:
-        member = text.partition("=")[0].partition(".")[0].partition("[")[0].partition(":")[0]
+    # Said already, and let through: a type that is allowed although nothing knows it, and a role that is looked up by its name.
+    let_through = {"unknown-type": "InstanceType=", "role-name": "RoleArn="}
+    passed = tuple(text for code, text in let_through.items() if any(finding.code == code for finding in found))
+    for line in wrong:
+        member = line.partition("=")[0].partition(".")[0].partition("[")[0].partition(":")[0]
+        if any(text in line for text in passed):
+            continue
         if not any(code.startswith(SAID_BY.get(member, ("?",))) for code in codes):
-            yield error("service-model", text, source="botocore's model of CreateTrainingJob")
+            yield error("service-model", line, source="botocore's model of CreateTrainingJob")

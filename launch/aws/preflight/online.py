@@ -1,4 +1,4 @@
-"""What is wrong with a job that only the account can tell? Role, quota, data, network and image, by calls that only read."""
+"""What is wrong with a job that only the account can tell: role, quota, data, network, image. By calls that only read."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from launch.aws.preflight.account import account_checks
 from launch.aws.preflight.asking import Asking
 from launch.aws.preflight.levels import error
 from launch.aws.preflight.places import unset
+from launch.aws.preflight.rights import rights
 from launch.aws.preflight.stored import stored
 from launch.aws.preflight.vpc import vpc
 from launch.findings import Finding
@@ -29,4 +30,6 @@ def online(job: Job, request: Mapping[str, Any], clients: Clients) -> list[Findi
         ]
     ask = Asking(clients)
     findings = [*account_checks(job, request, ask), *stored(job, request, ask), *vpc(job, ask)]
+    if not any(finding.code in ("role-account", "role-missing", "role-trust") for finding in findings):
+        findings += rights(job, request, ask)
     return list(dict.fromkeys([*findings, *ask.notes]))

@@ -1,4 +1,4 @@
-"""Are role, output and checkpoints places that SageMaker can use, and do they keep out of the data?"""
+"""Checks of role, output and checkpoints: places that SageMaker can use, and that keep out of the data and of each other."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from launch.aws.preflight.levels import error, folder, s3_parts, warning
+from launch.aws.preflight.levels import BUCKET_RULE, error, folder, note, s3_parts, warning
+from launch.aws.regions import partition
 from launch.findings import Finding
 from launch.job import Job
 
-_ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]+", re.ASCII)
+_ROLE = re.compile(r"arn:(?P<partition>aws[a-z-]*):iam::\d{12}:role/[\w+=,.@/-]+", re.ASCII)
+_ROLE_NAME = re.compile(r"[\w+=,.@-]{1,64}", re.ASCII)
 # What stands for a name of the user's in this repository's examples and in its requests.
 _PLACEHOLDER = re.compile(
     r"\b((MY-)?(BUCKET|ROLE|ACCOUNT|PREFIX|NAME)|MOUNTNAME|mountname|0{12})\b|<[^>]*>|^fs-\.\.\.$"
@@ -28,7 +30,9 @@ def places(job: Job, request: Mapping[str, Any]) -> Iterator[Finding]:
     yield from _role(job)
     if job.output and not stands_for(job.output) and s3_parts(job.output) is None:
         yield error(
-            "output-uri", f"output={job.output!r} is no S3 address: results go nowhere else", "--output s3://BUCKET/x"
+            "output-uri",
+            f"output={job.output!r} is no S3 address ({BUCKET_RULE}): results go nowhere else",
+            "--output s3://BUCKET/x",
         )
     yield from _checkpoints(job, request)
     yield from _apart(job, request)
@@ -58,7 +62,19 @@ def _unset(job: Job) -> Iterator[Finding]:
 
 
 def _role(job: Job) -> Iterator[Finding]:
-    if not job.role or stands_for(job.role) or _ROLE.fullmatch(job.role):
+    if not job.role or stands_for(job.role):
+        return
+    if arn := _ROLE.fullmatch(job.role):
+        if job.region and arn["partition"] != partition(job.region):
+            yield error(
+                "role-partition",
+                f"role={job.role!r} is of the partition {arn['partition']}, region {job.region} of {partition(job.region)}: "
+                "neither knows the accounts of the other",
+                f"a role of an account in {partition(job.region)}, or another --region",
+            )
+        return
+    if _ROLE_NAME.fullmatch(job.role):
+        yield note("role-name", f"role={job.role!r} is a name: its ARN is looked up in your account before sending")
         return
     what = "a user" if ":user/" in job.role else "no ARN of a role"
     yield error(
@@ -72,7 +88,9 @@ def _checkpoints(job: Job, request: Mapping[str, Any]) -> Iterator[Finding]:
         return
     if s3_parts(uri) is None:
         yield error(
-            "checkpoints-uri", f"checkpoints={uri!r} is no S3 address", "--checkpoints s3://BUCKET/NAME/ (or none)"
+            "checkpoints-uri",
+            f"checkpoints={uri!r} is no S3 address ({BUCKET_RULE})",
+            "--checkpoints s3://BUCKET/NAME/ (or none)",
         )
     elif not uri.endswith("/"):
         yield error(
@@ -84,11 +102,20 @@ def _checkpoints(job: Job, request: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _apart(job: Job, request: Mapping[str, Any]) -> Iterator[Finding]:
-    """Results inside the data are downloaded with the data by the next job; data inside the results get mixed up."""
-    results = {
-        "output": job.output,
-        "checkpoints": request.get("CheckpointConfig", {}).get("S3Uri", ""),
-    }
+    """Results inside the data are downloaded as data by the next job. What lies below the checkpoints is copied to every host."""
+    checkpoints = request.get("CheckpointConfig", {}).get("S3Uri", "")
+    results = {"output": job.output, "checkpoints": checkpoints}
+    below = {f"data.{channel.name}": channel.uri for channel in job.data} | {"output": job.output}
+    for key, uri in below.items():
+        if checkpoints and uri and s3_parts(uri) and folder(uri).startswith(folder(checkpoints)):
+            level = warning if key == "output" else error  # old models and code, or all of the data
+            yield level(
+                "checkpoints-above",
+                f"checkpoints={checkpoints!r} is {'the same as' if folder(uri) == folder(checkpoints) else 'above'} "
+                f"{key}={uri!r}: SageMaker copies everything below the checkpoints into /opt/ml/checkpoints of each host "
+                "before it trains",
+                f"--checkpoints {folder(checkpoints)}checkpoints/{job.name}/, or another place of its own",
+            )
     for channel in job.data:
         if channel.is_file_system or not s3_parts(channel.uri):
             continue

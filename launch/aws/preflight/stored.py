@@ -1,4 +1,4 @@
-"""Is the data there and does it fit, are the buckets in the job's region, is the file system up and mounted by its right name?"""
+"""Checks of what is stored: data there, readable, laid out right and fitting; buckets in the region; checkpoints unused; FSx up."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from launch.aws.cloud import default_bucket
 from launch.aws.instances import INSTANCES
 from launch.aws.preflight.asking import Asking
 from launch.aws.preflight.channels import SPARE_GB
-from launch.aws.preflight.levels import error, note, s3_parts
+from launch.aws.preflight.layout import layout_checks
+from launch.aws.preflight.levels import error, folder, note, s3_parts
 from launch.findings import Finding
 from launch.job import Channel, Job
 
 PAGES = 20  # of 1000 keys: enough to tell small from large
+# Objects of these classes have to be restored, for hours, before they can be read.
+FROZEN = ("GLACIER", "DEEP_ARCHIVE")
+MOST_JOBS = 30  # running jobs that are asked for their checkpoints
 
 
 def stored(job: Job, request: Mapping[str, Any], ask: Asking) -> Iterator[Finding]:
@@ -23,6 +27,7 @@ def stored(job: Job, request: Mapping[str, Any], ask: Asking) -> Iterator[Findin
     for key, uri in results.items():
         yield from _bucket(key, uri, job, ask, made=True)
     yield from _checkpoints(results.get("checkpoints", ""), ask)
+    yield from _in_use(results.get("checkpoints", ""), ask)
     total = 0
     for channel in job.data:
         if channel.is_file_system:
@@ -31,7 +36,7 @@ def stored(job: Job, request: Mapping[str, Any], ask: Asking) -> Iterator[Findin
         wrong = list(_bucket(f"data.{channel.name}", channel.uri, job, ask, made=False))
         yield from wrong
         if not wrong:
-            size, findings = _prefix(channel, ask)
+            size, findings = _prefix(job, channel, ask)
             yield from findings
             total += size if channel.mode == "File" else 0
     yield from _fits(job, total)
@@ -65,24 +70,42 @@ def _default(ask: Asking) -> str:
     return str(ask("the account's bucket", lambda: default_bucket(ask.clients)).value)
 
 
-def _prefix(channel: Channel, ask: Asking) -> tuple[int, list[Finding]]:
+def _prefix(job: Job, channel: Channel, ask: Asking) -> tuple[int, list[Finding]]:
     """Bytes below a prefix (of its first pages), and what is wrong with it."""
     bucket, key = s3_parts(channel.uri) or ("", "")
-    count = total = 0
+    total = 0
+    files: list[dict[str, Any]] = []
     arguments: dict[str, Any] = {"Bucket": bucket, "Prefix": key}
     for _ in range(PAGES):
         told = ask(f"data.{channel.name}={channel.uri!r}", ask.clients.s3.list_objects_v2, **arguments)
         if told.value is None:
             return total, []
-        files = [item for item in told.value.get("Contents", []) if not item["Key"].endswith("/")]
-        count, total = count + len(files), total + sum(item["Size"] for item in files)
-        if not told.value.get("IsTruncated"):
+        found = [item for item in told.value.get("Contents", []) if not item["Key"].endswith("/")]
+        files, total = files + found, total + sum(item["Size"] for item in found)
+        whole = not told.value.get("IsTruncated")
+        if whole:
             break
         arguments["ContinuationToken"] = told.value["NextContinuationToken"]
-    if count:
-        return total, []
+    if files:
+        findings = list(_frozen(channel, files))
+        if whole:  # of a part of the keys nobody can tell what is missing
+            start = folder(key) if key else ""
+            inside = [item["Key"].removeprefix(start) for item in files if item["Key"].startswith(start)]
+            findings += layout_checks(job, channel, inside)
+        return total, findings
     cure = f"aws s3 ls {channel.uri}; upload with aws s3 sync FOLDER {channel.uri}"
     return 0, [error("prefix-empty", f"data.{channel.name}={channel.uri!r}: nothing is there", cure)]
+
+
+def _frozen(channel: Channel, files: list[dict[str, Any]]) -> Iterator[Finding]:
+    cold = [item for item in files if item.get("StorageClass") in FROZEN]
+    if cold:
+        yield error(
+            "data-frozen",
+            f"data.{channel.name}={channel.uri!r}: {len(cold)} of {len(files)} objects are in {cold[0]['StorageClass']}, "
+            f"such as {cold[0]['Key']}: they cannot be read before they are restored",
+            "aws s3api restore-object for each of them (hours), or copy them to another storage class",
+        )
 
 
 def _fits(job: Job, size: int) -> Iterator[Finding]:
@@ -108,6 +131,26 @@ def _checkpoints(uri: str, ask: Asking) -> Iterator[Finding]:
             f"checkpoints={uri!r} is not empty: the training goes on from what is there",
             "another --checkpoints for a new run",
         )
+
+
+def _in_use(uri: str, ask: Asking) -> Iterator[Finding]:
+    """Two jobs that write the same checkpoints destroy both runs."""
+    if not uri:
+        return
+    told = ask.pages(
+        "the training jobs that run now", ask.clients.sagemaker, "list_training_jobs", "TrainingJobSummaries",
+        StatusEquals="InProgress",
+    )  # fmt: skip
+    for name in [item["TrainingJobName"] for item in told.value or []][:MOST_JOBS]:
+        job = ask(f"training job {name}", ask.clients.sagemaker.describe_training_job, TrainingJobName=name).value
+        theirs = folder((job or {}).get("CheckpointConfig", {}).get("S3Uri", ""))
+        mine = folder(uri)
+        if theirs != "/" and (mine.startswith(theirs) or theirs.startswith(mine)):
+            yield error(
+                "checkpoints-in-use",
+                f"checkpoints={uri!r}: the job {name}, which runs now, writes to {theirs}: each would overwrite the other's",
+                "another --checkpoints, or wait until that job has ended",
+            )
 
 
 def _file_system(channel: Channel, ask: Asking) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Do the times go together: the longest run, spot and its wait, checkpoints, warm pool, retries, profiling?"""
+"""Checks of the times: the longest run, spot and its wait, checkpoints, warm pool, retries, profiling."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from launch.aws.preflight.levels import API, error, hours, note, warning
 from launch.findings import Finding
 from launch.job import Job
 
+SHORT_S = 600  # a stock image alone takes minutes to download
 QUOTA_S = 432_000  # 5 days: the default of the quota "Longest run time for a training job"
 LONGEST_S = 2_419_200  # 28 days: what the quota can be raised to
 WARM_S = 3_600  # the model allows 21,600, the service 3,600
@@ -33,6 +34,12 @@ def times(job: Job, request: Mapping[str, Any]) -> Iterator[Finding]:
 def _longest(job: Job) -> Iterator[Finding]:
     if job.max_run < 1:
         yield error("max-run-range", f"max_run={job.max_run} is no time to train", "--max-run 6h")
+    elif job.max_run < SHORT_S:
+        yield warning(
+            "max-run-short",
+            f"max_run={job.max_run} is {hours(job.max_run)}: a number without a unit is seconds, and the job is stopped then",
+            f"--max-run {job.max_run}{'h' if job.max_run <= 72 else 'm'}, if that was meant",
+        )
     elif job.max_run > LONGEST_S:
         yield error(
             "max-run-range",

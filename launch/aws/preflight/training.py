@@ -6,6 +6,7 @@ import difflib
 import json
 import os
 import re
+import shlex
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,7 +38,7 @@ def training(job: Job, root: Path, bundled: Collection[str]) -> Iterator[Finding
     try:
         import yaml
 
-        from segtrain.config import load_config
+        from segtrain.config import load_config, refuse_names
     except ImportError as missing:
         yield note(
             "config-unchecked",
@@ -54,7 +55,12 @@ def training(job: Job, root: Path, bundled: Collection[str]) -> Iterator[Finding
         for line in str(problem).replace(f"{path.resolve()}", job.config).splitlines():
             yield error("config", line, "mend the config, or give section.key=value")
         return
+    try:
+        refuse_names(config.model)
+    except ConfigError as problem:
+        yield error("model-name", f"{job.config}: {problem}", "mend the config, or give section.key=value")
     yield from _data(job, config, told)
+    yield from _weights(job, config)
     yield from _batch(job, config)
     yield from _hardware(job, config)
     yield from _kept(job, config)
@@ -104,10 +110,12 @@ def _inside(root: Path) -> Iterator[None]:
 def _data(job: Job, config: Config, told: _Told) -> Iterator[Finding]:
     layout, root = config.data.layout, told.get("data", "root")
     if not told.reads_files:
-        if job.data:
+        held = [place for _, place in files_of_weights(config)]
+        idle = [one.name for one in job.data if not any(_lies_in(place, one.name) for place in held)]
+        if idle:
             yield warning(
                 "data-unused",
-                f"data.layout=scenes draws its own images: data.{job.data[0].name} would be mounted and never read",
+                f"data.layout=scenes draws its own images: data.{idle[0]} would be mounted and never read",
                 "set data.layout=camvid (or cityscapes, ade20k, voc, folders, list, shards), or leave --data out",
             )
         return
@@ -131,6 +139,13 @@ def _data(job: Job, config: Config, told: _Told) -> Iterator[Finding]:
             f"data: none of the channels {names} is called 'train', so which holds the data set is not clear",
             f"--data train=s3://..., or data.root={CHANNELS}/{job.data[0].name}",
         )
+    if layout in ("folders", "list") and not config.data.classes and job.data:
+        yield warning(
+            "classes-unknown",
+            f"data.classes is empty, and data.layout={layout} has no names of its own: unless a classes.txt lies at the top of the "
+            "data, the job ends at its start",
+            "data.classes=[background, road, ...], in the order of the ids",
+        )
     for channel in job.data:
         if channel.mode == "FastFile" and not channel.is_file_system and layout != "shards":
             yield warning(
@@ -140,6 +155,38 @@ def _data(job: Job, config: Config, told: _Told) -> Iterator[Finding]:
                 "--mode File, or pack shards: segtrain data pack",
                 "SageMaker developer guide, model-access-training-data (FastFile for files of 50 MB and more)",
             )
+
+
+def files_of_weights(config: Config) -> list[tuple[str, str]]:
+    """Setting and place of each file or folder that the run begins with."""
+    from segtrain.config import is_file_name
+
+    named = [("model.init", config.model.init)]
+    weights = config.model.encoder_weights
+    if weights and is_file_name(weights):
+        named.append(("model.encoder_weights", weights))
+    return [(key, place) for key, place in named if place]
+
+
+def _lies_in(place: str, channel: str) -> bool:
+    return f"{os.path.normpath(place)}/".startswith(f"{CHANNELS}/{channel}/")
+
+
+def _weights(job: Job, config: Config) -> Iterator[Finding]:
+    """Weights come as a channel: the bundle holds code alone, and this machine's folders are not the container's."""
+    for key, place in files_of_weights(config):
+        if any(_lies_in(place, channel.name) for channel in job.data):
+            continue
+        own = bool(job.image) and os.path.isabs(place) and not place.startswith("/opt/ml/")
+        level, where = (warning, f"unless {job.image} holds it") if own else (error, "the container has no such file")
+        copy = "aws s3 cp --recursive" if os.path.isdir(place) or not Path(place).suffix else "aws s3 cp"
+        inside = "" if copy.endswith("recursive") else f"/{Path(place).name}"
+        yield level(
+            "weights-missing",
+            f"{key}={place!r}: weights do not travel with the code, and {where}",
+            f"{copy} {shlex.quote(place)} s3://BUCKET/weights/, then --data weights=s3://BUCKET/weights/ (beside --data train=...) and "
+            f"{key}={CHANNELS}/weights{inside}",
+        )
 
 
 def _batch(job: Job, config: Config) -> Iterator[Finding]:
@@ -205,9 +252,17 @@ def _kept(job: Job, config: Config) -> Iterator[Finding]:
             "leave out= out of the settings",
         )
     tracker = config.log.mlflow
+    if re.match(r"https?://(localhost|127\.[\d.]+|0\.0\.0\.0|\[::1\])([:/]|$)", tracker):
+        yield error("mlflow-here", f"log.mlflow={tracker!r} is the container itself there", "a server that it reaches")
     if tracker and not tracker.startswith(("https://", "http://", "arn:aws", "databricks")):
         yield warning(
             "mlflow-local", f"log.mlflow={tracker!r} is a place on the machine, gone with it", "a server: https://..."
+        )
+    if config.log.wandb and not {"WANDB_API_KEY", "WANDB_MODE"} & set(job.environment):
+        yield warning(
+            "wandb-key",
+            f"log.wandb={config.log.wandb!r}: the job's environment has no WANDB_API_KEY, without which wandb cannot start, and the job fails",
+            "--env WANDB_API_KEY=... (whoever may describe the job can read it), or --env WANDB_MODE=offline",
         )
     if not config.checkpoint.resume and (job.spot or job.retries):
         why = "spot=true" if job.spot else f"retries={job.retries}"
@@ -216,7 +271,7 @@ def _kept(job: Job, config: Config) -> Iterator[Finding]:
             f"checkpoint.resume=false with {why}: every restart would begin the training again",
             "leave checkpoint.resume out",
         )
-    if config.model.encoder_weights and job.subnets:
+    if config.model.encoder_weights and "model.encoder_weights" not in dict(files_of_weights(config)) and job.subnets:
         yield note(
             "weights-download",
             f"model.encoder_weights={config.model.encoder_weights} is downloaded by each host: in a VPC that needs a NAT gateway",

@@ -1,21 +1,20 @@
-"""Can the machines reach each other, the file system, S3 and the package index from the subnets they are put into?"""
+"""Checks of the VPC: from their subnets the machines reach each other, the file system, S3 and the package index."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from launch.aws.instances import INSTANCES
 from launch.aws.preflight.account import kinds, offers
 from launch.aws.preflight.asking import Asking
 from launch.aws.preflight.levels import error, warning
 from launch.aws.preflight.network import FSX_DOCS
+from launch.aws.preflight.security import Item, admitted, among_themselves, bucket_policy, outward
 from launch.aws.preflight.stored import file_system
 from launch.findings import Finding
 from launch.job import Job
 
 LUSTRE = ((988, 988), (1018, 1023))
-Item = Mapping[str, Any]
 
 
 def vpc(job: Job, ask: Asking) -> Iterator[Finding]:
@@ -45,12 +44,25 @@ def vpc(job: Job, ask: Asking) -> Iterator[Finding]:
             "take them of one",
         )
         return
+    yield from _tenancy(subnets[0]["VpcId"], ask)
     yield from _addresses(job, subnets)
     yield from _zones(job, subnets, ask)
     if len(groups) == len(job.security_groups):
-        yield from _among_themselves(job, groups)
+        yield from among_themselves(job, groups)
+        yield from outward(job, groups)
         yield from _lustre(job, subnets, groups, ask)
     yield from _ways_out(job, subnets, ask)
+
+
+def _tenancy(name: str, ask: Asking) -> Iterator[Finding]:
+    told = ask(f"VPC {name}", ask.clients.ec2.describe_vpcs, VpcIds=[name])
+    if any(item.get("InstanceTenancy") == "dedicated" for item in (told.value or {}).get("Vpcs", [])):
+        yield error(
+            "vpc-tenancy",
+            f"{name} has dedicated tenancy: SageMaker trains in a VPC of default tenancy only",
+            "--subnets of another VPC",
+            FSX_DOCS,
+        )
 
 
 def _addresses(job: Job, subnets: Sequence[Item]) -> Iterator[Finding]:
@@ -79,31 +91,6 @@ def _zones(job: Job, subnets: Sequence[Item], ask: Asking) -> Iterator[Finding]:
                 f"type {name} is not offered in {outside[0]['AvailabilityZone']}, the zone of subnet {outside[0]['SubnetId']}",
                 f"a subnet in {', '.join(sorted(zones))}",
             )
-
-
-def admitted(rules: Sequence[Item], sources: set[str], first: int, last: int) -> bool:
-    """Do a group's inbound rules let TCP ``first`` to ``last`` in from one of the groups ``sources``, or from everywhere?"""
-    for rule in rules:
-        all_ports = rule.get("IpProtocol") == "-1"
-        tcp = rule.get("IpProtocol") in ("tcp", "6")
-        if not (all_ports or (tcp and rule.get("FromPort", 0) <= first and last <= rule.get("ToPort", 65535))):
-            continue
-        # A range of addresses may well be the VPC's own: which of them the machines get is not known before.
-        anywhere = rule.get("IpRanges") or rule.get("Ipv6Ranges") or rule.get("PrefixListIds")
-        if anywhere or sources & {pair.get("GroupId") for pair in rule.get("UserIdGroupPairs", [])}:
-            return True
-    return False
-
-
-def _among_themselves(job: Job, groups: Sequence[Item]) -> Iterator[Finding]:
-    names = {group["GroupId"] for group in groups}
-    if job.hosts > 1 and not any(admitted(group.get("IpPermissions", []), names, 1024, 65535) for group in groups):
-        yield error(
-            "security-group-self",
-            f"security_groups={','.join(job.security_groups)} lets nothing in from itself: {job.hosts} hosts could not talk",
-            f"a rule of {min(names)}: all traffic, in and out, from and to {min(names)}",
-            FSX_DOCS,
-        )
 
 
 def _lustre(job: Job, subnets: Sequence[Item], groups: Sequence[Item], ask: Asking) -> Iterator[Finding]:
@@ -193,6 +180,8 @@ def _ways_out(job: Job, subnets: Sequence[Item], ask: Asking) -> Iterator[Findin
             or table["RouteTableId"] in end.get("RouteTableIds", [])
             for end in s3
         )
+        if to_s3:  # then the endpoint's route is taken, also where there is a NAT gateway
+            yield from bucket_policy(job, s3)
         if not gate and not to_s3:
             yield error(
                 "vpc-s3",

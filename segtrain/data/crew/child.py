@@ -50,6 +50,7 @@ class _Worker:
     def __init__(self) -> None:
         self.makers: dict[bytes, Any] = {}
         self.blocks: dict[int, Any] = {}
+        self.sampler: Any = None
 
     def obey(self, message: tuple[Any, ...], fd: int) -> tuple[Any, ...] | None:
         """Carry out one message; what is answered, if anything."""
@@ -61,7 +62,13 @@ class _Worker:
             stages.begin()
             answer = self._make(*rest)
             return answer, began, tuple(stages.end()), time.process_time()
-        if kind == "maker":
+        if kind == "stacks":
+            from segtrain.stacks import Sampler
+
+            if self.sampler is not None:
+                self.sampler.stop()  # of an earlier request, which must not write over this one
+            self.sampler = Sampler(*rest, host=socket.gethostname())
+        elif kind == "maker":
             self.makers[rest[0]] = rest[1:]
         elif kind == "block":
             self.blocks[rest[0]] = mmap.mmap(fd, rest[1])
@@ -122,6 +129,9 @@ def main() -> None:
         import cv2
 
         cv2.setNumThreads(1)
+        from segtrain.terminal import say_warnings
+
+        say_warnings()
         import segtrain.data.sample  # noqa: F401  # the rest of what a sample needs, before the first one is asked for
 
         worker = _Worker()

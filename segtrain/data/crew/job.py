@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import Any
 
 from segtrain.data.crew.memory import Block
 from segtrain.data.stages import Cost, begin, end
+from segtrain.errors import DataError
 
 Maker = Callable[..., None]  # (task, image_out, mask_out, perhaps colours_out)
 Area = tuple[int, tuple[int, ...]]  # offset in a block, shape
@@ -52,4 +54,9 @@ def attempt(piece: Piece) -> tuple[Exception | None, float, Cost]:
         piece.job.make(piece)
     except Exception as error:
         return error, began, end()
+    except BaseException as error:
+        if threading.current_thread() is threading.main_thread():  # Ctrl-C
+            raise
+        # A worker thread that ended here would leave the job waiting for it.
+        return DataError(f"{piece.files()}: {type(error).__name__}: {error}: a sample cannot end the run"), began, end()
     return None, began, end()

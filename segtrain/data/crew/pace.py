@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 WINDOW = 16  # steps between two looks
 SLACK = 1.25  # workers for each that is busy on average: samples differ, and so do steps
+CROWD = 4  # worker processes for each core, from which on a run says so
 WAITED = 0.01  # share of the time that may be waited for before another worker is called
 
 
@@ -31,6 +32,19 @@ def staff(setting: int | str, cores: int, ranks: int = 1, cpu_training: bool = F
         return Staff(int(setting), int(setting), int(setting))
     share = 1 if cpu_training else max(1, cores // max(1, ranks))
     return Staff(min(16, share), 1, share)
+
+
+def too_many(workers: int | str, kind: str, cores: int, ranks: int) -> str:
+    """The remark about more worker processes than a host can start and run in reasonable time; "" where they are fewer.
+
+    Each is a Python of its own: 64 of them on 2 cores took two minutes to begin, 64 threads three seconds.
+    """
+    if kind != "process" or workers == "auto" or int(workers) * ranks <= CROWD * cores:
+        return ""
+    return (
+        f"warning: data.workers={workers} worker processes for each of {ranks} ranks share {cores} cores: they start slowly, wait for "
+        f"each other, and each takes memory; try data.workers={max(1, cores // ranks)}, or data.worker_kind=thread"
+    )
 
 
 @dataclass

@@ -17,6 +17,7 @@ from segtrain.data.crew.job import Maker, Piece
 from segtrain.data.crew.memory import Block
 from segtrain.data.stages import Cost
 from segtrain.errors import ConfigError, SegtrainError
+from segtrain.stacks import Order
 
 # One sample at a time in a process of its own: a library's own threads would only fight with those of the others.
 ONE_THREAD = dict.fromkeys(
@@ -31,6 +32,7 @@ class WorkerProcess:
     def __init__(self) -> None:
         here, there = socket.socketpair()
         self.channel, self.cpu_s = here, 0.0
+        self.stacks: tuple[str, str, Order] | None = None  # asked for, and not yet sent on
         self._blocks: dict[int, Block] = {}
         self._makers: deque[bytes] = deque()
         with there:
@@ -55,6 +57,9 @@ class WorkerProcess:
         """Ask for a sample; the maker and the block go along where it has not met them yet."""
         name, content = maker
         block = piece.job.block
+        if self.stacks is not None:
+            wanted, self.stacks = self.stacks, None
+            child.send(self.channel, ("stacks", *wanted))
         if name not in self._makers:
             child.send(self.channel, ("maker", name, content, _script() if b"__main__" in content else None))
             self._makers.append(name)

@@ -16,6 +16,7 @@ from segtrain.data.crew.job import Job, Piece, attempt
 from segtrain.data.crew.process import Pickles, WorkerProcess
 from segtrain.data.stages import Cost, Tally
 from segtrain.errors import DataError
+from segtrain.stacks import Order
 
 DEATHS = 3  # of workers at one sample, or of new ones before their first
 
@@ -123,6 +124,13 @@ class Crew:
 
     def pids(self) -> list[int]:
         return [process.pid for process in list(self._processes.values())]
+
+    def sample_stacks(self, run: str, name: str, order: Order) -> int:
+        """Have all worker processes sample their stacks, each with its next sample; how many there are. Threads are the rank's own."""
+        processes = sorted(self._processes.items())
+        for number, process in processes:
+            process.stacks = run, f"{name}-worker-{number:02d}", order
+        return len(processes)
 
     def __enter__(self) -> Crew:
         return self

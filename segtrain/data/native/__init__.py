@@ -74,6 +74,10 @@ def _load(path: str) -> tuple[ctypes.CDLL | None, str]:
             "the native decoder was not built: apt-get install g++ libjpeg-dev libdeflate-dev, and install segtrain again",
         )
     try:
+        for part in sorted(
+            (Path(path).parent / "carried").glob("*.so*")
+        ):  # what a bundle brought for it: then found by its name
+            ctypes.CDLL(str(part))
         library = ctypes.CDLL(path)
     except OSError as error:
         return None, f"the native decoder cannot be loaded ({error}): install segtrain again on this machine"
@@ -102,6 +106,13 @@ def _load(path: str) -> tuple[ctypes.CDLL | None, str]:
 
 def _library() -> ctypes.CDLL | None:
     return None if os.environ.get("SEGTRAIN_NATIVE") == "0" else _load(str(LIBRARY))[0]
+
+
+def use(path: Path) -> None:
+    """Take another library from now on, here and in processes that are started later."""
+    global LIBRARY
+    LIBRARY = path
+    os.environ["SEGTRAIN_NATIVE_LIBRARY"] = str(path)
 
 
 def available() -> bool:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+from segtrain.config.paste import command
 from segtrain.data import decode, storage
 from segtrain.data.keep import cache_folder
 from segtrain.data.layouts import no_folder
@@ -16,6 +17,7 @@ from segtrain.data.shards import index as shard_index
 from segtrain.data.shards.index import Description, Place, Shard, ShardIndex
 from segtrain.data.shards.reader import array
 from segtrain.data.shards.tar import Member, members
+from segtrain.data.split_by import POOL
 from segtrain.errors import DataError
 
 _PICTURES = ("jpg", "jpeg", "png", "npy", "webp", "tif", "tiff", "bmp", "ppm")
@@ -75,7 +77,7 @@ def index_of(root: str, split: str) -> ShardIndex:
         more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
         raise DataError(
             f"{root}: {len(faults)} samples of split {split!r} are not whole: {', '.join(faults[:5])}{more}: "
-            "a sample is KEY.jpg beside KEY.mask.png, one after the other"
+            "a sample is KEY.jpg beside KEY.mask.png, one after the other, and no KEY stands twice in a shard"
         )
     shard_index.write(path, what, itertools.chain.from_iterable(places for places, _ in found))
     return shard_index.load(path)
@@ -85,9 +87,16 @@ def _places(root: str, number: int, name: str) -> tuple[list[Place], list[str]]:
     """Samples of one shard, and what is wrong with others."""
     path = f"{root}/{name}"
     content, places, faults = storage.map(path), [], []
+    seen: set[str] = set()
     for key, group in itertools.groupby(_named(content, path), lambda item: item[0]):
-        files = {ending: member for _, ending, member in group}
+        members_of_key = list(group)
+        files = {ending: member for _, ending, member in members_of_key}
         image, mask = _roles(files)
+        if image or mask:
+            if key in seen or len(files) < len(members_of_key):
+                faults.append(f"{path}: {key} (twice)")
+                continue
+            seen.add(key)
         if not image or not mask:
             if image or mask or any(_is_picture(ending) for ending in files):
                 faults.append(f"{path}: {key} (without {'a mask' if image else 'an image'})")
@@ -151,4 +160,5 @@ def _nothing(root: str, split: str) -> str:
     return (
         f"{root}: no shards of split {split!r} ({split}{shard_index.ENDING}, {split}-000000.tar, {split}/*.tar): "
         f"the folder holds {', '.join(there) or 'no shard'}"
+        + (f"; to divide them: {command({'data.split_by': {'of': POOL, 'val': '20%'}})}" if there == [POOL] else "")
     )

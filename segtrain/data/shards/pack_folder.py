@@ -47,6 +47,8 @@ def pack_folder(
     datasets = [open_dataset(data, split) for split in splits or found]  # all, before the first byte is written
     result: dict[str, Any] = {}
     for dataset in datasets:
+        for note in dataset.notes:
+            say(note)
         result[dataset.split] = {}
         if not only_estimate:
             done = pack(

@@ -18,6 +18,7 @@ from segtrain.data.labels import LabelSpace, plain_space
 from segtrain.data.record import Record
 from segtrain.data.shards import png_strips
 from segtrain.data.shards.reader import ShardDataset, array
+from segtrain.data.subset import whole
 from segtrain.errors import DataError, MissingExtra
 
 Form = Literal["keep", "restart", "recompress", "png", "raw"]
@@ -133,7 +134,7 @@ def _ids(dataset: Dataset, record: Record, ids: Ids) -> np.ndarray:
 
 
 def _is_colour(dataset: Dataset, index: int) -> bool:
-    if isinstance(dataset, ShardDataset):
+    if isinstance(whole(dataset), ShardDataset):
         mask = dataset.record(index).mask
         if mask is None or isinstance(mask, np.ndarray):
             return False

@@ -22,6 +22,7 @@ from segtrain.data import decode, storage
 from segtrain.data.classes import label_space
 from segtrain.data.datasets import Dataset
 from segtrain.data.labels import LabelSpace
+from segtrain.data.reading import Reading
 from segtrain.data.record import Record
 from segtrain.data.shards import index as shard_index
 from segtrain.data.shards.index import Row, ShardEntries, ShardIndex
@@ -70,7 +71,7 @@ class ShardDataset(Dataset):
         """Views into the mapped shard; nothing is decoded but masks that are arrays of another kind than uint8 (H, W)."""
         row = self._kept.row(index)
         entry = self._kept.entry(row)
-        image, name = self._image(row, entry.image), entry.mask
+        image, name = self.ready(self._image(row, entry.image), entry.image), entry.mask
         if name is None:
             return Record(image, None, entry.image, "", "raw")
         mask = self._stored(row.shard, row.mask_at, row.mask_size, row.mask_kind, name)
@@ -78,21 +79,38 @@ class ShardDataset(Dataset):
             return Record(image, self.labels.remap(mask, name), entry.image, name, "train")
         return Record(image, mask, entry.image, name, "raw")
 
+    def stored_image(self, index: int) -> Stored:
+        """The bytes of an image's file, or the array that it is stored as."""
+        return self._image(self._kept.row(index), self.entries[index].image)
+
     def read_image(self, index: int) -> np.ndarray:
         """uint8 (H, W, 3) RGB."""
         entry = self.entries[index]
         found = self._image(self._kept.row(index), entry.image)
-        return found if isinstance(found, np.ndarray) else decode.decode_image(found, entry.image)
+        return found if isinstance(found, np.ndarray) else decode.decode_image(found, entry.image, self.reading)
 
-    def read_mask(self, index: int) -> np.ndarray:
-        """uint8 (H, W) of train ids."""
-        found = self.record(index)
-        if found.mask is None:
-            raise DataError(f"{found.image_name}: has no mask: only `segtrain predict` can use it")
-        if isinstance(found.mask, np.ndarray) and found.ids == "train":
-            return found.mask
-        raw = found.mask if isinstance(found.mask, np.ndarray) else decode.decode_mask(found.mask, found.mask_name)
-        return self.labels.remap(raw, found.mask_name)
+    def read_raw_mask(self, index: int) -> np.ndarray:
+        """The mask's values as stored: integers (H, W), or RGB uint8 (H, W, 3)."""
+        found, name = self._mask(index)
+        return found if isinstance(found, np.ndarray) else decode.decode_mask(found, name)
+
+    def palette(self, index: int) -> dict[int, int]:
+        """Index -> 0xRRGGBB of a mask with a palette; empty for others."""
+        found, name = self._mask(index)
+        return {} if isinstance(found, np.ndarray) else decode.palette_of(found, name)
+
+    def image_bytes(self, index: int, begin: int, size: int) -> bytes:
+        """Up to ``size`` stored bytes of an image, from ``begin`` on."""
+        row = self._kept.row(index)
+        size = max(0, min(size, row.image_size - begin))
+        return bytes(storage.view(f"{self.root}/{self.table.shard(row.shard).name}", row.image_at + begin, size))
+
+    def _mask(self, index: int) -> tuple[Stored, str]:
+        row = self._kept.row(index)
+        entry = self._kept.entry(row)
+        if entry.mask is None:
+            raise DataError(f"{entry.image}: has no mask: only `segtrain predict` can use it")
+        return self._stored(row.shard, row.mask_at, row.mask_size, row.mask_kind, entry.mask), entry.mask
 
     def size(self, index: int) -> tuple[int, int]:
         """Height and width of the image, from the index."""
@@ -136,9 +154,8 @@ class ShardDataset(Dataset):
 
     def verify(self, workers: int = 4) -> tuple[tuple[str, str], ...]:
         """(file, message) for the index and each shard that is not as it was written. Reads all of their bytes."""
-        found = []
-        if not shard_index.intact(self.table):
-            found.append((self.table.path, f"{self.table.path}: the rows of the index are damaged: pack again"))
+        damage = shard_index.damage(self.table)
+        found = [(self.table.path, damage)] if damage else []
         with ThreadPoolExecutor(max(1, workers)) as pool:
             found += [fault for fault in pool.map(self._damage, self.table.what.shards) if fault]
         return tuple(found)
@@ -169,11 +186,15 @@ def open_shards(data: config.Data, split: str, default: LabelSpace | None) -> Sh
             raise DataError(
                 f"{root}/{shard.name}: has {size:,} bytes, {shard.size:,} by its index {table.path}: fetch it or pack it again"
             )
+    damage = shard_index.damage(table)
+    if damage:  # other samples than those that were packed would be trained, and nobody would notice
+        raise DataError(damage)
     count = min(len(table), data.limit or len(table))
     if not count:
         raise DataError(f"{table.path}: the split holds no sample: pack it again")
     labels = label_space(data, table.what.labels or default)
-    return ShardDataset(os.path.basename(root), split, labels, ShardEntries(table, root, count), root)
+    entries, reading = ShardEntries(table, root, count), Reading.of(data)
+    return ShardDataset(os.path.basename(root), split, labels, entries, root, reading=reading)
 
 
 def checksum(path: str) -> str:

@@ -287,6 +287,20 @@
     button.addEventListener("click", () => copy(button));
   }
 
+  // A click on a function of a flame graph shows it over the whole width; its callers below keep the whole width too.
+  function flame(graph, left, width) {
+    for (const frame of graph.children) {
+      const x = +frame.dataset.x, w = +frame.dataset.w, from = Math.max(0, (x - left) / width), to = Math.min(1, (x + w - left) / width);
+      frame.classList.toggle("off", to - from < .001);
+      frame.style.left = `${100 * from}%`;
+      frame.style.width = `${100 * Math.max(0, to - from)}%`;
+    }
+  }
+  for (const graph of document.querySelectorAll(".flame")) {
+    graph.addEventListener("click", event => { const at = event.target.dataset; if (at.w) flame(graph, +at.x, +at.w); });
+    graph.addEventListener("keydown", event => { if (event.key === "Escape" || event.key === "0") flame(graph, 0, 1); });
+  }
+
   const themes = ["auto", "light", "dark"];
   function theme(name, keep) {
     root.dataset.theme = name;

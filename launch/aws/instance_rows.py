@@ -1,0 +1,240 @@
+"""The sizes of SageMaker's training types, one row each: data for launch/aws/instances.py.
+
+Sizes are those of EC2's own DescribeInstanceTypes for the type without its "ml." (read from the catalog that moto 5.2.5
+ships, 2026-11; p3, which is gone there, from that of moto 5.0.28); the names are those that botocore 1.44.5 allows for a
+training job.
+"""
+
+from __future__ import annotations
+
+# type, GPUs, GPU, vCPUs, memory GB, NVMe GB, network Gbit/s, EFA
+GPU_ROWS = """
+ml.p3.2xlarge      1 V100           8   61     0   10   no
+ml.p3.8xlarge      4 V100          32  244     0   10   no
+ml.p3.16xlarge     8 V100          64  488     0   25   no
+ml.p3dn.24xlarge   8 V100-32GB     96  768  1800  100   efa
+ml.p4d.24xlarge    8 A100-40GB     96 1152  8000  400   efa
+ml.p4de.24xlarge   8 A100-80GB     96 1152  8000  400   efa
+ml.p5.4xlarge      1 H100          16  256  3800  100   efa
+ml.p5.48xlarge     8 H100         192 2048 30400 3200   efa
+ml.p5e.48xlarge    8 H200         192 2048 30400 3200   efa
+ml.p5en.48xlarge   8 H200         192 2048 30400 3200   efa
+ml.p6-b200.48xlarge 8 B200        192 2048 30400 3200   efa
+ml.p6-b300.48xlarge 8 B300        192 4096 30400 6400   efa
+ml.g4dn.xlarge     1 T4             4   16   125   25   no
+ml.g4dn.2xlarge    1 T4             8   32   225   25   no
+ml.g4dn.4xlarge    1 T4            16   64   225   25   no
+ml.g4dn.8xlarge    1 T4            32  128   900   50   efa
+ml.g4dn.12xlarge   4 T4            48  192   900   50   efa
+ml.g4dn.16xlarge   1 T4            64  256   900   50   efa
+ml.g5.xlarge       1 A10G           4   16   250   10   no
+ml.g5.2xlarge      1 A10G           8   32   450   10   no
+ml.g5.4xlarge      1 A10G          16   64   600   25   no
+ml.g5.8xlarge      1 A10G          32  128   900   25   efa
+ml.g5.12xlarge     4 A10G          48  192  3800   40   efa
+ml.g5.16xlarge     1 A10G          64  256  1900   25   efa
+ml.g5.24xlarge     4 A10G          96  384  3800   50   efa
+ml.g5.48xlarge     8 A10G         192  768  7600  100   efa
+ml.g6.xlarge       1 L4             4   16   250   10   no
+ml.g6.2xlarge      1 L4             8   32   450   10   no
+ml.g6.4xlarge      1 L4            16   64   600   25   no
+ml.g6.8xlarge      1 L4            32  128   900   25   efa
+ml.g6.12xlarge     4 L4            48  192  3760   40   efa
+ml.g6.16xlarge     1 L4            64  256  1880   25   efa
+ml.g6.24xlarge     4 L4            96  384  3760   50   efa
+ml.g6.48xlarge     8 L4           192  768  7520  100   efa
+ml.g6e.xlarge      1 L40S           4   32   250   20   no
+ml.g6e.2xlarge     1 L40S           8   64   450   20   no
+ml.g6e.4xlarge     1 L40S          16  128   600   20   no
+ml.g6e.8xlarge     1 L40S          32  256   900   25   efa
+ml.g6e.12xlarge    4 L40S          48  384  3800  100   efa
+ml.g6e.16xlarge    1 L40S          64  512  1900   35   efa
+ml.g6e.24xlarge    4 L40S          96  768  3800  200   efa
+ml.g6e.48xlarge    8 L40S         192 1536  7600  400   efa
+ml.g7.2xlarge      1 RTX_PRO_4500   8   32   440   60   no
+ml.g7.4xlarge      1 RTX_PRO_4500  16   64   875  100   no
+ml.g7.8xlarge      1 RTX_PRO_4500  32  128   930  100   efa
+ml.g7.12xlarge     2 RTX_PRO_4500  48  192  1900  175   efa
+ml.g7.24xlarge     4 RTX_PRO_4500  96  384  3800  350   efa
+ml.g7.48xlarge     8 RTX_PRO_4500 192  768  7600  700   efa
+ml.g7e.2xlarge     1 RTX_PRO_6000   8   64  1900   50   no
+ml.g7e.4xlarge     1 RTX_PRO_6000  16  128  1900   50   no
+ml.g7e.8xlarge     1 RTX_PRO_6000  32  256  1900  100   efa
+ml.g7e.12xlarge    2 RTX_PRO_6000  48  512  3800  400   efa
+ml.g7e.24xlarge    4 RTX_PRO_6000  96 1024  7600  800   efa
+ml.g7e.48xlarge    8 RTX_PRO_6000 192 2048 15200 1600   efa
+"""
+
+# Where EC2 gives no number for the network ("High": the smaller m4 and c4), 1 stands.
+CPU_ROWS = """
+ml.t3.medium       0 -            2     4     0     5 no
+ml.t3.large        0 -            2     8     0     5 no
+ml.t3.xlarge       0 -            4    16     0     5 no
+ml.t3.2xlarge      0 -            8    32     0     5 no
+ml.m4.xlarge       0 -            4    16     0     1 no
+ml.m4.2xlarge      0 -            8    32     0     1 no
+ml.m4.4xlarge      0 -           16    64     0     1 no
+ml.m4.10xlarge     0 -           40   160     0    10 no
+ml.m4.16xlarge     0 -           64   256     0    25 no
+ml.m5.large        0 -            2     8     0    10 no
+ml.m5.xlarge       0 -            4    16     0    10 no
+ml.m5.2xlarge      0 -            8    32     0    10 no
+ml.m5.4xlarge      0 -           16    64     0    10 no
+ml.m5.12xlarge     0 -           48   192     0    12 no
+ml.m5.24xlarge     0 -           96   384     0    25 no
+ml.m6i.large       0 -            2     8     0  12.5 no
+ml.m6i.xlarge      0 -            4    16     0  12.5 no
+ml.m6i.2xlarge     0 -            8    32     0  12.5 no
+ml.m6i.4xlarge     0 -           16    64     0  12.5 no
+ml.m6i.8xlarge     0 -           32   128     0  12.5 no
+ml.m6i.12xlarge    0 -           48   192     0 18.75 no
+ml.m6i.16xlarge    0 -           64   256     0    25 no
+ml.m6i.24xlarge    0 -           96   384     0  37.5 no
+ml.m6i.32xlarge    0 -          128   512     0    50 efa
+ml.m7i.large       0 -            2     8     0  12.5 no
+ml.m7i.xlarge      0 -            4    16     0  12.5 no
+ml.m7i.2xlarge     0 -            8    32     0  12.5 no
+ml.m7i.4xlarge     0 -           16    64     0  12.5 no
+ml.m7i.8xlarge     0 -           32   128     0  12.5 no
+ml.m7i.12xlarge    0 -           48   192     0 18.75 no
+ml.m7i.16xlarge    0 -           64   256     0    25 no
+ml.m7i.24xlarge    0 -           96   384     0  37.5 no
+ml.m7i.48xlarge    0 -          192   768     0    50 efa
+ml.m7i-flex.large  0 -            2     8     0  12.5 no
+ml.m7i-flex.xlarge 0 -            4    16     0  12.5 no
+ml.m7i-flex.2xlarge 0 -            8    32     0  12.5 no
+ml.m7i-flex.4xlarge 0 -           16    64     0  12.5 no
+ml.m7i-flex.8xlarge 0 -           32   128     0  12.5 no
+ml.m7i-flex.12xlarge 0 -           48   192     0 18.75 no
+ml.m7i-flex.16xlarge 0 -           64   256     0    25 no
+ml.m8i.large       0 -            2     8     0  12.5 no
+ml.m8i.xlarge      0 -            4    16     0  12.5 no
+ml.m8i.2xlarge     0 -            8    32     0    15 no
+ml.m8i.4xlarge     0 -           16    64     0    15 no
+ml.m8i.8xlarge     0 -           32   128     0    15 no
+ml.m8i.12xlarge    0 -           48   192     0  22.5 no
+ml.m8i.16xlarge    0 -           64   256     0    30 no
+ml.m8i.24xlarge    0 -           96   384     0    40 no
+ml.m8i.32xlarge    0 -          128   512     0    50 no
+ml.m8i.48xlarge    0 -          192   768     0    75 efa
+ml.m8i.96xlarge    0 -          384  1536     0   100 efa
+ml.m8i-flex.large  0 -            2     8     0  12.5 no
+ml.m8i-flex.xlarge 0 -            4    16     0  12.5 no
+ml.m8i-flex.2xlarge 0 -            8    32     0    15 no
+ml.m8i-flex.4xlarge 0 -           16    64     0    15 no
+ml.m8i-flex.8xlarge 0 -           32   128     0    15 no
+ml.m8i-flex.12xlarge 0 -           48   192     0  22.5 no
+ml.m8i-flex.16xlarge 0 -           64   256     0    30 no
+ml.c4.xlarge       0 -            4   7.5     0     1 no
+ml.c4.2xlarge      0 -            8    15     0     1 no
+ml.c4.4xlarge      0 -           16    30     0     1 no
+ml.c4.8xlarge      0 -           36    60     0    10 no
+ml.c5.xlarge       0 -            4     8     0    10 no
+ml.c5.2xlarge      0 -            8    16     0    10 no
+ml.c5.4xlarge      0 -           16    32     0    10 no
+ml.c5.9xlarge      0 -           36    72     0    12 no
+ml.c5.18xlarge     0 -           72   144     0    25 no
+ml.c5n.xlarge      0 -            4  10.5     0    25 no
+ml.c5n.2xlarge     0 -            8    21     0    25 no
+ml.c5n.4xlarge     0 -           16    42     0    25 no
+ml.c5n.9xlarge     0 -           36    96     0    50 efa
+ml.c5n.18xlarge    0 -           72   192     0   100 efa
+ml.c6i.xlarge      0 -            4     8     0  12.5 no
+ml.c6i.2xlarge     0 -            8    16     0  12.5 no
+ml.c6i.4xlarge     0 -           16    32     0  12.5 no
+ml.c6i.8xlarge     0 -           32    64     0  12.5 no
+ml.c6i.12xlarge    0 -           48    96     0 18.75 no
+ml.c6i.16xlarge    0 -           64   128     0    25 no
+ml.c6i.24xlarge    0 -           96   192     0  37.5 no
+ml.c6i.32xlarge    0 -          128   256     0    50 efa
+ml.c7i.large       0 -            2     4     0  12.5 no
+ml.c7i.xlarge      0 -            4     8     0  12.5 no
+ml.c7i.2xlarge     0 -            8    16     0  12.5 no
+ml.c7i.4xlarge     0 -           16    32     0  12.5 no
+ml.c7i.8xlarge     0 -           32    64     0  12.5 no
+ml.c7i.12xlarge    0 -           48    96     0 18.75 no
+ml.c7i.16xlarge    0 -           64   128     0    25 no
+ml.c7i.24xlarge    0 -           96   192     0  37.5 no
+ml.c7i.48xlarge    0 -          192   384     0    50 efa
+ml.c7i-flex.xlarge 0 -            4     8     0  12.5 no
+ml.c7i-flex.2xlarge 0 -            8    16     0  12.5 no
+ml.c7i-flex.4xlarge 0 -           16    32     0  12.5 no
+ml.c7i-flex.8xlarge 0 -           32    64     0  12.5 no
+ml.c7i-flex.12xlarge 0 -           48    96     0 18.75 no
+ml.c7i-flex.16xlarge 0 -           64   128     0    25 no
+ml.c8i.xlarge      0 -            4     8     0  12.5 no
+ml.c8i.2xlarge     0 -            8    16     0    15 no
+ml.c8i.4xlarge     0 -           16    32     0    15 no
+ml.c8i.8xlarge     0 -           32    64     0    15 no
+ml.c8i.12xlarge    0 -           48    96     0  22.5 no
+ml.c8i.16xlarge    0 -           64   128     0    30 no
+ml.c8i.24xlarge    0 -           96   192     0    40 no
+ml.c8i.32xlarge    0 -          128   256     0    50 no
+ml.c8i.48xlarge    0 -          192   384     0    75 efa
+ml.c8i.96xlarge    0 -          384   768     0   100 efa
+ml.c8i-flex.xlarge 0 -            4     8     0  12.5 no
+ml.c8i-flex.2xlarge 0 -            8    16     0    15 no
+ml.c8i-flex.4xlarge 0 -           16    32     0    15 no
+ml.c8i-flex.8xlarge 0 -           32    64     0    15 no
+ml.c8i-flex.12xlarge 0 -           48    96     0  22.5 no
+ml.c8i-flex.16xlarge 0 -           64   128     0    30 no
+ml.r5.large        0 -            2    16     0    10 no
+ml.r5.xlarge       0 -            4    32     0    10 no
+ml.r5.2xlarge      0 -            8    64     0    10 no
+ml.r5.4xlarge      0 -           16   128     0    10 no
+ml.r5.8xlarge      0 -           32   256     0    10 no
+ml.r5.12xlarge     0 -           48   384     0    12 no
+ml.r5.16xlarge     0 -           64   512     0    20 no
+ml.r5.24xlarge     0 -           96   768     0    25 no
+ml.r5d.large       0 -            2    16    75    10 no
+ml.r5d.xlarge      0 -            4    32   150    10 no
+ml.r5d.2xlarge     0 -            8    64   300    10 no
+ml.r5d.4xlarge     0 -           16   128   600    10 no
+ml.r5d.8xlarge     0 -           32   256  1200    10 no
+ml.r5d.12xlarge    0 -           48   384  1800    12 no
+ml.r5d.16xlarge    0 -           64   512  2400    20 no
+ml.r5d.24xlarge    0 -           96   768  3600    25 no
+ml.r6i.large       0 -            2    16     0  12.5 no
+ml.r6i.xlarge      0 -            4    32     0  12.5 no
+ml.r6i.2xlarge     0 -            8    64     0  12.5 no
+ml.r6i.4xlarge     0 -           16   128     0  12.5 no
+ml.r6i.8xlarge     0 -           32   256     0  12.5 no
+ml.r6i.12xlarge    0 -           48   384     0 18.75 no
+ml.r6i.16xlarge    0 -           64   512     0    25 no
+ml.r6i.24xlarge    0 -           96   768     0  37.5 no
+ml.r6i.32xlarge    0 -          128  1024     0    50 efa
+ml.r7i.large       0 -            2    16     0  12.5 no
+ml.r7i.xlarge      0 -            4    32     0  12.5 no
+ml.r7i.2xlarge     0 -            8    64     0  12.5 no
+ml.r7i.4xlarge     0 -           16   128     0  12.5 no
+ml.r7i.8xlarge     0 -           32   256     0  12.5 no
+ml.r7i.12xlarge    0 -           48   384     0 18.75 no
+ml.r7i.16xlarge    0 -           64   512     0    25 no
+ml.r7i.24xlarge    0 -           96   768     0  37.5 no
+ml.r7i.48xlarge    0 -          192  1536     0    50 efa
+ml.r8i.large       0 -            2    16     0  12.5 no
+ml.r8i.xlarge      0 -            4    32     0  12.5 no
+ml.r8i.2xlarge     0 -            8    64     0    15 no
+ml.r8i.4xlarge     0 -           16   128     0    15 no
+ml.r8i.8xlarge     0 -           32   256     0    15 no
+ml.r8i.12xlarge    0 -           48   384     0  22.5 no
+ml.r8i.16xlarge    0 -           64   512     0    30 no
+ml.r8i.24xlarge    0 -           96   768     0    40 no
+ml.r8i.32xlarge    0 -          128  1024     0    50 no
+ml.r8i.48xlarge    0 -          192  1536     0    75 efa
+ml.r8i.96xlarge    0 -          384  3072     0   100 efa
+ml.r8i-flex.large  0 -            2    16     0  12.5 no
+ml.r8i-flex.xlarge 0 -            4    32     0  12.5 no
+ml.r8i-flex.2xlarge 0 -            8    64     0    15 no
+ml.r8i-flex.4xlarge 0 -           16   128     0    15 no
+ml.r8i-flex.8xlarge 0 -           32   256     0    15 no
+ml.r8i-flex.12xlarge 0 -           48   384     0  22.5 no
+ml.r8i-flex.16xlarge 0 -           64   512     0    30 no
+"""
+
+# Names, or the beginnings of names, of types that the service knows and segtrain does not run on, and why.
+UNFIT = {
+    "ml.p2.": "its K80 (sm_37) is older than the code in any image of the table, and EC2 no longer describes p2",
+    "ml.trn": "AWS Trainium needs torch-neuronx, and segtrain trains on CUDA or on CPUs",
+    "ml.p6e-gb200.": "its CPUs are ARM, and the images of the table are for x86-64",
+}

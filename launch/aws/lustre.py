@@ -1,0 +1,226 @@
+"""An FSx for Lustre file system that shows an S3 prefix: found again where there is one, else created, waited for and checked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from launch.aws.cloud import Clients, split_uri
+from launch.aws.cures import explain, passing
+from launch.aws.service_model import violations
+from launch.job import Job
+from segtrain.errors import ConfigError, SegtrainError
+
+FOLDER = "/data"  # of the file system, where the prefix shows
+TAG = "segtrain-data"  # its value: the prefix; finds a file system whose association is not made yet
+LEAST_GB, MORE_GB = 1200, 2400
+# $ for a GB and month in us-east-1, by MB/s for each TiB; 0: scratch. https://aws.amazon.com/fsx/lustre/pricing/ has those of today.
+PRICES = {0: 0.140, 125: 0.145, 250: 0.210, 500: 0.340, 1000: 0.600}
+MONTH_H = 730
+PATIENCE_S = 3600.0
+_READY = ("AVAILABLE", "UPDATING")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """``throughput`` 0: a scratch file system, whose content is lost where its server fails (the data stay in S3)."""
+
+    data: str
+    subnet: str
+    security_groups: tuple[str, ...]
+    gb: int = LEAST_GB
+    throughput: int = 125
+    price: float | None = None  # dollars for a GB and month
+
+    @property
+    def prefix(self) -> str:
+        return self.data.rstrip("/") + "/"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A file system as DescribeFileSystems tells of it, and the association of the prefix with one of its folders, if it is there."""
+
+    system: Mapping[str, Any]
+    association: Mapping[str, Any] | None
+
+
+def check(wanted: Wanted) -> None:
+    """Raises ConfigError for what the service would refuse, without asking it."""
+    split_uri(wanted.data)
+    if wanted.gb != LEAST_GB and (wanted.gb <= 0 or wanted.gb % MORE_GB):
+        fit = LEAST_GB if wanted.gb <= LEAST_GB else -(-wanted.gb // MORE_GB) * MORE_GB
+        raise ConfigError(f"--gb {wanted.gb}: sizes are {LEAST_GB}, {MORE_GB} and multiples of {MORE_GB}: --gb {fit}")
+    if wanted.throughput not in PRICES:
+        legal = ", ".join(str(one) for one in PRICES if one)
+        raise ConfigError(f"--throughput {wanted.throughput}: must be one of {legal} (MB/s for each TiB), or --scratch")
+    from launch.aws.preflight.network import network
+
+    job = Job(subnets=(wanted.subnet,), security_groups=wanted.security_groups)
+    wrong = [
+        f"{one.message}: {one.cure.replace('--subnets', '--subnet')}" for one in network(job) if one.level == "error"
+    ]
+    wrong = wrong or violations(system_request(wanted), operation="CreateFileSystem", service="fsx") or []
+    if wrong:
+        raise ConfigError("; ".join(wrong))
+
+
+def system_request(wanted: Wanted) -> dict[str, Any]:
+    """The arguments of boto3's ``create_file_system``."""
+    lustre: dict[str, Any] = {"DeploymentType": "PERSISTENT_2" if wanted.throughput else "SCRATCH_2"}
+    if wanted.throughput:
+        lustre["PerUnitStorageThroughput"] = wanted.throughput
+    return {
+        "FileSystemType": "LUSTRE",
+        "FileSystemTypeVersion": "2.15",
+        "StorageCapacity": wanted.gb,
+        "StorageType": "SSD",
+        "SubnetIds": [wanted.subnet],
+        "SecurityGroupIds": list(wanted.security_groups),
+        "LustreConfiguration": lustre,
+        "Tags": [{"Key": "Name", "Value": "segtrain"}, {"Key": TAG, "Value": wanted.prefix}],
+    }
+
+
+def association_request(wanted: Wanted, system: str) -> dict[str, Any]:
+    """The arguments of boto3's ``create_data_repository_association``: names at once, content when it is first read, news as they come."""
+    return {
+        "FileSystemId": system,
+        "FileSystemPath": FOLDER,
+        "DataRepositoryPath": wanted.prefix,
+        "BatchImportMetaDataOnCreate": True,
+        "S3": {"AutoImportPolicy": {"Events": ["NEW", "CHANGED", "DELETED"]}},
+        "Tags": [{"Key": TAG, "Value": wanted.prefix}],
+    }
+
+
+def cost(wanted: Wanted) -> str:
+    price = wanted.price if wanted.price is not None else PRICES[wanted.throughput]
+    source = "--price" if wanted.price is not None else "list price of us-east-1"
+    month = wanted.gb * price
+    kind = f"{wanted.throughput} MB/s for each TiB" if wanted.throughput else "scratch"
+    return (
+        f"${month:,.2f} a month, ${month / MONTH_H:,.2f} an hour: {wanted.gb} GB, {kind}, at ${price:g} for a GB and month ({source}), "
+        "until it is deleted, also while no job runs"
+    )
+
+
+def find(clients: Clients, wanted: Wanted) -> tuple[Found | None, list[str]]:
+    """One that shows the prefix in the subnet; and words about those that do, but elsewhere."""
+    associations = [
+        one
+        for one in _pages(clients, "describe_data_repository_associations", "Associations")
+        if one.get("DataRepositoryPath", "").rstrip("/") + "/" == wanted.prefix
+        and one.get("Lifecycle") in (*_READY, "CREATING")
+    ]
+    by_system = {one["FileSystemId"]: one for one in associations if "FileSystemId" in one}
+    others: list[str] = []
+    for system in _pages(clients, "describe_file_systems", "FileSystems"):
+        name, tags = system["FileSystemId"], {one["Key"]: one["Value"] for one in system.get("Tags", [])}
+        if name not in by_system and tags.get(TAG) != wanted.prefix:
+            continue
+        if system.get("FileSystemType") != "LUSTRE" or system.get("Lifecycle") not in (*_READY, "CREATING"):
+            continue
+        if wanted.subnet in system.get("SubnetIds", []):
+            return Found(system, by_system.get(name)), others
+        others.append(f"{name} shows {wanted.prefix} too, but in {', '.join(system.get('SubnetIds', []))}")
+    return None, others
+
+
+def create(clients: Clients, wanted: Wanted) -> Found:
+    try:
+        return Found(clients.fsx.create_file_system(**system_request(wanted))["FileSystem"], None)
+    except Exception as error:
+        raise explain(error, "CreateFileSystem") from None
+
+
+def complete(
+    clients: Clients,
+    wanted: Wanted,
+    found: Found,
+    say: Callable[[str], None],
+    sleep: Callable[[float], None] | None = None,
+) -> Found:
+    """Wait until it is there, associate the prefix where that is not done, and wait until all names are there. Raises SegtrainError."""
+    name, sleep = found.system["FileSystemId"], sleep or time.sleep
+    system = _wait(lambda: _system(clients, name), f"file system {name}", say, sleep)
+    association = found.association
+    if association is None:
+        try:
+            answer = clients.fsx.create_data_repository_association(**association_request(wanted, name))
+            association = dict(answer["Association"])
+        except Exception as error:
+            raise explain(error, f"CreateDataRepositoryAssociation of {name} with {wanted.prefix}") from None
+    number = association["AssociationId"]
+    association = _wait(lambda: _association(clients, number), f"association with {wanted.prefix}", say, sleep)
+    _wait(lambda: _import(clients, number), f"names of {wanted.prefix}", say, sleep)
+    return Found(system, association)
+
+
+def flags(found: Found, wanted: Wanted) -> str:
+    """What a job is given to read from it."""
+    assert found.association is not None
+    mount = found.system["LustreConfiguration"]["MountName"]
+    folder = found.association["FileSystemPath"].strip("/")
+    place = f"{found.system['FileSystemId']}:/{mount}/{folder}".rstrip("/")
+    return f"--fsx {place} --subnets {wanted.subnet} --security-groups {','.join(wanted.security_groups)}"
+
+
+def _wait(
+    look: Callable[[], Mapping[str, Any]], what: str, say: Callable[[str], None], sleep: Callable[[float], None]
+) -> Mapping[str, Any]:
+    """Its description when it is ready. Raises SegtrainError where it has failed, or takes an hour."""
+    waited, said = 0.0, ""
+    while True:
+        try:
+            known = look()
+        except Exception as error:
+            if not passing(error):
+                raise explain(error, what) from None
+            known = {"Lifecycle": said}
+        state = known["Lifecycle"]
+        if state != said:
+            say(f"{what}: {state}")
+            said = state
+        if state in (*_READY, "SUCCEEDED"):
+            return known
+        if state in ("FAILED", "MISCONFIGURED", "MISCONFIGURED_UNAVAILABLE", "DELETING", "CANCELED", "CANCELING"):
+            reason = known.get("FailureDetails", {}).get("Message", "AWS gives no reason")
+            raise SegtrainError(f"{what} is {state}: {reason}: mend that, delete it, and start again")
+        if waited >= PATIENCE_S:
+            raise SegtrainError(
+                f"{what} is still {state} after {waited / 60:.0f} minutes: the same command goes on later"
+            )
+        sleep(15.0)
+        waited += 15.0
+
+
+def _system(clients: Clients, name: str) -> Mapping[str, Any]:
+    return dict(clients.fsx.describe_file_systems(FileSystemIds=[name])["FileSystems"][0])
+
+
+def _association(clients: Clients, number: str) -> Mapping[str, Any]:
+    return dict(clients.fsx.describe_data_repository_associations(AssociationIds=[number])["Associations"][0])
+
+
+def _import(clients: Clients, number: str) -> Mapping[str, Any]:
+    """The task that brings the names; one that is no longer known is done."""
+    filters = [{"Name": "data-repository-association-id", "Values": [number]}]
+    tasks = clients.fsx.describe_data_repository_tasks(Filters=filters)["DataRepositoryTasks"]
+    mine = [one for one in tasks if one.get("Type") == "IMPORT_METADATA_FROM_REPOSITORY"]
+    return dict(max(mine, key=lambda one: one["CreationTime"])) if mine else {"Lifecycle": "SUCCEEDED"}
+
+
+def _pages(clients: Clients, call: str, key: str) -> Iterator[dict[str, Any]]:
+    more: dict[str, str] = {}
+    while True:
+        try:
+            page = getattr(clients.fsx, call)(**more)
+        except Exception as error:
+            raise explain(error, call) from None
+        yield from page[key]
+        if not page.get("NextToken"):
+            return
+        more = {"NextToken": page["NextToken"]}

@@ -1,0 +1,103 @@
+"""Members of the request that a job has no key for: its `request:` key, checked and merged into the CreateTrainingJob request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from launch.aws.service_model import violations
+from segtrain.errors import ConfigError
+
+# Members that a job has a key for. The key is looked at by the checks; the member behind it would not be.
+KEYS = {
+    "TrainingJobName": "name",
+    "AlgorithmSpecification.TrainingImage": "image",
+    "AlgorithmSpecification.AlgorithmName": "image",
+    "AlgorithmSpecification.TrainingInputMode": "data, with mode: FastFile",
+    "AlgorithmSpecification.MetricDefinitions": "metrics",
+    "HyperParameters": "settings",
+    "RoleArn": "role",
+    "InputDataConfig": "data",
+    "OutputDataConfig.S3OutputPath": "output",
+    "OutputDataConfig.KmsKeyId": "output_kms",
+    "ResourceConfig.InstanceType": "type",
+    "ResourceConfig.InstanceCount": "instances",
+    "ResourceConfig.InstanceGroups": "groups",
+    "ResourceConfig.InstancePreferences": "fallbacks",
+    "ResourceConfig.VolumeSizeInGB": "volume_gb",
+    "ResourceConfig.VolumeKmsKeyId": "volume_kms",
+    "ResourceConfig.KeepAlivePeriodInSeconds": "warm_pool",
+    "ResourceConfig.TrainingPlanArn": "training_plan",
+    "VpcConfig.Subnets": "subnets",
+    "VpcConfig.SecurityGroupIds": "security_groups",
+    "StoppingCondition.MaxRuntimeInSeconds": "max_run",
+    "StoppingCondition.MaxWaitTimeInSeconds": "max_wait",
+    "StoppingCondition.MaxPendingTimeInSeconds": "max_pending",
+    "Tags": "tags",
+    "Environment": "environment",
+    "EnableNetworkIsolation": "network_isolation",
+    "EnableInterContainerTrafficEncryption": "encrypt_traffic",
+    "EnableManagedSpotTraining": "spot",
+    "CheckpointConfig": "checkpoints",
+    "ProfilerConfig.S3OutputPath": "output",
+    "ProfilerConfig.ProfilingIntervalInMilliseconds": "profile_ms",
+    "ProfilerConfig.DisableProfiler": "profile_ms",
+    "RetryStrategy": "retries",
+    "RemoteDebugConfig": "remote_debug",
+}
+READ_ONLY = ("ResourceConfig.SelectedInstanceType", "ResourceConfig.SelectedInstanceCount")
+
+
+def merged(request: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """``request`` with the members of ``extra``. Raises ConfigError for what the service's model does not know, what a job has a
+    key for, and what the launcher itself sends: nothing is overridden silently."""
+    if not extra:
+        return dict(request)
+    wrong = [line for line in violations(extra) or [] if not line.endswith("missing, and required")]
+    for path, value in leaves(extra):
+        if (key := key_of(path)) is not None:
+            wrong.append(f"{path}={value!r}: a job has a key for it: write {key}: ... in the place of it")
+        elif path in READ_ONLY:
+            wrong.append(f"{path}={value!r}: the service says it, and does not take it")
+        elif (sent := _at(request, path)) is not None:
+            wrong.append(f"{path}={value!r}: the launcher sends {_short(sent)} there: leave it out")
+    if wrong:
+        raise ConfigError("; ".join(f"request.{line}" for line in wrong))
+    return _merge(request, extra)
+
+
+def leaves(extra: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
+    """``("A.B", value)`` of each value that holds no further names."""
+    for key, value in extra.items():
+        path = f"{where}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, f"{path}.")
+        else:
+            yield path, value
+
+
+def key_of(path: str) -> str | None:
+    """The job's key of a member, of the structure above it, or of one inside it."""
+    for member, key in KEYS.items():
+        if path == member or path.startswith(f"{member}.") or member.startswith(f"{path}."):
+            return key
+    return None
+
+
+def _at(request: Mapping[str, Any], path: str) -> Any:
+    found: Any = request
+    for name in path.split("."):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found
+
+
+def _merge(request: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    both = dict(request)
+    for key, value in extra.items():
+        both[key] = _merge(request[key], value) if isinstance(request.get(key), Mapping) else value
+    return both
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

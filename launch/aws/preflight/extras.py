@@ -1,0 +1,163 @@
+"""Do encryption, isolation, training plans and fallback types go together with the rest of the job?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from launch.aws.images import Choice, runs_on
+from launch.aws.instances import INSTANCES, like
+from launch.aws.preflight.levels import API, error, note, warning
+from launch.aws.preflight.machines import ranks
+from launch.findings import Finding
+from launch.job import Job
+
+MOST_PREFERENCES = 5
+WARM_DOCS = "SageMaker developer guide, train-warm-pools, 2023-02-18"
+
+
+def extras(job: Job, choice: Choice) -> Iterator[Finding]:
+    yield from _keys(job)
+    yield from _regions(job)
+    yield from _isolation(job, choice)
+    yield from _fallbacks(job, choice)
+    if job.encrypt_traffic and job.hosts == 1 and not job.fallbacks:
+        yield note("encrypt-traffic", "encrypt_traffic=true with one host: there is no traffic between containers")
+    elif job.encrypt_traffic:
+        yield note(
+            "encrypt-traffic", "encrypt_traffic=true: gradients travel encrypted, which takes longer", source=API
+        )
+    if job.training_plan and job.spot:
+        yield warning(
+            "plan-spot",
+            f"training_plan={job.training_plan} with spot=true: a plan is capacity that is paid for, spot is spare capacity",
+            "leave out --spot or --training-plan",
+        )
+
+
+def types(job: Job) -> list[str]:
+    """Every type that the job may run on."""
+    return [group.type for group in job.groups] or [job.type, *(other.type for other in job.fallbacks)]
+
+
+def _keys(job: Job) -> Iterator[Finding]:
+    if not job.volume_kms:
+        return
+    for name in types(job):
+        instance = INSTANCES.get(name)
+        if instance is not None and instance.nvme_gb:
+            yield error(
+                "volume-kms-nvme",
+                f"volume_kms={job.volume_kms}: {name} has disks of its own, which its hardware encrypts; the service refuses a key",
+                "leave out --volume-kms: these disks are encrypted all the same",
+                API,
+            )
+    if "alias/" in job.volume_kms:
+        yield error(
+            "volume-kms-alias",
+            f"volume_kms={job.volume_kms} is an alias: for volumes the service takes the key's ID or its ARN",
+            "aws kms describe-key --key-id ALIAS says it",
+            API,
+        )
+    if job.warm_pool:
+        yield note(
+            "warm-pool-kms",
+            f"warm_pool={job.warm_pool} s with volume_kms: the next job starts on these machines only with the same key (and "
+            "role, type, count, volume_gb, network, encrypt_traffic and network_isolation)",
+            source=WARM_DOCS,
+        )
+
+
+def _regions(job: Job) -> Iterator[Finding]:
+    """Keys and plans are of one region. A key of the output may be that of a bucket elsewhere."""
+    for key, level in (("training_plan", error), ("volume_kms", error), ("output_kms", warning)):
+        parts = str(getattr(job, key)).split(":")
+        place = parts[3] if parts[0] == "arn" and len(parts) > 5 else ""
+        if place and job.region and place != job.region:
+            yield level(
+                "other-region",
+                f"{key}={':'.join(parts)} is in {place}, the job in {job.region}",
+                f"--{key.replace('_', '-')} of {job.region}, or --region {place}",
+                API,
+            )
+
+
+def _isolation(job: Job, choice: Choice) -> Iterator[Finding]:
+    if not job.network_isolation:
+        return
+    if choice.image is not None:
+        yield error(
+            "isolation-packages",
+            f"network_isolation=true with AWS's own image {choice.image.tag}: pip cannot install segtrain's packages there",
+            "--image URI of an image that holds them (docker/sagemaker/Dockerfile)",
+        )
+    else:
+        yield note(
+            "isolation-packages",
+            f"network_isolation=true: nothing is downloaded in the container, so {choice.uri} must hold all packages and "
+            "the weights of a pretrained encoder lie in the data",
+        )
+    for key in ("log.mlflow", "log.wandb"):
+        if job.settings.get(key):
+            yield error(
+                "isolation-tracker", f"{key}={job.settings[key]} with network_isolation=true: it cannot be reached", f"{key}=''"
+            )  # fmt: skip
+
+
+def _fallbacks(job: Job, choice: Choice) -> Iterator[Finding]:
+    if not job.fallbacks:
+        return
+    listed = ", ".join(other.type for other in job.fallbacks)
+    for key, given in (("groups", job.groups), ("spot", job.spot)):
+        if given:
+            yield error(
+                f"fallbacks-{key}",
+                f"fallbacks={listed} with {key}: the service takes one or the other",
+                f"leave out fallbacks or {key}",
+                API,
+            )
+    names = types(job)
+    if len(names) > MOST_PREFERENCES:
+        yield error(
+            "fallbacks-count", f"{len(names)} types with type={job.type}; the service allows 5", "leave some out", API
+        )
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield error("fallbacks-twice", f"type {name} is there twice", "name each type once", API)
+    for other in job.fallbacks:
+        yield from _fallback(job, replace(job, type=other.type, instances=other.instances or job.instances), choice)
+
+
+def _fallback(job: Job, other: Job, choice: Choice) -> Iterator[Finding]:
+    """``other``: the job as it would run on a fallback type."""
+    instance = INSTANCES.get(other.type)
+    if instance is None:
+        near = like(other.type)
+        yield note(
+            "fallback-unknown",
+            f"fallbacks: {other.type} is in no table of types here: whether image and strategy fit is not known",
+            f"near: {', '.join(near)}" if near else "",
+        )
+        return
+    if choice.image is not None and not runs_on(choice.image, instance):
+        yield error(
+            "fallback-image",
+            f"fallbacks: image {choice.image.tag}, picked for {job.type}, has no code for {other.type}",
+            "--image URI of one that fits both, or another type",
+        )
+    if job.strategy == "smddp" and not instance.smddp:
+        yield error(
+            "fallback-smddp", f"fallbacks: SMDDP does not run on {other.type}", "--strategy ddp, or another type"
+        )
+    before, after, batch = ranks(job), ranks(other), job.settings.get("train.batch_size")
+    if before != after and isinstance(batch, int) and batch % after:
+        level = error if batch < after else warning
+        yield level(
+            "fallback-batch",
+            f"fallbacks: train.batch_size={batch} does not divide by the {after} ranks of {other.instances} x {other.type}",
+            f"train.batch_size={-(-batch // after) * after}, or another count: {other.type}*N",
+        )
+    elif before != after:
+        yield note(
+            "fallback-ranks",
+            f"fallbacks: {after} ranks on {other.type} in the place of {before}: gradients are the same, speed and cost are not",
+        )

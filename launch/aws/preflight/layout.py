@@ -1,0 +1,99 @@
+"""Does a listing of S3 keys look like the data set that the job's config reads? By the folders that its layout needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from launch.aws.preflight.levels import folder, warning
+from launch.findings import Finding
+from launch.job import Channel, Job
+from segtrain.errors import ConfigError
+
+CHANNELS = "/opt/ml/input/data"
+ADE20K = {"train": "training", "val": "validation"}
+
+
+def layout_checks(job: Job, channel: Channel, keys: Sequence[str]) -> Iterator[Finding]:
+    """``keys``: all that lies below the channel's prefix, relative to it."""
+    config = _config(job)
+    if config is None or not keys:
+        return
+    place = f"{CHANNELS}/{channel.name}"
+    if f"{config.data.root}/".startswith(f"{place}/"):
+        inner = f"{config.data.root}/".removeprefix(f"{place}/").lstrip("/")
+        yield from _compare(channel, keys, inner, config.data)
+
+
+def _config(job: Job) -> Any:
+    """segtrain's config of the job; None where its packages are absent, or where it is wrong, which another check says."""
+    from launch.rehearse.fit import load
+
+    try:
+        return load(job)
+    except ConfigError:
+        return None
+
+
+def _compare(channel: Channel, keys: Sequence[str], inner: str, data: Any) -> Iterator[Finding]:
+    needed = expected(data)
+    missing = [start for start in needed if not any(key.startswith(inner + start) for key in keys)]
+    if not missing:
+        return
+    where = f"data.{channel.name}={channel.uri!r}"
+    there = ", ".join(dict.fromkeys(_top(key) for key in keys))
+    better = next((place for place in _places(keys, needed[0]) if _all_in(keys, place, needed)), None)
+    if better is not None:
+        cure = f"--data {channel.name}={folder(channel.uri)}{better}"
+    else:
+        cure = "upload the folder that holds them, or set data.layout and its folders as the data are"
+    yield warning(
+        "data-layout",
+        f"{where}: data.layout={data.layout} reads {', '.join(inner + start for start in needed)}, and nothing begins with "
+        f"{', '.join(inner + start for start in missing)}; there is {_short(there)}",
+        cure,
+    )
+
+
+def expected(data: Any) -> list[str]:
+    """What at least one key must begin with, for each of these; [] for a layout that is not known here."""
+    drawn = bool(getattr(data, "split_by", None))  # the validation images are drawn out of the training images
+    splits = list(dict.fromkeys((data.train_split, *([] if drawn else [data.split]))))
+    if data.layout == "camvid":
+        return [f"{split}{end}/" for split in splits for end in ("", "annot")]
+    if data.layout == "cityscapes":
+        return [f"{top}/{split}/" for split in splits for top in ("leftImg8bit", "gtFine")]
+    if data.layout == "ade20k":
+        return [f"{top}/{ADE20K.get(split, split)}/" for split in splits for top in ("images", "annotations")]
+    if data.layout == "folders":
+        return [_fixed(text.replace("{split}", split)) for split in splits for text in (data.images, data.masks)]
+    if data.layout == "list":
+        return list(dict.fromkeys(_fixed(data.index.replace("{split}", split)) for split in splits))
+    return []
+
+
+def _fixed(text: str) -> str:
+    """The part of a path or pattern that is the same for every sample: of a folder, with its slash."""
+    fixed = text.partition("{")[0].partition("*")[0]
+    if fixed != text:
+        return fixed.rpartition("/")[0] + "/" if "/" in fixed else fixed
+    return fixed if "." in fixed.rpartition("/")[2] else folder(fixed)
+
+
+def _top(key: str) -> str:
+    first, slash, _ = key.partition("/")
+    return first + slash
+
+
+def _places(keys: Sequence[str], start: str) -> list[str]:
+    """Folders below the prefix in which a key of that beginning lies."""
+    found = (key[: key.index(f"/{start}") + 1] for key in keys if f"/{start}" in key)
+    return sorted(set(found), key=len)
+
+
+def _all_in(keys: Sequence[str], place: str, needed: Sequence[str]) -> bool:
+    return all(any(key.startswith(place + start) for key in keys) for start in needed)
+
+
+def _short(text: str, most: int = 80) -> str:
+    return text if len(text) <= most else f"{text[:most]}..."

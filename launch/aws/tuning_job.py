@@ -1,0 +1,107 @@
+"""Send a hyperparameter tuning job and watch it: how many jobs have run, which one is best, with which settings."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from launch.aws.cloud import Clients
+from launch.aws.cures import explain, passing
+from launch.job import COMMAND
+from segtrain.errors import SegtrainError
+
+_ENDED = ("Completed", "Failed", "Stopped", "DeleteFailed")
+_COUNTS = ("Completed", "InProgress", "RetryableError", "NonRetryableError", "Stopped")
+_LEFT = 130  # as a shell says it of Ctrl-C
+
+
+def submit(clients: Clients, request: Mapping[str, Any]) -> str:
+    """Sends the tuning job and returns its ARN. Raises SegtrainError in AWS's words, with the cure."""
+    name = request["HyperParameterTuningJobName"]
+    try:
+        return str(clients.sagemaker.create_hyper_parameter_tuning_job(**request)["HyperParameterTuningJobArn"])
+    except Exception as error:
+        raise explain(error, f"CreateHyperParameterTuningJob of {name}") from None
+
+
+def follow(
+    clients: Clients,
+    name: str,
+    *,
+    say: Callable[[str], None],
+    poll_s: float = 30.0,
+    sleep: Callable[[float], None] = time.sleep,
+) -> int:
+    """Watch until the tuning job ends. 0: a best job was found; 1: none; 130: left running by Ctrl-C."""
+    said = ""
+    try:
+        while True:
+            job = _describe(clients, name, first=not said)
+            if job is not None:
+                line = progress(job)
+                if line != said:
+                    say(line)
+                said = line
+                if job["HyperParameterTuningJobStatus"] in _ENDED:
+                    break
+            sleep(poll_s)
+    except KeyboardInterrupt:
+        say(f"left: {name} goes on, and is billed. Stop it: aws sagemaker stop-hyper-parameter-tuning-job "
+            f"--hyper-parameter-tuning-job-name {name} --region {clients.region}")  # fmt: skip
+        return _LEFT
+    for line in verdict(job, clients.region):
+        say(line)
+    return 0 if job.get("BestTrainingJob") else 1
+
+
+def _describe(clients: Clients, name: str, first: bool) -> dict[str, Any] | None:
+    """None where AWS does not answer, once it has answered before."""
+    try:
+        return dict(clients.sagemaker.describe_hyper_parameter_tuning_job(HyperParameterTuningJobName=name))
+    except Exception as error:
+        if first or not passing(error):
+            raise SegtrainError(f"{explain(error, name)}") from None
+        return None
+
+
+def progress(job: Mapping[str, Any]) -> str:
+    """One line: status, jobs, the best so far."""
+    counts = job.get("TrainingJobStatusCounters", {})
+    parts = [f"{key} {counts[key]}" for key in _COUNTS if counts.get(key)]
+    best = job.get("BestTrainingJob")
+    return "  ".join(
+        [f"-- {job['HyperParameterTuningJobStatus']}", *parts, *([f"best {_score(best)}"] if best else [])]
+    )
+
+
+def _score(best: Mapping[str, Any]) -> str:
+    metric = best.get("FinalHyperParameterTuningJobObjectiveMetric", {})
+    settings = " ".join(f"{key}={_plain(text)}" for key, text in sorted(best.get("TunedHyperParameters", {}).items()))
+    return (
+        f"{metric.get('MetricName', '?')} {metric.get('Value', float('nan')):g} ({settings}) {best['TrainingJobName']}"
+    )
+
+
+def _plain(text: str) -> str:
+    """A hyperparameter's value as on the command line: lists of choices are sent as JSON."""
+    try:
+        return str(json.loads(text))
+    except ValueError:
+        return text
+
+
+def verdict(job: Mapping[str, Any], region: str) -> list[str]:
+    """How it ended, and what to do next."""
+    status, best = job["HyperParameterTuningJobStatus"], job.get("BestTrainingJob")
+    lines = [f"{status}: {job['FailureReason']}" if "FailureReason" in job else str(status)]
+    if not best:
+        return [*lines, "no training job gave the objective metric: look at one of them in the console"]
+    settings = " ".join(f"{key}={_plain(text)}" for key, text in sorted(best.get("TunedHyperParameters", {}).items()))
+    return [
+        *lines,
+        f"best     {_score(best)}",
+        f"model    {COMMAND} --attach {best['TrainingJobName']} --region {region}",
+        f"again    the same job with {settings}",
+    ]

@@ -1,0 +1,120 @@
+"""One command for an FSx for Lustre file system that shows a prefix of S3: reused where there is one, else created, and checked.
+
+python launch/fsx.py --data s3://BUCKET/PREFIX/ --subnet subnet-0abc1234 --security-groups sg-0abc1234 --dry-run
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+if not __package__:
+    # As in sagemaker.py: a script's folder is not for imports.
+    sys.path[:] = [
+        str(ROOT),
+        *(entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent),
+    ]
+
+from launch.aws import lustre  # noqa: E402
+from launch.aws.arguments import DEFAULT_REGION  # noqa: E402
+from launch.aws.regions import is_region  # noqa: E402
+from launch.findings import agreed  # noqa: E402
+from launch.job import COMMAND, PACKAGE  # noqa: E402
+from launch.job_values import amount  # noqa: E402
+from segtrain.errors import ConfigError, SegtrainError  # noqa: E402
+
+NAME = "segtrain launch fsx" if PACKAGE in ROOT.parents else "python launch/fsx.py"
+
+
+def build_parser(command: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=command,
+        description="An FSx for Lustre file system that shows a prefix of S3: reused where there is one, else created and checked.",
+        epilog="The names of all objects are there at once, their content when it is first read; what changes in S3 changes there.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--data", required=True, metavar="s3://...", help="the prefix")
+    parser.add_argument("--subnet", required=True, metavar="ID", help="where it is, and the jobs that read it")
+    parser.add_argument(
+        "--security-groups", required=True, metavar="A,B", help="let TCP 988 and 1018-1023 in from themselves"
+    )
+    parser.add_argument(
+        "--gb", type=int, default=lustre.LEAST_GB, help="1200, 2400 or multiples of 2400 (default: 1200)"
+    )
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument(
+        "--throughput",
+        type=int,
+        default=125,
+        metavar="MBPS",
+        help="MB/s for each TiB: 125, 250, 500 or 1000 (default: 125)",
+    )
+    kind.add_argument("--scratch", action="store_true", help="not replicated: for some days")
+    parser.add_argument("--price", type=float, metavar="USD", help="for a GB and month, in the place of the list's")
+    parser.add_argument("--region", help=f"default: AWS_REGION or {DEFAULT_REGION}")
+    parser.add_argument("--dry-run", action="store_true", help="print both requests and the cost; ask AWS nothing")
+    parser.add_argument("--yes", action="store_true", help="create without asking")
+    return parser
+
+
+def main(arguments: list[str] | None = None, command: str = NAME) -> int:
+    """The command line. ``command``: how it was called, for the help."""
+    known = build_parser(command).parse_args(arguments)
+    groups = tuple(part for part in known.security_groups.split(",") if part)
+    throughput = 0 if known.scratch else known.throughput
+    wanted = lustre.Wanted(known.data, known.subnet, groups, known.gb, throughput, known.price)
+    try:
+        lustre.check(wanted)
+        if known.price is not None:
+            amount(known.price, "--price")
+        if known.region and not is_region(known.region):
+            raise ConfigError(f"--region {known.region} does not look like a region of AWS: as --region us-east-1")
+        return _dry_run(wanted) if known.dry_run else _make(wanted, known.region, known.yes)
+    except SegtrainError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("left: what was begun goes on; the same command finds it again", file=sys.stderr)
+        return 130
+
+
+def _dry_run(wanted: lustre.Wanted) -> int:
+    requests = {
+        "CreateFileSystem": lustre.system_request(wanted),
+        "CreateDataRepositoryAssociation": lustre.association_request(wanted, "fs-00000000"),
+    }
+    print(json.dumps(requests, indent=2))
+    print(f"cost     {lustre.cost(wanted)}", file=sys.stderr)
+    print("dry run: nothing was created; whether there is one already was not asked", file=sys.stderr)
+    return 0
+
+
+def _make(wanted: lustre.Wanted, region: str | None, yes: bool) -> int:
+    from launch.aws.cloud import connect
+
+    region = region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or DEFAULT_REGION
+    clients = connect(region)
+    found, others = lustre.find(clients, wanted)
+    for line in others:
+        print(f"note     {line}", file=sys.stderr)
+    if found is None:
+        print(f"cost     {lustre.cost(wanted)}", file=sys.stderr, flush=True)
+        if not yes and not agreed(f"create a file system of {wanted.gb} GB in {wanted.subnet}?"):
+            print("nothing was created", file=sys.stderr)
+            return 1
+        found = lustre.create(clients, wanted)
+        print(f"created  {found.system['FileSystemId']}", flush=True)
+    else:
+        print(f"reused   {found.system['FileSystemId']}", flush=True)
+    found = lustre.complete(clients, wanted, found, lambda text: print(text, flush=True))
+    print(f"ready    {COMMAND} {lustre.flags(found, wanted)} --region {region}")
+    print(f"delete   aws fsx delete-file-system --file-system-id {found.system['FileSystemId']} --region {region}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

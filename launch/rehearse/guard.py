@@ -1,0 +1,99 @@
+"""Ends what a rehearsal has started when the process that started it is gone, in whatever way: `python guard.py MARK FOLDER SCRATCH`.
+
+Its standard input is a pipe whose other end that process alone holds: it closes when the process ends, also by SIGKILL. Then every
+process that carries the rehearsal's mark in its environment is killed. It is started before everything else, in a session of its
+own, and imports nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+
+MARK = "SEGTRAIN_REHEARSAL"
+DONE = b"done"
+
+
+class Guard:
+    """A context manager around a rehearsal. ``mark`` belongs into the environment of all it starts, ``scratch`` is for their temporary
+    files and is removed at the end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.scratch = Path(tempfile.mkdtemp(prefix="segtrain-tmp-"))
+        self.mark = self.scratch.name
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", __file__, self.mark, str(folder), str(self.scratch)],
+            stdin=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+
+    def __enter__(self) -> Guard:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.write(DONE)
+            self._process.stdin.close()
+        self._process.wait()
+
+
+def kill_marked(mark: str) -> bool:
+    """Kill every process whose environment has this mark, or one that continues it with a hyphen. Returns whether there was one."""
+    wanted, found = f"{MARK}={mark}".encode(), False
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            entries = (folder / "environ").read_bytes().split(b"\0")
+            if int(folder.name) != os.getpid() and any(
+                one == wanted or one.startswith(wanted + b"-") for one in entries
+            ):
+                os.kill(int(folder.name), signal.SIGKILL)
+                found = True
+        except OSError:
+            continue
+    return found
+
+
+def size_of(folder: Path) -> int:
+    """Bytes on the disk below a folder."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(place, name)).st_blocks * 512
+    return total
+
+
+def left(folder: Path) -> str:
+    """What a rehearsal leaves behind, for a person."""
+    return f"{folder} holds {size_of(folder) / 1e6:.0f} MB (logs, and /opt/ml of each host): rm -r {shlex.quote(str(folder))}"
+
+
+def main(mark: str, folder: Path, scratch: Path) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    told = sys.stdin.buffer.read()
+    while kill_marked(mark):  # again, as what was killed may just have started another
+        time.sleep(0.05)
+    shutil.rmtree(scratch, ignore_errors=True)
+    if told != DONE:
+        with contextlib.suppress(OSError):
+            print(
+                f"rehearsal: its launcher is gone; its processes were ended. {left(folder)}",
+                file=sys.stderr,
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))

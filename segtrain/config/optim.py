@@ -1,0 +1,83 @@
+"""The settings of the optimizer, with those of its own name and schedule and no others."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Union
+
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
+
+from segtrain.config.section import Section, durations
+
+POLY_POWER = 0.9
+
+
+class _Optim(Section):
+    """What all optimizers share."""
+
+    name: str = Field("", description="which optimizer")
+    lr: float = Field(1e-3, gt=0, description="learning rate, before the schedule")
+    encoder_lr: float = Field(1.0, ge=0, description="multiplier of lr for the encoder")
+    weight_decay: float = Field(1e-2, ge=0, description="not applied to biases and norms")
+    schedule: Literal["constant", "poly", "cosine", "onecycle", "linear"] = Field(
+        "poly", description="learning rate over the run; after the warm-up it falls to 0 (but constant)"
+    )
+    poly_power: Union[float, None] = Field(
+        POLY_POWER, gt=0, description="only with schedule=poly: (1 - step / steps) ** power"
+    )
+    warmup: str = Field("0st", description="linear warm-up (onecycle: its rise): '1ep', '500st' or '15%'")
+    clip: float = Field(0.0, ge=0, description="global gradient norm; 0: off")
+    ema: float = Field(0.0, ge=0, lt=1, description="decay of the moving average of the weights; 0: off")
+
+    _check_warmup = field_validator("warmup", mode="before")(durations("ep", "st", "%", zero=True))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _schedule(cls, value: Any) -> Any:
+        """``poly_power`` is a setting of one schedule: with another one it is None, and cannot be set."""
+        if not isinstance(value, dict):
+            return value
+        schedule, power = value.get("schedule", "poly"), value.get("poly_power")
+        if schedule == "poly":
+            return {**value, "poly_power": POLY_POWER if power is None else power}
+        if power is not None:
+            raise ValueError(
+                f"optim.poly_power={power!r}: schedule {schedule!r} has no poly_power, a setting of poly: remove it, or set "
+                "optim.schedule=poly"
+            )
+        return {**value, "poly_power": None}
+
+    @model_serializer(mode="wrap")
+    def _without_foreign(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = dump(self)
+        if self.schedule != "poly":
+            fields.pop("poly_power", None)
+        return fields
+
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
+class AdamW(_Optim):
+    """AdamW."""
+
+    name: Literal["adamw"] = Field("adamw", description="which optimizer")
+    betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="decay of the two moments")
+
+
+class SGD(_Optim):
+    """SGD with Nesterov momentum."""
+
+    name: Literal["sgd"] = Field("sgd", description="which optimizer")
+    momentum: float = Field(0.9, ge=0, lt=1, description="0: plain SGD")
+
+
+class Muon(_Optim):
+    """Muon for the convolution filters, AdamW for the rest."""
+
+    name: Literal["muon"] = Field("muon", description="which optimizer")
+    muon_lr: float = Field(2e-2, gt=0, description="learning rate of the convolution filters; lr is for the rest")
+    momentum: float = Field(0.9, ge=0, lt=1, description="of the convolution filters")
+    betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="decay of the two moments of the rest")
+
+
+Optim = Annotated[Union[AdamW, SGD, Muon], Field(discriminator="name")]

@@ -1,0 +1,52 @@
+"""Settings as text to paste: one word of a shell, or lines of a config file."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+Settings = Mapping[str, Any]  # "data.label_map" -> {0: 0, 255: 1}
+# What a shell changes between double quotes: variables, commands, the history, and backslashes before some characters.
+_CHANGED = re.compile(r"[\"$`!\n]|\\\\|\\\Z")
+
+
+def words(settings: Settings) -> list[str]:
+    """``["data.label_map={0: 0, 255: 1}"]``: arguments of the command line, not quoted."""
+    return [f"{key}={flow(value)}" for key, value in settings.items()]
+
+
+def command(settings: Settings) -> str:
+    """The same, quoted for a shell."""
+    return " ".join(map(shell_word, words(settings)))
+
+
+def in_yaml(settings: Settings) -> str:
+    """``data: {label_map: {0: 0, 255: 1}}``: lines for a config file."""
+    nested: dict[str, Any] = {}
+    for key, value in settings.items():
+        *path, last = key.split(".")
+        place = nested
+        for part in path:
+            place = place.setdefault(part, {})
+        place[last] = value
+    return "; ".join(f"{section}: {flow(values)}" for section, values in nested.items())
+
+
+def flow(value: Any) -> str:
+    """A value as YAML on one line; what YAML has no form for, as Python shows it."""
+    try:
+        text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=1 << 30, allow_unicode=True)
+    except yaml.YAMLError:
+        return repr(value)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def shell_word(word: str) -> str:
+    """One argument as a shell reads it; between double quotes where that changes nothing."""
+    if shlex.quote(word) == word:
+        return word
+    return shlex.quote(word) if _CHANGED.search(word) else f'"{word}"'

@@ -1,0 +1,260 @@
+"""`segtrain data convert`: a data set with PNG masks of class ids, whose masks were JPEGs; each value becomes the nearest that is known."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import re
+import shlex
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from segtrain.config import Data
+from segtrain.config.paste import command
+from segtrain.cores import cores
+from segtrain.data import decode
+from segtrain.data.datasets import Dataset, open_dataset
+from segtrain.data.labels import LabelSpace
+from segtrain.data.listing import WARNING
+from segtrain.data.split_by import POOL, missing, names_of, with_settings
+from segtrain.errors import ConfigError, DataError
+
+_APART = 16  # values or colors closer than this cannot be told apart in a JPEG
+_GRAY = 32  # channels of a gray JPEG differ by less
+_PEAK = 0.002  # share of the pixels that makes a value one of the set's own
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Converted:
+    """One mask: its pixels, and how many of them lie about halfway between two values."""
+
+    pixels: int
+    ambiguous: int
+
+
+def convert_folder(
+    root: str, folder: str, splits: list[str] | None, overrides: list[str], say: Callable[[str], None] = print
+) -> dict[str, Any]:
+    """Write ``folder``/images/SPLIT, masks/SPLIT and classes.txt; images are hard links where the disk allows it, else copies.
+
+    Returns plain values by split. All of it appears at the end, or nothing. Raises DataError, ConfigError.
+    """
+    from segtrain.data.check import settings_of  # which names this command in its findings
+
+    data, found = settings_of(root, overrides)
+    if data.layout in ("scenes", "shards"):
+        raise ConfigError(f"data convert reads files: data.layout={data.layout} has none")
+    if os.path.exists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
+        raise DataError(f"{folder}: is there already: choose another folder to convert to")
+    if data.layout == "folders" and not data.split_by.on and "{split}" not in data.images + data.masks:
+        found = (POOL,)  # whatever the splits are called, they are the same images
+    datasets = [open_dataset(data, split) for split in splits or found]
+    for dataset in datasets:
+        refuse_near_values(dataset)
+        for note in dataset.notes:
+            say(note)
+    target = Path(folder)
+    result: dict[str, Any] = {}
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".part-", dir=target.parent) as place:
+            made = Path(place) / "set"
+            for dataset in datasets:
+                result[dataset.split] = _convert(dataset, made, say)
+            (made / "classes.txt").write_text(_classes(datasets[0].labels), encoding="utf-8")
+            made.replace(target)
+    except OSError as error:
+        raise DataError(
+            f"{folder}: cannot be written ({error.strerror or error}): check the space and the rights"
+        ) from None
+    made_of = {dataset.split: dataset for dataset in datasets}
+    written = Data.model_validate(settings(data, folder, result))
+    says, division = missing(written, list(result), lambda split: [_safe(name) for name in names_of(made_of[split])])
+    if says:
+        say(f"{WARNING}{folder}: {says}")
+    values = with_settings(written, division).model_dump(mode="json", exclude_defaults=True)
+    say(f"to train on it: segtrain train {command({f'data.{key}': value for key, value in values.items()})}")
+    return result
+
+
+def settings(data: Data, folder: str, splits: Iterable[str]) -> dict[str, Any]:
+    """What describes the new folder; the settings that have nothing to do with where files lie are those of before."""
+    gone = {"root", "layout", "images", "masks", "pair", "index", "label_map", "classes", "split_by"}
+    gone |= {"split"} if data.split_by.on else set()
+    kept = data.model_dump(mode="json", exclude_defaults=True, exclude=gone)
+    whole = {"images": "images", "masks": "masks"} if list(splits) == [POOL] else {}
+    return {"root": folder, "layout": "folders", **whole, **kept}
+
+
+def _convert(dataset: Dataset, made: Path, say: Callable[[str], None]) -> dict[str, Any]:
+    names = [_safe(entry.meta["name"]) for entry in dataset.entries]
+    double = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    if double:
+        raise DataError(f"{dataset.name} {dataset.split}: two samples are named {double[0]!r}: give each its own name")
+    faults: list[str] = []
+    pixels = ambiguous = 0
+    worst = (0.0, "")
+
+    def one(index: int) -> Converted | DataError:
+        try:
+            return _write(dataset, index, made, names[index])
+        except DataError as error:
+            return error
+
+    with ThreadPoolExecutor(cores()) as pool:
+        for index, done in enumerate(pool.map(one, range(len(dataset)))):
+            if isinstance(done, DataError):
+                faults.append(str(done))
+                continue
+            pixels, ambiguous = pixels + done.pixels, ambiguous + done.ambiguous
+            worst = max(worst, (done.ambiguous / done.pixels, str(dataset.entries[index].mask)))
+    if faults:
+        more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
+        raise DataError(
+            f"{dataset.name} {dataset.split}: {len(faults)} of {len(dataset)} samples cannot be converted, and nothing was written: "
+            + "; ".join(faults[:_SHOWN])
+            + more
+        )
+    told = f"{dataset.split}: {len(dataset):,} masks written and read again, {ambiguous:,} of {pixels:,} pixels"
+    told += f" ({ambiguous / pixels:.2%}) lay about halfway between two values and took the nearest"
+    say(told + (f"; most in {worst[1]} ({worst[0]:.2%})" if ambiguous else ""))
+    return {"masks": len(dataset), "pixels": pixels, "ambiguous": ambiguous, "worst": list(worst)}
+
+
+def _classes(labels: LabelSpace) -> str:
+    """The names, a line each; with colors where the classes have some."""
+    lines = zip(labels.palette, labels.names)
+    return "".join(f"{' '.join(map(str, color))} {name}\n" if labels.colours else f"{name}\n" for color, name in lines)
+
+
+def _safe(name: str) -> str:
+    """A sample's name as a path that stays below its folder."""
+    return "/".join("_" if part in ("", ".", "..") else part for part in re.sub(r"^/+", "", name).split("/"))
+
+
+def _write(dataset: Dataset, index: int, made: Path, name: str) -> Converted:
+    """One image and its mask. Raises DataError naming the file."""
+    from PIL import Image
+
+    entry = dataset.entries[index]
+    ids, ambiguous = ids_of(str(entry.mask), dataset.labels)
+    header = decode.check_whole(entry.image)
+    if (header.height, header.width) != ids.shape:
+        raise DataError(dataset.other_size(index, (header.height, header.width), ids.shape))
+    split = "" if dataset.split == POOL else dataset.split
+    image = made / "images" / split / (name + os.path.splitext(entry.image)[1])
+    mask = made / "masks" / split / f"{name}.png"
+    image.parent.mkdir(parents=True, exist_ok=True)
+    mask.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(os.path.realpath(entry.image), image)
+    except OSError:  # another disk, or one without links
+        shutil.copyfile(entry.image, image)
+    content = io.BytesIO()
+    Image.fromarray(ids).save(content, format="PNG")
+    mask.write_bytes(content.getvalue())
+    if not np.array_equal(decode.decode_mask(str(mask)), ids):
+        raise DataError(f"{mask}: does not give the ids that were written: check the disk")
+    return Converted(ids.size, ambiguous)
+
+
+def ids_of(mask: str, labels: LabelSpace) -> tuple[np.ndarray, int]:
+    """Train ids uint8 (H, W) of a mask of any format, and how many of its pixels took the nearer of two values. Raises DataError."""
+    content, name = decode.load(mask)
+    if decode.read_header(content, name).format != "jpeg":
+        return labels.remap(decode.decode_mask(content, name), name), 0
+    pixels = decode.decode_image(content, name)
+    if _is_gray(pixels):
+        known = {raw: train for raw, train in labels.raw_to_train.items() if 0 <= raw < 256}
+        table, unsure = _nearest(np.arange(256)[:, None], np.array(list(known))[:, None], known.values())
+        return table[pixels[..., 1]], int(unsure[pixels[..., 1]].sum())
+    if not labels.colours:
+        setting = "data.classes={road: [128, 64, 128], ...}"
+        raise DataError(f"{name}: a JPEG mask in colors: say which class has which, as in {setting}")
+    codes = pixels.astype(np.int32) @ np.array([1 << 16, 1 << 8, 1], np.int32)
+    found, place = np.unique(codes, return_inverse=True)
+    table, unsure = _nearest(_rgb(found), _rgb(np.array(list(labels.colours))), labels.colours.values())
+    place = place.reshape(codes.shape)
+    return table[place], int(unsure[place].sum())
+
+
+def _is_gray(pixels: np.ndarray) -> bool:
+    return int(np.ptp(pixels.astype(np.int16), axis=2).max()) < _GRAY
+
+
+def _rgb(codes: np.ndarray) -> np.ndarray:
+    """0xRRGGBB as rows of three."""
+    return np.stack([codes >> 16, codes >> 8 & 255, codes & 255], axis=1)
+
+
+def _nearest(values: np.ndarray, known: np.ndarray, train: Iterable[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Of each row of ``values`` the train id of the nearest row of ``known`` (a tie goes to the first), and whether it is ambiguous:
+    more than half as far from the nearest as from the second."""
+    distance = np.sqrt(((values[:, None].astype(np.int32) - known[None]) ** 2).sum(2))
+    near = np.sort(distance, axis=1)
+    unsure = 2 * near[:, 0] > near[:, 1] if len(known) > 1 else np.zeros(len(values), bool)
+    return np.array(list(train), np.uint8)[distance.argmin(1)], unsure
+
+
+def refuse_near_values(dataset: Dataset) -> None:
+    """Raise DataError where ids or colors are too near to each other for JPEG masks, with those that the masks hold."""
+    if not any(is_jpeg(str(entry.mask)) for entry in dataset.entries[:_SHOWN]):
+        return
+    labels = dataset.labels
+    raw = sorted(value for value in labels.raw_to_train if 0 <= value < 256)
+    if labels.colours or all(after - before >= _APART for before, after in itertools.pairwise(raw)):
+        return
+    proposed = proposed_map([str(entry.mask) for entry in dataset.entries], labels.num_classes)
+    cure = command({"data.label_map": proposed}) if proposed else "say with data.label_map which value is which class"
+    error = DataError(
+        f"{dataset.name}: the ids {', '.join(map(str, raw[:12]))} are too near to each other to be told apart in JPEG masks, whose values are "
+        f"off by a few: {cure}"
+    )
+    error.settings = {"data.label_map": proposed} if proposed else None
+    raise error
+
+
+def is_jpeg(mask: str) -> bool:
+    try:
+        return decode.read_header(mask).format == "jpeg"
+    except DataError:
+        return False
+
+
+def proposed_map(masks: list[str], classes: int) -> dict[int, int]:
+    """A data.label_map of the values that gray JPEG masks hold most; {} where their number does not fit the classes."""
+    counts = np.zeros(256, np.int64)
+    for mask in masks[:: max(1, len(masks) // 50)]:
+        try:
+            pixels = decode.decode_image(mask)
+        except DataError:
+            continue
+        if not _is_gray(pixels):
+            return {}
+        counts += np.bincount(pixels[..., 1].ravel(), minlength=256)
+    peaks: list[int] = []
+    for value in np.argsort(-counts, kind="stable").tolist():
+        if counts[value] >= _PEAK * counts.sum() and all(abs(value - peak) >= _APART for peak in peaks):
+            peaks.append(value)
+    peaks.sort()
+    if len(peaks) == classes + 1 and peaks[-1] == 255:
+        return {**{value: place for place, value in enumerate(peaks[:-1])}, 255: -1}
+    return {value: place for place, value in enumerate(peaks)} if len(peaks) == classes else {}
+
+
+def command_for(data: Data, masks: list[str], labels: LabelSpace) -> str:
+    """The command that writes a copy of the set with PNG masks, ready to paste."""
+    values = data.model_dump(mode="json", exclude_defaults=True, exclude={"root"})
+    if "label_map" not in values and not labels.colours:
+        values |= {"label_map": found} if (found := proposed_map(masks, labels.num_classes)) else {}
+    words = [shlex.quote(data.root), shlex.quote(data.root.rstrip("/") + "-png")]
+    return f"segtrain data convert {' '.join(words)} {command({f'data.{key}': value for key, value in values.items()})}"

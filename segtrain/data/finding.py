@@ -1,0 +1,57 @@
+"""What a check has found out about splits as a whole, with the settings that put it right as values and as text to paste."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from segtrain.config.paste import Settings, command, in_yaml, words
+from segtrain.errors import DataError
+
+
+@dataclass(frozen=True)
+class Finding:
+    """``settings`` put it right; ``others`` are (when they apply, settings). A fatal finding stops ``check`` and ``train``."""
+
+    message: str
+    fatal: bool = False
+    settings: Settings = field(default_factory=dict)
+    others: tuple[tuple[str, Settings], ...] = ()
+
+    def text(self) -> str:
+        """The message, then one line for each way to paste a fix."""
+        lines = [self.message]
+        if self.settings:
+            lines += [
+                f"  on the command line: {command(self.settings)}",
+                f"  in the config file:  {in_yaml(self.settings)}",
+            ]
+        lines += [f"  {when}: {command(settings)}" for when, settings in self.others]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON. Keys of mappings become text there; ``paste`` holds the settings as command-line words."""
+        return {
+            "message": self.message,
+            "fatal": self.fatal,
+            "settings": dict(self.settings),
+            "paste": words(self.settings),
+            "others": [{"when": when, "settings": dict(settings)} for when, settings in self.others],
+        }
+
+
+def refuse(found: Iterable[Finding], faults: Sequence[str] = ()) -> None:
+    """Raise one DataError for the fatal ones; its ``settings`` are those of the first that has any.
+
+    ``faults``: messages about single files, of which the first is shown.
+    """
+    fatal = [finding for finding in found if finding.fatal]
+    if not fatal:
+        return
+    lines = [finding.text() for finding in fatal]
+    if faults:
+        lines.append(f"  the first of {len(faults):,} faulty files: {faults[0]}")
+    error = DataError("\n".join(lines))
+    error.settings = next((dict(finding.settings) for finding in fatal if finding.settings), None)
+    raise error

@@ -1,0 +1,133 @@
+"""How do the names of images and their masks go together: which part do they share, and what is around it?"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".gif"))
+NAME = "{name}"
+_LOOKED_AT = 2000  # names; a proposal needs no more
+_LAST = re.compile(r"[_\-. ][^_\-. ]*$")
+_FIRST = re.compile(r"^[^_\-. ]*[_\-. ]")
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """File names such as ``{name}_mask.png``: ``{name}`` is what an image and its mask share; without an ending any image's fits."""
+
+    text: str
+
+    def name_of(self, path: str) -> str | None:
+        """``town/a`` of ``town/a_mask.png``; None where the file does not fit."""
+        folder, _, file = path.rpartition("/")
+        before, _, after = self.text.partition(NAME)
+        if f".{after.rpartition('.')[2]}".lower() not in SUFFIXES:
+            file = os.path.splitext(file)[0]
+        if len(file) <= len(before) + len(after) or not (file.startswith(before) and file.endswith(after)):
+            return None
+        name = file[len(before) : len(file) - len(after)]
+        return f"{folder}/{name}" if folder else name
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Patterns for images and masks, and how many images have a mask by them."""
+
+    patterns: tuple[Pattern, Pattern]
+    pairs: int
+
+
+Named = dict[str, str]  # the name of a file under its pattern -> its path
+
+
+def fitted(
+    patterns: tuple[Pattern, Pattern], images: Sequence[str], masks: Sequence[str], together: bool = False
+) -> tuple[Named, Named]:
+    """Images and masks that fit their pattern; ``together``: both are the pictures of one folder."""
+    in_images, in_masks = (
+        {name: path for path in paths if (name := pattern.name_of(path)) is not None}
+        for pattern, paths in zip(patterns, (images, masks))
+    )
+    if together:
+        part(patterns, in_images, in_masks)
+    return in_images, in_masks
+
+
+def part(patterns: tuple[Pattern, Pattern], in_images: Named, in_masks: Named) -> None:
+    """Of images and masks in one folder, takes out of the one what belongs to the other: the longer pattern has it."""
+    longer = len(patterns[1].text) > len(patterns[0].text)
+    lost, kept = (in_images, in_masks) if longer else (in_masks, in_images)
+    taken = set(kept.values())
+    for name in [name for name, path in lost.items() if path in taken]:
+        del lost[name]
+
+
+def propose(images: Sequence[str], masks: Sequence[str]) -> Proposal | None:
+    """Patterns by which at least half of the images have a mask, tried on all of them: paths under the two folders."""
+    some, others = images[:_LOOKED_AT], masks[:_LOOKED_AT]
+    best: Proposal | None = None
+    for around in itertools.product(_starts(some), _starts(others), _ends(some), _ends(others)):
+        (before, other_before), (after, other_after) = (
+            _trimmed(around[0], around[1], -1),
+            _trimmed(around[2], around[3], 0),
+        )
+        patterns = whole_pattern(before + NAME + after, some), whole_pattern(other_before + NAME + other_after, others)
+        if patterns[0] == patterns[1]:
+            continue
+        pairs = _pairs(patterns, some, others)
+        if 2 * pairs >= len(some) and pairs > (best.pairs if best else 0):
+            best = Proposal(patterns, pairs)
+    if best and len(some) + len(others) < len(images) + len(masks):
+        best = Proposal(best.patterns, _pairs(best.patterns, images, masks))
+    return best if best and 2 * best.pairs >= len(images) else None
+
+
+def _pairs(patterns: tuple[Pattern, Pattern], images: Sequence[str], masks: Sequence[str]) -> int:
+    one, other = fitted(patterns, images, masks)
+    return len(one.keys() & other.keys())
+
+
+def whole_pattern(text: str, paths: Sequence[str]) -> Pattern:
+    """The pattern of names without endings; one that seems to have one (``{name}.jpg`` for ``a.jpg.png``) gets the real one."""
+    if os.path.splitext(text)[1].lower() not in SUFFIXES:
+        return Pattern(text)
+    return Pattern(text + Counter(os.path.splitext(path)[1] for path in paths).most_common(1)[0][0])
+
+
+def _ends(names: Sequence[str]) -> list[str]:
+    """What most names may end with: nothing, the part behind the last separator, all that they share; the shortest first."""
+    stems = _stems(names)
+    common = _shared([stem[::-1] for stem in stems])[::-1]
+    last = Counter(match[0] for stem in stems if (match := _LAST.search(stem)))
+    return sorted({"", common, *(part for part, _ in last.most_common(1))}, key=len)
+
+
+def _stems(paths: Sequence[str]) -> list[str]:
+    return [os.path.splitext(os.path.basename(path))[0] for path in paths]
+
+
+def _starts(names: Sequence[str]) -> list[str]:
+    stems = _stems(names)
+    common = _shared(stems)
+    first = Counter(match[0] for stem in stems if (match := _FIRST.search(stem)))
+    return sorted({"", common, *(part for part, _ in first.most_common(1))}, key=len)
+
+
+def _shared(stems: Sequence[str]) -> str:
+    """The beginning that several names have in common."""
+    if len(stems) < 2:
+        return ""
+    low, high = min(stems), max(stems)
+    return low[: next((place for place, (a, b) in enumerate(zip(low, high)) if a != b), min(len(low), len(high)))]
+
+
+def _trimmed(one: str, other: str, side: int) -> tuple[str, str]:
+    """Both without the letters and digits next to the name that they share: those belong to it."""
+    while one and other and one[side] == other[side] and one[side].isalnum():
+        one, other = (one[1:], other[1:]) if side == 0 else (one[:-1], other[:-1])
+    return one, other

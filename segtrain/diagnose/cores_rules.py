@@ -1,0 +1,115 @@
+"""Do the run's threads get the cores that they want? Other programs may have them, or the run itself wants more than there are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from segtrain.diagnose.figures import Figures, Rank
+from segtrain.diagnose.fix import Fix
+from segtrain.diagnose.model import stages_of
+from segtrain.diagnose.verdict import Verdict
+
+LOST = 0.10  # share of the time
+CROWD = 0.3  # cores of other programs
+PASSES = ("forward", "backward", "update")  # that compute, and wait for nothing but a core
+
+
+def other_programs(figures: Figures) -> Verdict | None:
+    """The step without the waits for cores that others had is what would be left if they stopped."""
+    others, rank = _others(figures), figures.hungriest
+    if others is None or others <= CROWD:
+        return None
+    alone = _alone(figures, rank, others)
+    lost = 1 - alone / rank.step
+    if lost <= LOST:
+        return None
+    cores = _cores(figures)
+    counted = figures.as_one.late is not None
+    return Verdict(
+        "other-programs",
+        lost,
+        f"other programs keep {others:.2g} of {cores:g} cores busy, and this run, which wants more, gets {figures.own_cpu:.2g}"
+        + _told(figures, rank)
+        + ("" if counted and figures.hosts else "; that is a guess, for this system does not count it"),
+        Fix(
+            advice="stop the other programs, or train where none run; until then fewer compute threads and workers than there are "
+            "cores left lose less time to waiting for each other"
+        ),
+        rank.step / max(alone, 1e-9),
+        "high" if counted and figures.hosts else "low",
+    )
+
+
+def too_few_cores(figures: Figures) -> Verdict | None:
+    """Asked where nothing else is found: a run whose threads wait for cores that its other threads have is not healthy."""
+    rank, late = figures.hungriest, figures.as_one.late
+    if figures.on_gpu or late is None:
+        return None
+    own = late * figures.own_part
+    if own <= LOST * rank.step:
+        return None
+    samples = rank.samples
+    gain, made = 1.0, ""
+    if samples is not None and samples.workers:
+        now = stages_of(figures, rank)
+        gain = max(1.0, rank.step / max(1e-9, replace(now, wall=0.0, cpu=0.0).step))
+        made = f", of which making samples takes {samples.made * samples.cpu * samples.threads / rank.step * len(figures.ranks):.2g}"
+    return Verdict(
+        "too-few-cores",
+        own / rank.step,
+        f"its {len(figures.ranks)} rank{'s' * (len(figures.ranks) > 1)} and their workers keep {figures.own_cpu:.2g} of "
+        f"{_cores(figures):g} cores busy{made}{_told(figures, rank)}",
+        Fix(
+            advice="more cores; or samples that cost less (data.cache=ram, segtrain data pack, cheaper augmentation), which the gain "
+            "is of; or fewer ranks and threads (parallel.procs, parallel.threads)"
+        ),
+        gain,
+        "medium",
+    )
+
+
+def _others(figures: Figures) -> float | None:
+    """Cores that other programs have. Without a system profile: what this run did not use while its threads waited for cores."""
+    if figures.hosts or figures.on_gpu:
+        return figures.others
+    late = figures.as_one.late
+    if late is None or late <= 2 * LOST * figures.step:
+        return None
+    return max(0.0, _cores(figures) - figures.own_cpu)
+
+
+def _alone(figures: Figures, rank: Rank, others: float) -> float:
+    """Seconds of a step if no other program ran."""
+    theirs = others / max(1e-9, others + figures.own_cpu)
+    late = figures.as_one.late
+    if (
+        late is None and not figures.on_gpu and figures.crowded
+    ):  # what the passes took beside computing is taken for lateness
+        passes = sum(rank.phases.get(phase, 0.0) for phase in PASSES)
+        late = max(0.0, passes - rank.computed / max(1, rank.threads))
+    if rank.samples is None or figures.as_one.late is None:
+        return rank.step if figures.on_gpu else rank.step - (late or 0.0) * theirs
+    held = (rank.samples.late or 0.0) > LOST * rank.samples.wall
+    least = rank.step - figures.as_one.late - figures.as_one.wait * held  # nothing goes that waits for something else
+    return min(rank.step, max(least, stages_of(figures, rank, others=False).step))
+
+
+def _told(figures: Figures, rank: Rank) -> str:
+    """How long was waited for a core, where that is counted."""
+    late, samples = figures.as_one.late, rank.samples
+    said = ""
+    if late is not None and not figures.on_gpu:
+        said = f": its loop could have run and had no core for {1000 * late:.3g} of the {1000 * rank.step:.3g} ms of a step"
+    if samples is not None and samples.late and samples.workers:
+        said += f"{', and' if said else ':'} a worker for {1000 * min(samples.late, samples.wall):.3g} of the {1000 * samples.wall:.3g} ms of a sample"
+    return said
+
+
+def _cores(figures: Figures) -> float:
+    """Of all hosts of the run."""
+    return sum(host.cores for host in figures.hosts) if figures.hosts else usable(figures)
+
+
+def usable(figures: Figures) -> int:
+    """Cores that the run may use, of all hosts."""
+    return sum({rank.host: rank.host_cores for rank in figures.ranks}.values())

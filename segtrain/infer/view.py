@@ -1,0 +1,147 @@
+"""How a prediction looks at an image: whole or in windows, at which scales, mirrored or not, within the memory there is."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from segtrain.config import Config, make_config
+from segtrain.config.load import parse_overrides
+from segtrain.errors import ConfigError
+from segtrain.infer.tiles import Forward, Size, scaled, starts
+from segtrain.memory import memory_free
+
+SETTINGS = ("eval.tile", "eval.overlap", "eval.scales", "eval.flip", "data.base_scale", "data.bits", "data.extra_bands")
+SHARE = 0.7  # of the free memory that an image may take whole
+TILE_SHARE = 0.3  # and a window
+PROBE = 256  # side of the image on which memory is estimated
+PROGRESS_S = 10.0  # between two lines about windows of one image
+
+
+@dataclass(frozen=True)
+class View:
+    """As the arguments of ``tiles.predict_scores``."""
+
+    tile: Size | None
+    overlap: float
+    scales: tuple[float, ...]
+    flip: bool
+
+    @classmethod
+    def of(cls, config: Config) -> View:
+        settings, base = config.eval, config.data.base_scale
+        return cls(settings.tile, settings.overlap, tuple(scale * base for scale in settings.scales), settings.flip)
+
+    def arguments(self) -> dict[str, Any]:
+        return {**vars(self)}
+
+    def windows(self, size: Size) -> int:
+        """Forward passes for an image of ``size``."""
+        count = 0
+        for scale in self.scales:
+            height, width = scaled(size, scale)
+            tile = self.tile or (height, width)
+            count += len(starts(height, tile[0], self.overlap)) * len(starts(width, tile[1], self.overlap))
+        return count * (2 if self.flip else 1)
+
+
+def with_settings(config: Config, overrides: Iterable[str]) -> Config:
+    """A run's config with ``section.key=value`` for the settings that say how images are read and seen.
+
+    Raises ConfigError for others, which a trained model cannot follow, and for wrong values.
+    """
+    given = parse_overrides(list(overrides))
+    settings = config.model_dump(mode="json")
+    for section, values in given.items():
+        for key, value in values.items() if isinstance(values, dict) else [("", values)]:
+            if f"{section}.{key}" not in SETTINGS:
+                name = f"{section}.{key}".rstrip(".")
+                raise ConfigError(
+                    f"predict takes {', '.join(SETTINGS)}, not {name}: train or `segtrain eval` take others"
+                )
+            settings[section][key] = value
+    return make_config(settings, "the command line", saved=True) if given else config
+
+
+@torch.inference_mode()
+def bytes_per_pixel(model: nn.Module, device: torch.device) -> float:
+    """About how much memory a forward pass takes for each pixel of its input.
+
+    Four times what the layer that moves most reads and writes, and the logits at full size: 1.1 to 1.5 times what U-Net, FPN,
+    DeepLabV3+, SegFormer and pico were measured to take, 3 times what LR-ASPP takes. Attention over all pixels takes more.
+    """
+    most = 0
+
+    def note(module: nn.Module, inputs: Any, output: Any) -> None:
+        nonlocal most
+        most = max(most, _bytes(inputs) + _bytes(output))
+
+    layers = [module for module in model.modules() if not any(True for _ in module.children())]
+    hooks = [layer.register_forward_hook(note) for layer in layers]
+    try:
+        logits = model(torch.zeros(1, 3, PROBE, PROBE, device=device))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return (4 * most + _bytes(logits)) / PROBE**2
+
+
+def _bytes(value: Any) -> int:
+    if isinstance(value, Tensor):
+        return value.numel() * value.element_size()
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, (list, tuple)):
+        return 0
+    return sum(map(_bytes, value))
+
+
+def free_memory(device: torch.device) -> float:
+    """Bytes that are free for a prediction on ``device``, with those that torch keeps of the images before."""
+    if device.type != "cuda":
+        return memory_free()
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return float(torch.cuda.mem_get_info(device)[0] + kept)
+
+
+def fitted(view: View, size: Size, per_pixel: float, free: float, least: Size, stride: int) -> tuple[View, str]:
+    """``view``, in windows where an image of ``size`` would not fit whole into ``free`` bytes, and a remark about it ("": none).
+
+    least: the smallest window that is taken: the crop that the network was trained on. stride: of which its sides are multiples.
+    """
+    height, width = scaled(size, max(view.scales))
+    need = height * width * per_pixel
+    if view.tile is not None or need <= SHARE * free:
+        return view, ""
+    side = int(math.sqrt(TILE_SHARE * free / per_pixel)) // stride * stride
+    tile = (min(max(side, least[0]), height), min(max(side, least[1]), width))
+    remark = (
+        f"{height} x {width} pixels would take about {need / 1e9:.1f} GB whole, {free / 1e9:.1f} GB are free: predicted in windows of "
+        f"{tile[0]} x {tile[1]}, whose seams may show; set eval.tile to choose"
+    )
+    return replace(view, tile=tile), remark
+
+
+def counted(
+    forward: Forward, windows: int, say: Callable[[str], None], now: Callable[[], float] = time.monotonic
+) -> Forward:
+    """``forward`` that tells every PROGRESS_S seconds how many of an image's ``windows`` are done."""
+    done, last = 0, now()
+
+    def call(images: Tensor) -> Tensor:
+        nonlocal done, last
+        output = forward(images)
+        done += 1
+        moment = now()
+        if moment - last >= PROGRESS_S and done < windows:
+            last = moment
+            say(f"  {done} of {windows} windows")
+        return output
+
+    return call

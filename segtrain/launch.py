@@ -1,0 +1,52 @@
+"""The launcher from Python: ``from segtrain.launch import sagemaker``, from a checkout or from an installed package.
+
+The folder launch/ is not installed as a package of its own: ``launch`` is also the name of ROS 2's package. A wheel carries it, with
+the configs and the scripts of the container, in segtrain/_checkout, where it keeps the layout of the repository.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+from segtrain.errors import ConfigError
+
+_NEEDED = "docker/sagemaker/entrypoint.sh"  # tells our launch/ from another
+
+
+def home() -> Path:
+    """The folder that holds launch/, configs/ and docker/. Raises ConfigError."""
+    package = Path(__file__).resolve().parent
+    for folder in (package / "_checkout", package.parent):
+        if (folder / "launch/sagemaker.py").is_file() and (folder / _NEEDED).is_file():
+            return folder
+    raise ConfigError(
+        f"{package} was installed without the launcher (launch/): install segtrain from its wheel, or use a checkout"
+    )
+
+
+def _load() -> None:
+    """Make ``import launch`` find ours, whatever else is on the path."""
+    folder = home() / "launch"
+    known = sys.modules.get("launch")
+    if known is not None:
+        if folder in [Path(place).resolve() for place in getattr(known, "__path__", ())]:
+            return
+        raise ConfigError(
+            f"another package named 'launch' is loaded already ({getattr(known, '__file__', None)}): import segtrain.launch before it, "
+            "or in a process of its own"
+        )
+    spec = importlib.util.spec_from_file_location(
+        "launch", folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["launch"] = module
+    spec.loader.exec_module(module)
+
+
+_load()
+from launch import fsx as fsx  # noqa: E402
+from launch import sagemaker as sagemaker  # noqa: E402

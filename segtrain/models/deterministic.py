@@ -1,0 +1,74 @@
+"""Which layers of a network have no deterministic gradient on a GPU? Found by a forward pass without numbers, before training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..errors import ConfigError
+from .base import SegModel
+
+# Operators whose gradient torch refuses on CUDA with use_deterministic_algorithms(True), as far as networks use them. Bilinear
+# interpolation is not among them: F.interpolate takes another form then. Pooling into a single bin is a mean, and fine.
+REFUSED = {
+    "aten::_adaptive_avg_pool2d": "adaptive average pooling into more than one bin",
+    "aten::adaptive_max_pool2d": "adaptive max pooling",
+    "aten::fractional_max_pool2d": "fractional max pooling",
+    "aten::max_unpool2d": "max unpooling",
+    "aten::reflection_pad2d": "reflection padding",
+    "aten::grid_sampler_2d": "grid sampling",
+    "aten::_upsample_bilinear2d_aa": "bilinear interpolation with antialiasing",
+    "aten::upsample_bicubic2d": "bicubic interpolation",
+}
+
+
+class _Watch(TorchDispatchMode):
+    """Which refused operators ran, and in which layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = [""]
+        self.found: list[tuple[str, str]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        what = REFUSED.get(func.name().partition(".")[0])
+        if what is not None:
+            self.found.append((self.inside[-1], what))
+        return func(*args, **(kwargs or {}))
+
+
+def refuse_nondeterministic(network: SegModel, arch: str) -> None:
+    """Raise ConfigError naming the layer where train.deterministic=true would end the first backward pass on a GPU."""
+    try:
+        found = _found(network, "meta")
+    except NotImplementedError:  # an older torch, without some layer's shape rule
+        found = _found(network, "cpu")
+    if found:
+        layer, what = found[0]
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        raise ConfigError(
+            f"train.deterministic=true: model.arch={arch} has {what}, whose gradient is not deterministic on a GPU, in its layer "
+            f"{layer or 'at the top'}{more}: choose another architecture (unet, deeplabv3plus and pico have none), set "
+            "train.deterministic=false, or train on a CPU (train.device=cpu)"
+        )
+
+
+def _found(network: SegModel, device: str) -> list[tuple[str, str]]:
+    tensors: dict[str, Tensor] = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    ghosts = {name: torch.zeros_like(value, device=device) for name, value in tensors.items()}
+    images = torch.zeros(2, 3, *[max(network.least, 2 * network.stride)] * 2, device=device)
+    watch = _Watch()
+    hooks = []
+    for name, module in network.named_modules():
+        hooks.append(module.register_forward_pre_hook(lambda *_, name=name: watch.inside.append(name)))  # type: ignore[misc]
+        hooks.append(module.register_forward_hook(lambda *_: watch.inside.pop() and None))
+    try:
+        with torch.no_grad(), watch:
+            torch.func.functional_call(network, ghosts, (images,))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return watch.found

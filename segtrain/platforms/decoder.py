@@ -1,0 +1,49 @@
+"""The native decoder in a container that has no installed segtrain: of the image, of the bundle, compiled here, or none."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from segtrain.data import native
+from segtrain.data.native.build import build
+
+NAME = "libsegtrain_data.so"
+EFFECT = "reading an image takes several times the CPU"
+CURE = "launch from Linux on x86-64 where segtrain doctor finds the native decoder, or take an image made with docker/sagemaker/Dockerfile"
+
+
+def prepare(folder: Path) -> str:
+    """Make the native decoder available to this process and its children if that can be done; one line about what is in use.
+
+    Each rank of a host calls it. The first compiles, in ``folder``, where that is needed, and the others wait for it.
+    """
+    if native.available() or os.environ.get("SEGTRAIN_NATIVE") == "0":
+        return f"decoder: {native.describe()}"
+    brought = Path(native.__file__).with_name(NAME)
+    why = native.describe().removeprefix("packages: ") if native.LIBRARY.exists() else "no library came with the code"
+    if brought != native.LIBRARY and brought.exists():  # the image's is of another version: the bundle's fits the code
+        native.use(brought)
+        if native.available():
+            return f"decoder: {native.describe()}, brought by the bundle, because {why}"
+    problem = _compiled(folder)
+    if not problem:
+        native.use(folder / NAME)
+        if native.available():
+            return f"decoder: {native.describe()}, compiled here, because {why}"
+        problem = native.describe()
+    return f"decoder: packages, because {why}, and none can be compiled here: {problem}. {EFFECT}: {CURE}"
+
+
+def _compiled(folder: Path) -> str:
+    """Compile once a host. Returns "", or what is in the way, which the next rank reads instead of trying again."""
+    folder.mkdir(parents=True, exist_ok=True)
+    library, told = folder / NAME, folder / "problem.txt"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if library.exists():
+            return ""
+        if not told.exists():
+            told.write_text(build(library))
+        return told.read_text()

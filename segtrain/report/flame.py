@@ -1,0 +1,253 @@
+"""Flame graphs of the Python stacks that ``segtrain profile stacks`` has sampled: which functions the time goes to."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from segtrain import json_text
+from segtrain.report.html import details, esc, percent, table
+from segtrain.report.run import number
+from segtrain.stacks import FOLDER
+
+LEAST = 0.004  # of a graph's time: narrower frames cannot be read, and are left out
+ROW = 19  # pixels
+MOST_BYTES = 64 << 20  # of all files together
+# Where a thread stands that waits, and files of the standard library in which only waiting threads stand.
+_WAITS = ("_end_with", "_watch")
+_WAITING_FILES = (
+    "threading.py",
+    "socket.py",
+    "selectors.py",
+    "queue.py",
+    "subprocess.py",
+    "multiprocessing/connection.py",
+)
+_PLACE = re.compile(r"(.*) \((.*):(\d+)\)")
+_NAME = re.compile(r"rank-(\d+)(?:-worker-(\d+))?")
+_LOOP = "run (segtrain/train/loop.py:"  # what is below it says nothing of a run
+_CALLS = (
+    "Module._wrapped_call_impl (torch/",
+    "Module._call_impl (torch/",
+)  # between each module and the one that calls it
+_PACKAGES = (
+    *(
+        "numpy",
+        "cv2",
+        "PIL",
+        "albumentations",
+        "albucore",
+        "tensorboard",
+        "google",
+        "mlflow",
+        "wandb",
+        "pydantic",
+        "yaml",
+        "psutil",
+    ),
+    *(
+        "timm",
+        "segmentation_models_pytorch",
+        "safetensors",
+        "simplejpeg",
+        "onnx",
+        "scipy",
+        "requests",
+        "urllib3",
+        "boto3",
+        "botocore",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Seconds in which a thread of a process stood in ``frames``, outermost first."""
+
+    process: str
+    thread: str
+    frames: tuple[str, ...]
+    seconds: float
+
+    @property
+    def waits(self) -> bool:
+        match = _PLACE.fullmatch(self.frames[-1])
+        return match is not None and (match[2] in _WAITING_FILES or match[1].split(".")[-1] in _WAITS)
+
+
+@dataclass
+class Frame:
+    """``seconds`` with those of the frames that it called, which are ``inner``."""
+
+    label: str
+    seconds: float = 0.0
+    inner: dict[str, Frame] = field(default_factory=dict)
+
+    def add(self, frames: tuple[str, ...], seconds: float) -> None:
+        here = self
+        here.seconds += seconds
+        for label in frames:
+            here = here.inner.setdefault(label, Frame(label))
+            here.seconds += seconds
+
+
+def read(run: Path) -> list[Stack]:
+    """Of all processes; lines that make no sense are left out."""
+    found, left = [], MOST_BYTES
+    for path in sorted((run / FOLDER).glob("rank-*.txt")):
+        try:
+            left -= path.stat().st_size
+            text = path.read_text(encoding="utf-8", errors="replace") if left >= 0 else ""
+        except OSError:
+            continue
+        for line in text.splitlines():
+            frames, _, milliseconds = line.rpartition(" ")
+            process, *rest = frames.split(";")
+            if len(rest) >= 2 and milliseconds.isdigit():
+                inner = tuple(frame for frame in rest[1:-1] if not frame.startswith(_CALLS))
+                found.append(Stack(process, rest[0], (*inner, rest[-1]), int(milliseconds) / 1000))
+    return found
+
+
+def section(run: Path) -> str:
+    """Empty where nobody has asked for stacks."""
+    stacks = read(run)
+    if not stacks:
+        return ""
+    return f"<p class=quiet>{_about(run, stacks)}</p>" + "".join(
+        _graph(f"stacks{place}", title, chosen) for place, (title, chosen) in enumerate(_groups(stacks)) if chosen
+    )
+
+
+def _about(run: Path, stacks: list[Stack]) -> str:
+    facts = [_facts(path) for path in sorted((run / FOLDER).glob("rank-*.json"))]
+    seconds = max((number(one.get("seconds")) or 0.0 for one in facts), default=0.0)
+    samples = sum(int(number(one.get("samples")) or 0) for one in facts)
+    processes = len({stack.process for stack in stacks})
+    return (
+        f"{samples:,} samples of {processes} {'process' if processes == 1 else 'processes'} in {seconds:g} s, by "
+        "<code>segtrain profile stacks</code>. The width of a function is the wall time in it and in what it called; frames above it "
+        "were called by it. Click one to zoom, click the lowest one to zoom out. "
+        '<span class="flame-key"><i class="own"></i>segtrain <i class="torch"></i>torch <i class="lib"></i>other libraries '
+        '<i class="user"></i>your code <i class="idle"></i>waits</span>'
+    )
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    try:
+        found = json_text.parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _groups(stacks: list[Stack]) -> Iterator[tuple[str, list[Stack]]]:
+    """Ranks are put together: all of them do the same."""
+    parts: dict[str, list[Stack]] = {"loop": [], "process": [], "thread": [], "other": []}
+    for stack in stacks:
+        part, frames = _part(stack), stack.frames
+        if part == "loop":
+            begin = next((place for place, label in enumerate(frames) if label.startswith(_LOOP)), 0)
+            stack = replace(stack, frames=frames[begin:])
+        parts[part].append(stack)
+    yield f"The loop of {_count(parts['loop'], 'rank')}", parts["loop"]
+    if parts["process"]:
+        yield f"Data workers: {_count(parts['process'], 'process')}", parts["process"]
+    else:
+        threads = len({(stack.process, stack.thread) for stack in parts["thread"]})
+        yield f"Data workers: {threads} {'thread' if threads == 1 else 'threads'}", parts["thread"]
+    yield "Other threads, where they do not wait", [stack for stack in parts["other"] if not stack.waits]
+
+
+def _part(stack: Stack) -> str:
+    match = _NAME.fullmatch(stack.process)
+    in_worker = match is not None and match[2] is not None
+    if stack.thread == "MainThread":
+        return "process" if in_worker else "loop"
+    return "thread" if not in_worker and stack.thread.startswith("segtrain-data") else "other"
+
+
+def _count(stacks: list[Stack], what: str) -> str:
+    count = len({stack.process for stack in stacks})
+    return f"{count} {what if count == 1 else {'process': 'processes'}.get(what, what + 's')}"
+
+
+def _graph(key: str, title: str, stacks: list[Stack]) -> str:
+    root = Frame("all")
+    for stack in stacks:
+        root.add(stack.frames, stack.seconds)
+    skipped = 0
+    top = root
+    while (
+        len(top.inner) == 1 and (only := next(iter(top.inner.values()))).inner and only.seconds > 0.999 * root.seconds
+    ):
+        top, skipped = only, skipped + 1
+    top = Frame("all", root.seconds, top.inner if skipped < 2 else {top.label: top})
+    drawn = list(_frames(top, 0.0, 1.0, 0, root.seconds, idle_of(stacks)))
+    depth = 1 + max(level for level, *_ in drawn)
+    hot = own_times(stacks)
+    alt = f"{title}: most time in {hot[0][0]}, {percent(hot[0][1] / root.seconds)}" if hot else title
+    note = (
+        f" <span>{max(0, skipped - 1)} outer functions, the same in all samples, are left out</span>"
+        if skipped > 1
+        else ""
+    )
+    cells = "".join(html for _, html in drawn)
+    rows = [(label, percent(seconds / root.seconds), f"{seconds:.2f} s") for label, seconds in hot[:40]]
+    return (
+        f'<figure id="{key}"><figcaption><b>{esc(title)}</b>{note}</figcaption>'
+        f'<div class="flame" tabindex="0" role="img" aria-label="{esc(alt)}" style="height:{depth * ROW}px">{cells}</div>'
+        f"{details('as a table: functions by their own time', table(('function', 'share', 'time'), rows))}</figure>"
+    )
+
+
+def own_times(stacks: list[Stack]) -> list[tuple[str, float]]:
+    """Seconds in each function itself, not in what it called; most first."""
+    own: dict[str, float] = {}
+    for stack in stacks:
+        own[stack.frames[-1]] = own.get(stack.frames[-1], 0.0) + stack.seconds
+    return sorted(own.items(), key=lambda item: -item[1])
+
+
+def idle_of(stacks: list[Stack]) -> set[str]:
+    """Labels of the innermost frames of threads that wait."""
+    return {stack.frames[-1] for stack in stacks if stack.waits}
+
+
+def _frames(
+    frame: Frame, left: float, width: float, level: int, whole: float, idle: set[str]
+) -> Iterator[tuple[int, str]]:
+    """(level, HTML) of a frame and of those inside it: as shares of the graph's width."""
+    name, _, place = frame.label.partition(" (")
+    kind = "idle" if frame.label in idle and not frame.inner else _kind(place)
+    said = f"{frame.label}: {percent(frame.seconds / whole)}, {frame.seconds:.2f} s"
+    yield (
+        level,
+        f'<i class="{kind}" data-x="{left:.5f}" data-w="{width:.5f}" title="{esc(said)}" '
+        f'style="left:{100 * left:.3f}%;width:{100 * width:.3f}%;bottom:{level * ROW}px">{esc(name)}</i>',
+    )
+    for inner in sorted(frame.inner.values(), key=lambda one: -one.seconds):
+        share = inner.seconds / whole
+        if share >= LEAST:
+            yield from _frames(inner, left, share, level + 1, whole, idle)
+        left += share
+
+
+def _kind(place: str) -> str:
+    """Whose code a frame is."""
+    file = place.rpartition(":")[0]
+    if file.startswith("segtrain/"):
+        return "own"
+    if file.startswith(("torch/", "torchvision/")):
+        return "torch"
+    first = file.partition("/")[0].removesuffix(".py")
+    return "lib" if not file or file.startswith("<") or _is_installed(first) else "user"
+
+
+def _is_installed(name: str) -> bool:
+    """A module of the standard library, or of the packages that segtrain uses; all else is the user's."""
+    return name in sys.stdlib_module_names or name in _PACKAGES

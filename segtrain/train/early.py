@@ -1,0 +1,55 @@
+"""Mistakes in the settings that can be told before torch is imported, a process is started, or a file is made."""
+
+from __future__ import annotations
+
+from segtrain.config import Config, refuse_names
+from segtrain.errors import ConfigError
+from segtrain.memory import memory_limit
+from segtrain.train.rundir import refuse_run_dir
+
+GIB = 2**30
+
+
+def refuse(config: Config, ranks: int, local_ranks: int, alone: bool) -> None:
+    """Look at the settings for ``ranks`` ranks, ``local_ranks`` of them on this host. Raises ConfigError.
+
+    ``alone``: this process speaks for the whole run, so it may look at the run folder too. Ranks that others have started look
+    together, later: one that ended here would leave the others waiting.
+    """
+    refuse_batch(config, ranks)
+    refuse_sizes(config, ranks, local_ranks)
+    refuse_names(config.model)
+    if alone:
+        refuse_run_dir(config)
+
+
+def refuse_batch(config: Config, ranks: int) -> None:
+    """Raises ConfigError where the batch does not spread over the ranks."""
+    train = config.train
+    images = train.batch_size // train.accumulate
+    if images < ranks:
+        raise ConfigError(
+            f"train.batch_size={train.batch_size} in {train.accumulate} micro-batches leaves {images} images for "
+            f"{ranks} ranks: use at least {ranks * train.accumulate}, or fewer ranks"
+            + (f" (parallel.procs={config.parallel.procs})" if config.parallel.procs == ranks else "")
+        )
+
+
+def refuse_sizes(config: Config, ranks: int, local_ranks: int) -> None:
+    """Raises ConfigError for samples or pictures that cannot lie in this machine's memory, whatever else there is."""
+    data, train, (limit, _) = config.data, config.train, memory_limit()
+    height, width = data.crop
+    ahead = max(1, data.prefetch // train.accumulate) + 1  # steps; the one in use is not given back yet
+    need = 4 * height * width * train.batch_size * ahead * local_ranks / ranks  # RGB and labels
+    if need > limit:
+        raise ConfigError(
+            f"train.batch_size={train.batch_size} with data.crop=[{height}, {width}] and data.prefetch={data.prefetch} needs "
+            f"{need / GIB:,.1f} GiB for the samples alone, this machine has {limit / GIB:,.1f} GiB: lower one of them"
+        )
+    pictures = {"eval.size": config.eval.size, "data.scene_size": data.scene_size if data.layout == "scenes" else None}
+    for key, size in pictures.items():
+        if size is not None and 16 * size[0] * size[1] > limit:  # floats of three colors, and labels
+            raise ConfigError(
+                f"{key}=[{size[0]}, {size[1]}] needs {16 * size[0] * size[1] / GIB:,.1f} GiB for a single image, this machine "
+                f"has {limit / GIB:,.1f} GiB: lower it"
+            )

@@ -1,0 +1,214 @@
+"""``model.init``: the weights of another run, export or file as the beginning of this one; head rows by class name."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from segtrain import json_text
+from segtrain.errors import ConfigError, SegtrainError
+from segtrain.infer.load import load_export, read_description
+from segtrain.models.base import SegModel
+from segtrain.models.weights import fill, misfit, read_tensors, refuse_not_finite, renamed
+from segtrain.parallel.exchange import names_of, table, tell
+from segtrain.parallel.strategy import Strategy
+from segtrain.train import checkpoint
+
+KEY = "model.init"
+SHOWN = 6  # names in one line
+
+
+@dataclass(frozen=True)
+class Initial:
+    """What a network began with. Names of tensors, and of classes whose rows of the head were taken."""
+
+    source: str
+    taken: tuple[str, ...]  # tensors, whole
+    rows: tuple[str, ...]  # classes, into the head; empty where the head was taken whole or not at all
+    new: tuple[str, ...]  # tensors that the source lacks: they keep their random beginning
+    new_rows: tuple[str, ...]  # classes that the source lacks
+    left: tuple[str, ...]  # tensors of the source that this network has no place for
+    remark: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**vars(self)}
+
+    def lines(self) -> list[str]:
+        """For a person: one line for each kind that is not empty."""
+        found = [f"began with {self.source}: {len(self.taken)} tensors taken"]
+        if self.rows or self.new_rows:
+            found.append(f"head: taken for {_listed(self.rows)}; new for {_listed(self.new_rows)}")
+        if self.new:
+            found.append(f"newly made, {len(self.new)} tensors that are not in it: {_listed(self.new)}")
+        if self.left:
+            found.append(f"left out, {len(self.left)} tensors that this network has no place for: {_listed(self.left)}")
+        return [*found, *([self.remark] if self.remark else [])]
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return (", ".join(names[:SHOWN]) or "none") + more
+
+
+def read_source(source: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """Weights by name, and the class names that belong to them (empty where the file does not say).
+
+    Args:
+        source: a run folder (its best checkpoint), the folder of an export, or a file (see ``weights.read_tensors``).
+
+    Raises:
+        SegtrainError: nothing there, torn, or without weights.
+    """
+    path = Path(source)
+    if not path.is_dir():
+        return read_tensors(path, KEY), _names_beside(path)
+    if (path / "model.json").is_file() and not (path / "config.yaml").is_file():
+        model, facts = load_export(path)
+        return model.state_dict(), tuple(facts["labels"]["names"])
+    if not (path / "config.yaml").is_file():
+        raise ConfigError(
+            f"{KEY}={source}: neither a run folder (it has no config.yaml) nor an export (no model.json): name one of those, "
+            "or a file of weights"
+        )
+    labels = read_description(path)[1]
+    return checkpoint.load_weights(path, "best"), labels.names
+
+
+def _names_beside(path: Path) -> tuple[str, ...]:
+    """The classes of EXPORT/weights.safetensors and RUN/checkpoints/step-N.pt, which stand in files beside them."""
+    export, run = path.parent / "model.json", path.parent.parent / "labels.json"
+    try:
+        if export.is_file():
+            return tuple(map(str, json_text.parse(export.read_text(encoding="utf-8"))["labels"]["names"]))
+        if path.parent.name == "checkpoints" and run.is_file():
+            return tuple(map(str, json_text.parse(run.read_text(encoding="utf-8"))["names"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    return ()
+
+
+def begin_with(network: SegModel, source: str, names: Sequence[str]) -> Initial:
+    """Fill ``network`` from ``source``. ``names``: its classes, in the order of the logits.
+
+    Head rows go by class name: a class that both know keeps its row wherever it stands, the others stay random.
+
+    Raises:
+        SegtrainError: the source cannot be read, has tensors of other shapes, or nothing that fits.
+    """
+    found, theirs = read_source(source)
+    own = dict(network.state_dict(keep_vars=True))
+    weights = renamed(found, own)
+    heads = {id(p) for p in network.head_parameters()}
+    head = [name for name, value in own.items() if id(value) in heads and name in weights]
+    if any(weights[name].dim() == 0 or len(weights[name]) != len(theirs) for name in head):
+        theirs = ()  # the labels beside the weights are not theirs
+    same = len(theirs) == len(names) and tuple(theirs) == tuple(names)
+    by_name = bool(theirs) and not same
+    remark, skipped = "", set(head) if by_name else set()
+    if not theirs and head:
+        fits = all(weights[name].shape == own[name].shape for name in head)
+        _refuse_misfits({name: own[name] for name in head if own[name].dim() != weights[name].dim()}, weights, source)
+        skipped |= set() if fits else set(head)
+        remark = (
+            f"{source} does not name its classes: its {len(names)} rows of the head were taken in their order; check that it is "
+            "the order of data.classes"
+            if fits
+            else f"{source} has {len(weights[head[0]])} classes and does not name them: the head for {len(names)} classes is new"
+        )
+    _refuse_misfits({name: value for name, value in own.items() if name not in skipped}, weights, source)
+    taken = {name: weights[name] for name in own if name in weights and name not in skipped}
+    if not any(value.dim() > 1 for value in taken.values()):
+        raise ConfigError(
+            f"{KEY}={source} has no tensor that this network knows: it holds {_listed(sorted(found))}, this network wants "
+            f"{_listed(sorted(own))}: set model.arch, model.encoder and model.options as the weights were trained with"
+        )
+    rows = [name for name in names if name in theirs] if by_name and head else []
+    for name in head if rows else ():
+        _refuse_misfits({name: own[name][:1]}, {name: weights[name][:1]}, source)
+    used = {**taken, **{name: weights[name] for name in (head if rows else ())}}
+    refuse_not_finite(used, f"{KEY}={source}")
+    with torch.no_grad():
+        fill(own, taken)
+        for name in head:
+            for label in rows:
+                own[name][list(names).index(label)] = weights[name][list(theirs).index(label)].to(own[name].dtype)
+    made = [name for name in own if name not in taken and name not in (head if rows else ())]
+    new_rows = [name for name in names if name not in rows] if by_name and head else []
+    left = [name for name in weights if name not in own]
+    return Initial(source, tuple(taken), tuple(rows), tuple(made), tuple(new_rows), tuple(left), remark)
+
+
+def _refuse_misfits(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: str) -> None:
+    odd = misfit(own, weights)
+    if odd:
+        more = f" and {len(odd) - 1} more" if len(odd) > 1 else ""
+        raise ConfigError(
+            f"{KEY}={source} is of another network: {odd[0]}{more}: set model.arch, model.encoder and model.options as the weights "
+            "were trained with"
+        )
+
+
+def begin_together(network: SegModel, source: str, names: Sequence[str], strategy: Strategy) -> Initial:
+    """``begin_with`` on every rank, from the files of its own host, which must be the same. A collective.
+
+    Raises ConfigError on every rank where one cannot read the source, or reads other weights than rank 0.
+    """
+    initial, failure = None, ""
+    try:
+        initial = begin_with(network, source, names)
+    except SegtrainError as error:
+        failure = str(error)
+    digest = 0 if initial is None else _digest(network)
+    rows = table(
+        strategy, torch.tensor([int(bool(failure)), digest], dtype=torch.int64, device=strategy.device)
+    ).tolist()
+    failed = [rank for rank, row in enumerate(rows) if row[0]]
+    if failed:
+        reason = tell(strategy, failed[0], failure)
+        where = f"{names_of(strategy, failed)}: " if strategy.world_size > 1 and len(failed) < len(rows) else ""
+        raise ConfigError(f"{where}{reason}")
+    odd = [rank for rank, row in enumerate(rows) if row != rows[0]]
+    if odd:
+        raise ConfigError(
+            f"{KEY}={source}: {names_of(strategy, odd)} reads other weights there than rank 0: bring the same file to every host"
+        )
+    assert initial is not None
+    return initial
+
+
+def _digest(network: SegModel) -> int:
+    digest = hashlib.sha256()
+    for value in network.state_dict().values():
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return int.from_bytes(digest.digest()[:7], "big")
+
+
+def _refuse_random(network: SegModel, initial: Initial | None) -> None:
+    """Raises ConfigError where ``model.init`` gave an encoder that is to be frozen not all of its numbers."""
+    inside = {id(value) for value in network.encoder_state().values()}
+    names = [name for name, value in network.state_dict(keep_vars=True).items() if id(value) in inside]
+    new = [name for name in names if initial and name in initial.new and not name.endswith("num_batches_tracked")]
+    if initial and new:
+        raise ConfigError(
+            f"model.freeze=encoder would keep random numbers: {initial.source} lacks {len(new)} tensors of the encoder "
+            f"({_listed(new)}): take weights of the whole encoder, or model.freeze=none"
+        )
+
+
+def starting_network(
+    network: SegModel, init: str, freeze: str, names: Sequence[str], strategy: Strategy
+) -> Initial | None:
+    """Give a freshly built network the beginning that the config says: ``model.init``, then ``model.freeze``."""
+    initial = begin_together(network, init, names, strategy) if init else None
+    if freeze == "encoder":
+        if not network.encoder_parts():
+            raise ConfigError(f"model.freeze=encoder: {type(network).__name__} has no part that is an encoder")
+        _refuse_random(network, initial)
+        network.freeze_encoder()
+    return initial

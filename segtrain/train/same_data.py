@@ -1,0 +1,266 @@
+"""Says whether a resumed run has the data that it was trained on, and if not, which files differ.
+
+Each checkpoint holds a record of both splits: the names of the samples in their order, the classes, the sizes of the files, and a
+checksum of each mask's labels where data.check has read them. Names are those of samples, without folder and ending, so that
+neither a moved data.root nor packing into shards changes them. With data.check=off the sizes of up to LOOKED_AT files are looked at.
+Pixels of images are not compared: an image that was replaced by another one of the same size in bytes is not noticed.
+
+To name the files that differ, ``data/train.tsv.gz`` and ``data/val.tsv.gz`` in the run folder list all samples.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from segtrain.config import Config
+from segtrain.data.datasets import Dataset
+from segtrain.data.labels import LabelSpace
+from segtrain.data.shards.reader import ShardDataset
+from segtrain.data.stamps import stamps
+from segtrain.data.statistics import AuditReport
+from segtrain.data.subset import Subset
+from segtrain.data.subset import whole as whole_of
+from segtrain.errors import DataError
+from segtrain.train.sample_lists import BLOCK, DAMAGED, Row, names_of, place_of, read_list, rows_of, write_list
+
+LOOKED_AT = 1024
+_SHOWN = 3  # names of each kind in one error
+_LOSSLESS = ("keep", "restart", "png", "raw")  # ways of packing an image that change none of its pixels
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a checkpoint says of a split: digests, "" for what was not looked at."""
+
+    split: str
+    images: int
+    names: str
+    classes: str  # their names, and the ignored id
+    mapping: str  # from stored ids or colors to classes
+    image_some: str  # sizes in bytes, of up to LOOKED_AT files
+    mask_some: str
+    image_sizes: str  # of all files
+    mask_sizes: str
+    masks: str  # labels, by the checksum of each mask
+    packed: str = ""  # of shards: fingerprint of the files that they were made of, without a change of any pixel
+    files: str = ""  # of files: the fingerprint that a pack of them names
+
+    @classmethod
+    def read(cls, content: Any) -> Record | None:
+        """None for anything that ``asdict`` did not make."""
+        try:
+            return cls(**{**content, "images": int(content["images"])})
+        except (TypeError, KeyError, ValueError):
+            return None
+
+
+@dataclass(frozen=True)
+class Split:
+    """A split as it is trained on, with what is known of each sample: int64 (n, 2) bytes, -1 unknown; uint32 (n,) or none."""
+
+    dataset: Dataset
+    sizes: np.ndarray
+    mask_crc: np.ndarray
+    record: Record
+
+    def blocks(self) -> Iterator[list[Row]]:
+        """Name, bytes of image and mask, checksum of the labels (0: unknown) of some samples after the others."""
+        return rows_of(self.dataset, self.sizes, self.mask_crc)
+
+
+def split_of(dataset: Dataset, report: AuditReport | None) -> Split:
+    """``dataset`` without the samples that are left out; ``report`` of it, or of the whole split. Raises DataError."""
+    base, keep = (dataset.base, dataset.keep) if isinstance(dataset, Subset) else (dataset, None)
+    mask_crc = np.zeros(0, np.uint32)
+    if report is not None:
+        mask_crc = report.mask_crc
+        if keep is not None and len(mask_crc) == len(base):
+            mask_crc = mask_crc[keep]
+        mask_crc = mask_crc if len(mask_crc) == len(dataset) else mask_crc[:0]
+    sizes, places = _sizes(dataset, base, full=report is not None)
+    whole = len(places) == len(dataset)
+    packed = ""
+    if isinstance(base, ShardDataset):
+        what = base.table.what
+        kept = what.options.get("image") in _LOSSLESS and not what.options.get("cap")
+        packed = what.source.partition("-")[0] if kept and not what.skipped and len(dataset) == len(base.table) else ""
+    of_files = not isinstance(whole_of(dataset), ShardDataset)
+    labels = dataset.labels
+    record = Record(
+        split=dataset.split,
+        images=len(dataset),
+        names=_digest(_text(names_of(dataset, begin)) for begin in range(0, len(dataset), BLOCK)),
+        classes=_digest([json.dumps([labels.names, labels.ignore_index]).encode()]),
+        mapping=_mapping(labels),
+        image_some=_digest([_some(sizes[:, 0], len(dataset))]),
+        mask_some=_digest([_some(sizes[:, 1], len(dataset))]),
+        image_sizes=_digest([np.ascontiguousarray(sizes[:, 0])]) if whole else "",
+        mask_sizes=_digest([np.ascontiguousarray(sizes[:, 1])]) if whole else "",
+        masks=_digest([np.ascontiguousarray(mask_crc)]) if len(mask_crc) else "",
+        packed=packed,
+        files=dataset.fingerprint(sizes[:, :, None]) if report is not None and of_files else "",
+    )
+    return Split(dataset, sizes, mask_crc, record)
+
+
+def _mapping(labels: LabelSpace) -> str:
+    return _digest([json.dumps([sorted(labels.raw_to_train.items()), sorted(labels.colours.items())]).encode()])
+
+
+def _digest(parts: Any) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()[:16]
+
+
+def _text(names: Sequence[str]) -> bytes:
+    return "".join(f"{name}\0" for name in names).encode(errors="surrogateescape")
+
+
+def _places(count: int) -> np.ndarray:
+    return np.unique(np.linspace(0, count - 1, min(count, LOOKED_AT)).astype(np.int64))
+
+
+def _some(sizes: np.ndarray, count: int) -> np.ndarray:
+    return np.ascontiguousarray(sizes[_places(count)])
+
+
+def _sizes(dataset: Dataset, base: Dataset, full: bool) -> tuple[np.ndarray, np.ndarray]:
+    """int64 (n, 2): bytes of images and masks, -1 where not looked at; and the places that were looked at."""
+    count = len(dataset)
+    if full or base.draw is not None or isinstance(base, ShardDataset):
+        return dataset.stamps()[:, :, 0], np.arange(count)
+    sizes, places = np.full((count, 2), -1, np.int64), _places(count)
+    sizes[places] = stamps([dataset.entries[int(place)] for place in places])[:, :, 0]
+    return sizes, places
+
+
+def differences(then: Record, now: Record) -> list[str]:
+    """In what two records differ: split, classes, names, images, masks."""
+    found = []
+    if then.split != now.split:
+        found.append(f"the split is {now.split!r}, it was {then.split!r}")
+    if then.classes != now.classes:
+        found.append("the classes are others")
+    if (then.images, then.names) != (now.images, now.names):
+        found.append(f"it lists other samples ({now.images:,}, it was {then.images:,})")
+        return found
+    linked = then.packed or then.files, now.packed or now.files
+    if not (linked[0] and linked[0] == linked[1]) and _differ(then, now, "image_sizes", "image_some"):
+        found.append("images have another size in bytes")
+    if then.masks and now.masks:
+        if then.masks != now.masks:
+            found.append("masks have other labels")
+    elif then.mapping != now.mapping:
+        found.append("masks are read with other classes")
+    elif _differ(then, now, "mask_sizes", "mask_some"):
+        found.append("masks have another size in bytes")
+    return found
+
+
+def _differ(then: Record, now: Record, *keys: str) -> bool:
+    """By the first digest that both have."""
+    known = [(getattr(then, key), getattr(now, key)) for key in keys]
+    return next((a != b for a, b in known if a and b), False)
+
+
+def check(config: Config, saved: Any, splits: dict[str, Split], layout: str = "") -> tuple[list[str], list[str]]:
+    """Compare what a checkpoint holds under "data" with the splits as they are: (remarks, what is accepted to be different).
+
+    ``layout``: what data.layout was before, if it was another one; then the samples must be known to be the same.
+
+    Raises DataError that names files where they differ, unless checkpoint.data_changed=accept.
+    """
+    changed: list[str] = []
+    unknown = False
+    for role, split in splits.items():
+        then = Record.read(saved.get(role)) if isinstance(saved, dict) else None
+        unknown |= then is None
+        odd = differences(then, split.record) if then else []
+        if odd:
+            named = _named(config.run_dir, role, split)
+            changed.append(f"{role}: {'; '.join(odd)}{f': {named}' if named else ''}")
+    if unknown and layout:
+        changed.append(f"data.layout was {layout}, and the checkpoint does not say which samples it was trained on")
+    elif unknown:
+        return [
+            "the checkpoint does not say on which data it was trained (an earlier version wrote it): whether the data is still "
+            "the same is not known; the next checkpoint says it"
+        ], changed
+    if not changed:
+        was = f"data.layout was {layout}, now it is {config.data.layout}: the samples and their labels are the same"
+        return [was] if layout else [], []
+    if config.checkpoint.data_changed == "refuse":
+        raise DataError(
+            "\n  ".join(
+                [f"{config.run_dir} was trained on other data than data.root={config.data.root!r} holds now", *changed,
+                 "restore the files, or start another run with out=FOLDER; to go on all the same: checkpoint.data_changed=accept"]
+            )
+        )  # fmt: skip
+    return [
+        "checkpoint.data_changed=accept: this run goes on with other data than it was trained on; the samples from here on are not "
+        "those that it would have had, and scores before and after are not of the same images",
+        *changed,
+    ], changed
+
+
+def _named(run_dir: Path, role: str, split: Split) -> str:
+    """How many samples were added, removed and changed, with the first names of each; "" where none was."""
+    known = _listed(run_dir, role)
+    if known is None:
+        return f"which ones is not known, since {place_of(run_dir, role)} cannot be read"
+    before, added, changed, order = list(known), [], [], []
+    for name, image, mask, crc in itertools.chain.from_iterable(split.blocks()):
+        then = known.pop(name, None)
+        if then is None:
+            added.append(name)
+            continue
+        order.append(name)
+        other_mask = then[2] != crc if then[2] and crc else -1 not in (then[1], mask) and then[1] != mask
+        if other_mask or (-1 not in (then[0], image) and then[0] != image):
+            changed.append(name)
+    lists = (("added", added), ("removed", list(known)), ("changed", changed))
+    found = "; ".join(_few(word, names) for word, names in lists if names)
+    return found or ("the same samples in another order" if order != before else "")
+
+
+def _few(word: str, names: list[str]) -> str:
+    shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+    return f"{len(names):,} {word} ({shown})"
+
+
+def keep_list(run_dir: Path, splits: dict[str, Split], anew: bool) -> None:
+    """Write the lists of samples into the run folder, those that are missing or ``anew``. Raises CheckpointError."""
+    for role, split in splits.items():
+        place = place_of(run_dir, role)
+        if anew or not place.is_file():
+            write_list(place, split.blocks())
+
+
+def _listed(run_dir: Path, role: str) -> dict[str, tuple[int, int, int]] | None:
+    """What ``keep_list`` wrote; None where it is missing or damaged."""
+    try:
+        return {name: (image, mask, crc) for name, image, mask, crc in read_list(place_of(run_dir, role))}
+    except DAMAGED:
+        return None
+
+
+def as_saved(splits: dict[str, Split], saved: Any) -> dict[str, Any]:
+    """The records for the checkpoints to come; what was not looked at this time is taken from those before, if nothing differs."""
+    records = {}
+    for role, split in splits.items():
+        then, now = Record.read(saved.get(role)) if isinstance(saved, dict) else None, split.record
+        if then is not None and not differences(then, now):
+            records[role] = {key: value or getattr(then, key) for key, value in asdict(now).items()}
+        else:
+            records[role] = asdict(now)
+    return records

@@ -1,0 +1,43 @@
+"""A rank samples the Python stacks of its threads and worker processes when it is asked to. See observe/stacks.py for the request."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+
+from segtrain.data.crew.workers import Crew
+from segtrain.stacks import Sampler, read_order
+
+LOOK_S = 0.5  # between two looks at the request
+
+
+class Stacker:
+    """Call ``step`` after each step. A request that lies there already is of an earlier process."""
+
+    def __init__(self, run: Path, rank: int, crew: Crew) -> None:
+        self._run, self._rank, self._crew = run, rank, crew
+        old = read_order(run)
+        self._answered = old.asked if old else 0.0
+        self._next_look = 0.0
+        self._open: Sampler | None = None
+
+    def step(self) -> None:
+        now = time.perf_counter()
+        if now < self._next_look:
+            return
+        self._next_look = now + LOOK_S
+        order = read_order(self._run)
+        if order is None or order.asked == self._answered:
+            return
+        self._answered = order.asked
+        self.close()
+        name, host = f"rank-{self._rank:05d}", socket.gethostname()
+        workers = self._crew.sample_stacks(str(self._run.absolute()), name, order)
+        self._open = Sampler(self._run, name, order, host=host, workers=workers)
+
+    def close(self) -> None:
+        """The run ends: what there is of a request."""
+        if self._open is not None:
+            self._open.stop()
+            self._open = None

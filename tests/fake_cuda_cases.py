@@ -1,0 +1,263 @@
+"""What a run does on a GPU, on one that is not there: a JSON line for each case. Started by test_fake_cuda.py, see fake_cuda.py."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from fake_cuda import FakeGpu
+
+from segtrain.config import Config, Eval, Model, Parallel
+from segtrain.data.crew import memory
+from segtrain.data.crew.workers import Crew
+from segtrain.data.datasets import open_dataset
+from segtrain.errors import DataError
+from segtrain.losses import build_criterion
+from segtrain.models import build_model
+from segtrain.observe.clock import Clock
+from segtrain.observe.console import Console
+from segtrain.observe.journal import Journal
+from segtrain.optim import Ema, LossScaler, build_optimizer, clip_
+from segtrain.parallel.cluster import Cluster
+from segtrain.parallel.digest import digest
+from segtrain.parallel.strategy import Strategy, full_state, load_full_state
+from segtrain.train import evaluate as evaluation
+from segtrain.train import loop, sentinel
+from segtrain.train.plan import make_plan
+from segtrain.train.session import Session
+from segtrain.train.state import State, Stopwatch, averaged_weights
+from segtrain.train.step import Micro, Precision, gradients
+
+warnings.simplefilter("ignore")
+try:
+    GPU = FakeGpu()
+except Exception as error:  # whatever another torch raises
+    print(json.dumps({"skip": f"this torch has no fake GPU: {type(error).__name__}: {error}"}))
+    raise SystemExit(0) from None
+torch.set_num_threads(1)
+DEVICE, CLASSES = GPU.device, 7
+SINGLE = Strategy("single", Cluster(), DEVICE, Parallel())
+DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def say(name: str, work: Callable[[], Any]) -> None:
+    """Run a case; print its waits, the operators that ran, what it found out, or its error."""
+    GPU.waits.clear()
+    GPU.ops.clear()
+    line: dict[str, Any] = {"case": name, "error": None, "found": None}
+    try:
+        with GPU.on():
+            line["found"] = work()
+    except Exception as error:
+        import traceback
+
+        frames = [
+            f"{f.filename}:{f.lineno}" for f in traceback.extract_tb(error.__traceback__) if "/segtrain/" in f.filename
+        ]
+        line["error"] = f"{type(error).__name__}: {str(error)[:500]} at {frames[-1:]}"
+    line["waits"] = [[*place, count] for place, count in GPU.waits.items()]
+    line["ops"] = sorted(GPU.ops)
+    print(json.dumps(line), flush=True)
+
+
+def network(arch: str, encoder: str = "resnet18", **options: Any) -> Any:
+    return GPU.to_fake(build_model(Model(arch=arch, encoder=encoder, options=options), CLASSES))
+
+
+def tensors(*shape: int, dtype: Any = torch.uint8) -> Any:
+    return torch.zeros(shape, dtype=dtype, device=DEVICE)
+
+
+def step(net: Any, loss: dict[str, Any] | None = None, optim: dict[str, Any] | None = None, precision: str = "bf16",
+         size: int = 64, micros: int = 1) -> list[str]:  # fmt: skip
+    """The gradients of a step, and with ``optim`` an update; returns parameters whose gradient is absent or of a wrong kind."""
+    config = Config(loss=loss or {}, optim={"lr": 1e-3, **(optim or {})})
+    with GPU.real():
+        weights = torch.ones(CLASSES) if config.loss.class_weights == "auto" else None
+        criterion = build_criterion(config.loss, CLASSES, 255, weights)
+    parameters = [p for p in net.parameters() if p.requires_grad]
+    for parameter in parameters:
+        parameter.grad = None
+    batch = [Micro(tensors(2, 3, size, size, dtype=torch.float32), tensors(2, size, size)) for _ in range(micros)]
+    gradients(
+        net, batch, criterion, SINGLE, Precision("cuda", DTYPES[precision], config.loss.full_logits, config.loss.stride),
+        seed=1, votes=tensors(2, dtype=torch.float64), aux_weight=0.4, loss_scale=2.0, clock=Clock(),
+    )  # fmt: skip
+    wrong = [
+        name
+        for name, p in net.named_parameters()
+        if p.requires_grad and (p.grad is None or p.grad.device != DEVICE or p.grad.dtype != p.dtype)
+    ]
+    if optim is not None:
+        scaler = LossScaler(True)
+        scaler.unscale_(parameters)
+        clip_(parameters, config.optim.clip or 1.0)
+        build_optimizer(net, net.encoder_parameters(), config.optim).step()
+        Ema(net, 0.99).update(net, 3)
+    return wrong
+
+
+def resume(net: Any, name: str) -> list[str]:
+    """Where the optimizer's state after a resume has another device, type or layout than in a run that was never interrupted."""
+
+    names = {parameter: name for name, parameter in net.named_parameters()}
+
+    def placed(optimizer: Any) -> dict[str, tuple[Any, ...]]:
+        return {
+            f"{names[parameter]} {key}": (str(value.device), value.dtype, value.stride())
+            for parameter, state in optimizer.state.items()
+            for key, value in state.items()
+            if isinstance(value, torch.Tensor)
+        }
+
+    optim = Config(optim={"name": name}).optim
+    first, second = (build_optimizer(net, net.encoder_parameters(), optim) for _ in range(2))
+    for parameter in net.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    first.step()
+    load_full_state(net, second, *full_state(net, first))
+    second.step()
+    fresh, resumed = placed(first), placed(second)
+    return [f"{key}: {resumed.get(key)}, not {device}" for key, device in fresh.items() if resumed.get(key) != device]
+
+
+def score(net: Any, **view: Any) -> str:
+    settings = Eval(**view)
+    with evaluation._evaluating(net), torch.no_grad():
+        predict = evaluation._predictor(
+            evaluation._forward(net, DEVICE, "bf16"), settings, tuple(settings.scales), DEVICE, True
+        )
+        tally = evaluation._Tally(CLASSES, 2, DEVICE)
+        truth, guess = predict(tensors(2, 64, 64, 3), tensors(2, 64, 64))
+        tally.add([0, 1], truth, guess, 255)
+        tally.settle()
+        shown = SimpleNamespace(entries=[SimpleNamespace(image="x")])
+        evaluation._picture(shown, 0, torch.zeros(1, 64, 64, 3), truth[:1], guess[:1])
+        with suppress(DataError):  # that no image was counted: there are no values here
+            tally.sum_over_ranks(None, None)
+    return f"{guess.dtype} {guess.device}"
+
+
+class Anything:
+    """What the loop talks to and this test does not ask about: the writer of checkpoints, trackers, locks."""
+
+    def __getattr__(self, name: str) -> Callable[..., Path]:
+        return lambda *_, **__: Path("nothing")
+
+    def __iter__(self) -> Any:
+        return iter(())
+
+
+def whole_loop(folder: Path, strategy: Strategy, settings: dict[str, Any]) -> dict[int, list[Any]]:
+    """train.loop.run itself, as one of the ranks of ``strategy``; returns the waits of each step, from 1."""
+    config = Config(
+        out=str(folder / "run"),
+        data={"scenes": 9, "scene_size": [40, 48], "crop": [32, 32], "workers": 0, "jitter": [0.4, 0.4, 0.4], "check": "off"},
+        model={"arch": "pico", "options": {"stem": 8, "widths": [8, 8, 8, 8], "depths": [0, 1, 0, 0], "decoder": 8, "bins": [1, 2]}},
+        train={"batch_size": 4, "precision": "bf16", **settings},
+        optim={"ema": 0.9, "lr": 1e-3},
+        checkpoint={"every": "7st"}, eval={"every": "8st"},
+        log={"every": 4, "sentinel": 6, "digest": True, "spans": False, "hang_s": 0, "profile_ms": 0, "pictures": 0},
+    )  # fmt: skip
+    dataset = open_dataset(config.data, config.data.train_split)
+    net = GPU.to_fake(build_model(config.model, dataset.labels.num_classes))
+    plan = make_plan(config, len(dataset), strategy.cluster, True)
+    known = {
+        "config": config, "strategy": strategy, "plan": plan, "dataset": dataset, "model": net, "plain": net,
+        "validation": open_dataset(config.data, config.data.split),
+        "criterion": build_criterion(config.loss, dataset.labels.num_classes, 255),
+        "optimizer": build_optimizer(net, [], config.optim), "ema": Ema(net, 0.9),
+        "scaler": LossScaler(config.train.precision == "fp16"), "precision": Precision("cuda", DTYPES[config.train.precision]),
+        "channels_last": True, "state": State(), "watch": Stopwatch(strategy), "journal": Journal(folder / "journal.jsonl", 1),
+        "screen": Console(plan.steps, plan.epoch(plan.steps), rank=1), "crew": Crew(0, plan.worker_kind),
+    }  # fmt: skip
+    session = Session.__new__(Session)
+    for field in dataclasses.fields(Session):
+        setattr(session, field.name, known.get(field.name, Anything()))
+    steps: dict[int, list[Any]] = {}
+
+    @contextmanager
+    def counting(*_: Any) -> Any:
+        def told(done: int) -> None:
+            steps[done] = [[*place, count] for place, count in GPU.waits.items()]
+            GPU.waits.clear()
+
+        yield told
+
+    def scored(self: Session) -> float:
+        with averaged_weights(self.plain, self.ema):
+            score(self.plain)
+        return 0.5
+
+    loop.recording, loop._finish, Session.score = counting, lambda session: 0, scored
+    sentinel._whole = lambda halves: 0  # of sums that have no values here
+    loop._digest = lambda *_: 0  # of pixels, likewise
+    GPU.waits.clear()
+    loop.run(session, [])
+    return steps
+
+
+def pin_nothing_really() -> None:
+    """The loader's blocks are page-locked by name alone."""
+    make = memory.Block.__init__
+
+    def block(self: Any, size: int, shared: bool, pin: bool) -> None:
+        make(self, size, shared, False)
+        if pin:
+            address = self.array.ctypes.data
+            GPU.pinned_bytes.append((address, address + self.array.nbytes))
+
+    memory.Block.__init__ = block  # type: ignore[method-assign]
+
+
+def main() -> None:
+    families = [
+        ("pico", "resnet18", {"aux": True}), ("unet", "resnet18", {}), ("deeplabv3plus", "resnet18", {}),
+        ("unet", "tu-convnext_atto", {}), ("segformer", "mit_b0", {}), ("fpn", "resnet18", {}), ("unetplusplus", "resnet18", {}),
+        ("manet", "resnet18", {}), ("linknet", "resnet18", {}), ("pspnet", "resnet18", {}), ("deeplabv3", "resnet18", {}),
+        ("pan", "resnet18", {}), ("upernet", "resnet18", {}), ("dpt", "tu-vit_tiny_patch16_224", {}),
+        ("torchvision/fcn_resnet50", "", {}), ("torchvision/deeplabv3_mobilenet_v3_large", "", {}),
+        ("torchvision/lraspp_mobilenet_v3_large", "", {}),
+    ]  # fmt: skip
+    for arch, encoder, options in families:
+        size = {"pan": 256, "dpt": 64}.get(arch, 64)
+        say(f"model {arch} {encoder}", lambda: step(network(arch, encoder or "resnet18", **options), size=size))  # noqa: B023
+    frozen = network("unet")
+    frozen.freeze_encoder()
+    say("model with a frozen encoder", lambda: step(frozen))
+    net = network("pico", stem=8, widths=[8, 8, 16, 16], decoder=8, bins=[1, 2])
+    for loss in ("ce", "ohem", "focal", "dice", "jaccard", "lovasz", "tversky", "ce+dice"):
+        terms = {"terms": loss.split("+")}
+        say(f"loss {loss}", lambda: step(net, terms, precision="fp16", micros=2))  # noqa: B023
+    say("loss weighted, thinned", lambda: step(net, {"class_weights": "auto", "stride": 2}))
+    say("loss of full logits", lambda: step(net, {"terms": ["ohem"], "class_weights": "auto", "full_logits": True}))
+    for name in ("sgd", "adamw", "muon"):
+        say(f"optimizer {name}", lambda: step(net, optim={"name": name, "clip": 1.0}))  # noqa: B023
+        say(f"resume {name}", lambda: resume(net, name))  # noqa: B023
+    say("digest", lambda: str(digest(list(net.parameters()), DEVICE).device))
+    for view in ({}, {"tile": (32, 32), "flip": True}, {"scales": (0.5, 1.0)}, {"size": (48, 48)}):
+        say(f"evaluate {view}", lambda: score(net, **view))  # noqa: B023
+    pin_nothing_really()
+    dist.all_reduce = lambda value: value
+    one_of_two = Strategy("single", Cluster(0, 2, 0, 2), DEVICE, Parallel(), "nccl")
+    for precision, strategy, steps in (("bf16", one_of_two, "9st"), ("fp16", SINGLE, "4st")):
+        settings = {"precision": precision, "duration": steps}
+        with tempfile.TemporaryDirectory() as folder:
+            say(f"loop {precision}", lambda: whole_loop(Path(folder), strategy, settings))  # noqa: B023
+    torch.use_deterministic_algorithms(True)
+    for arch, options in (("pico", {"bins": [1, 2, 3]}), ("unet", {}), ("deeplabv3plus", {})):
+        say(f"deterministic {arch}", lambda: step(network(arch, **options), size=96))  # noqa: B023
+
+
+if __name__ == "__main__":
+    sys.exit(main())

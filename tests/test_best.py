@@ -1,0 +1,319 @@
+"""Is the best checkpoint known, and its file there, wherever a run is killed? And does no training step wait for the disk?"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_train import command, final
+
+from segtrain.errors import CheckpointError
+from segtrain.observe.journal import read_journal
+from segtrain.train import checkpoint
+from segtrain.train.checkpoint import Best, load_weights, mend_best, named_best
+from segtrain.train.state import State
+from segtrain.train.writer import Writer
+
+
+def content(step: int, best: int) -> dict[str, Any]:
+    """Of the checkpoint of ``step``; the score of a step is a hundredth of it."""
+    state = State(step=step, best_step=best, best_miou=best / 100 if best else -1.0)
+    return {"model": {"w": torch.full((100,), float(step))}, "ema": {}, "state": vars(state)}
+
+
+def killed_at(operation: int, work: Callable[[], None]) -> bool:
+    """Do ``work`` in another process that dies just before its n-th change of the disk; whether it came to its end."""
+    pid = os.fork()
+    if pid == 0:
+        count = 0
+
+        def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                nonlocal count
+                count += 1
+                if count == operation:
+                    os._exit(9)
+                return function(*args, **kwargs)
+
+            return call
+
+        for module, name in ((os, "replace"), (os, "unlink"), (os, "fsync"), (Path, "unlink"), (torch, "save")):
+            setattr(module, name, counted(getattr(module, name)))
+        try:
+            work()
+            os._exit(0)
+        except BaseException:
+            os._exit(1)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert code in (0, 9)
+    return code == 0
+
+
+@pytest.mark.parametrize("best", [3, 2], ids=["a better one", "a worse one"])
+@pytest.mark.parametrize("keep", [1, 2])
+def test_killed_anywhere_neither_the_best_nor_its_file_is_lost(tmp_path: Path, best: int, keep: int) -> None:
+    ready = tmp_path / "ready"
+    writer = Writer(ready / "checkpoints", keep=keep, background=False)
+    for step in (1, 2):
+        writer.save(step, content(step, step))
+
+    outcomes = []
+    for operation in range(1, 50):
+        run = Path(shutil.copytree(ready, tmp_path / f"run{operation}"))
+        over = killed_at(
+            operation, lambda run=run: Writer(run / "checkpoints", keep, False).save(3, content(3, best)) and None
+        )
+        state, remarks = checkpoint.newest(run)
+        assert state is not None
+        assert remarks == []
+        expected = state["state"]["best_step"]
+        assert expected == (best if state["state"]["step"] == 3 else 2)
+        assert float(load_weights(run, "best")["w"][0]) == expected  # before any run has gone on
+        found, _ = mend_best(run, state["state"])
+        assert found == named_best(run) == Best(expected, expected / 100)
+        assert (run / "checkpoints" / found.file).is_file()
+
+        went_on = Writer(run / "checkpoints", keep=1, background=False)  # sweeps, and may prune all but the best
+        went_on.save(4, content(4, expected))
+        assert [path.name for path in checkpoint.checkpoints(run)] == [found.file, "step-00000004.pt"]
+        assert float(load_weights(run, "best")["w"][0]) == expected
+        outcomes.append(state["state"]["step"])
+        if over:
+            break
+    assert over
+    assert set(outcomes) == {2, 3}  # killed before and after the rename
+    assert len(outcomes) > 4
+
+
+DAMAGE = {
+    None: "was missing",
+    "": "was torn",
+    "{": "was torn",
+    "[1]": "held other JSON",
+    "3": "held other JSON",
+    "null": "held other JSON",
+    "[" * 100_000: "was torn",
+    '{"checkpoint": 3}': "held other JSON",
+    '{"checkpoint": "x.pt", "step": 2, "miou": 0.1}': "no run writes there (checkpoint 'x.pt', step '2', miou '0.1')",
+}
+
+
+@pytest.mark.parametrize("text", DAMAGE)
+def test_a_best_json_that_is_missing_torn_or_foreign_is_made_again(tmp_path: Path, text: str | None) -> None:
+    writer = Writer(tmp_path / "checkpoints", keep=1, background=False)
+    for step in (1, 2, 3):
+        writer.save(step, content(step, min(step, 2)))
+    place = tmp_path / "best.json"
+    assert json.loads(place.read_text()) == {"checkpoint": "step-00000002.pt", "step": 2, "miou": 0.02}
+    place.unlink() if text is None else place.write_text(text)
+    assert float(load_weights(tmp_path, "best")["w"][0]) == 2
+    found, remarks = mend_best(tmp_path, content(3, 2)["state"])
+    assert found == Best(2, 0.02)
+    assert DAMAGE[text] in remarks[0]
+    assert json.loads(place.read_text()) == {"checkpoint": "step-00000002.pt", "step": 2, "miou": 0.02}
+    assert mend_best(tmp_path, content(3, 2)["state"]) == (found, [])
+
+
+def test_a_best_json_that_points_nowhere_is_mended(tmp_path: Path) -> None:
+    Writer(tmp_path / "checkpoints", keep=1, background=False).save(2, content(2, 2))
+    (tmp_path / "best.json").write_text('{"checkpoint": "step-00000009.pt", "step": 9, "miou": 0.9}')
+    assert float(load_weights(tmp_path, "best")["w"][0]) == 2
+    found, remarks = mend_best(tmp_path, content(2, 2)["state"])
+    assert found == named_best(tmp_path) == Best(2, 0.02)
+    assert "named step-00000009.pt" in remarks[0]
+
+
+def test_a_best_file_that_somebody_took_away_is_said_and_the_next_score_counts(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "checkpoints", keep=1, background=False)
+    for step in (2, 3):
+        writer.save(step, content(step, 2))
+    (tmp_path / "checkpoints/step-00000002.pt").unlink()
+    found, remarks = mend_best(tmp_path, content(3, 2)["state"])
+    assert found is None
+    assert "step-00000002.pt is gone" in remarks[0]
+    assert not (tmp_path / "best.json").exists()
+
+
+@pytest.mark.parametrize("left", ["a whole one", "a torn one", "none"])
+def test_only_a_checkpoint_that_loads_is_proposed_in_place_of_the_best(tmp_path: Path, left: str) -> None:
+    Writer(tmp_path / "checkpoints", keep=9, background=False).save(3, content(3, 2))
+    checkpoint.write_best(tmp_path, Best(2, 0.02))
+    (last,) = checkpoint.checkpoints(tmp_path)
+    if left == "a torn one":
+        last.write_bytes(last.read_bytes()[:-100])
+    elif left == "none":
+        last.unlink()
+    with pytest.raises(CheckpointError, match=r"step-00000002\.pt, is not there") as caught:
+        load_weights(tmp_path, "best")
+    assert ("--which last" in str(caught.value)) == (left == "a whole one")
+    assert ("train again" in str(caught.value)) == (left != "a whole one")
+
+
+def test_a_score_of_steps_that_are_done_again_is_forgotten(tmp_path: Path) -> None:
+    """The newest checkpoints were torn; the run goes on from one before the first score."""
+    Writer(tmp_path / "checkpoints", keep=9, background=False).save(2, content(2, 2))
+    found, remarks = mend_best(tmp_path, content(1, 0)["state"])
+    assert found is None
+    assert "done again" in remarks[0]
+    assert not (tmp_path / "best.json").exists()
+
+
+@pytest.mark.parametrize("known", ["best.json", "journal"])
+def test_checkpoints_of_an_earlier_version_do_not_name_their_best_one(tmp_path: Path, known: str) -> None:
+    writer = Writer(tmp_path / "checkpoints", keep=9, background=False)
+    for step in (1, 2, 3):
+        writer.save(step, content(step, min(step, 2)))
+    state = content(3, 2)["state"]
+    del state["best_step"]
+    if known == "journal":
+        (tmp_path / "best.json").write_text('{"checkpoint": "step-00000001.pt", "step": 1, "miou": 0.01}')
+        lines = [{"event": "eval", "ts": 1.0, "step": step, "scores": {"miou": step / 100}} for step in (1, 2)]
+        (tmp_path / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found, remarks = mend_best(tmp_path, state)
+    assert found == named_best(tmp_path) == Best(2, 0.02)
+    assert len(remarks) == (known == "journal")
+
+
+def test_a_run_killed_between_its_checkpoint_and_best_json_ends_with_the_best_one(zygote: Any, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    arguments = command(
+        out, "eval.every=1st", "train.duration=6st", "checkpoint.every=99st", "checkpoint.keep=1", "log.digest=false"
+    )
+    code = f"""
+import os, signal
+from segtrain.train import writer
+writer.write_best = lambda run_dir, best: os.kill(os.getpid(), signal.SIGKILL)
+from segtrain.cli import main
+raise SystemExit(main({arguments!r}))
+"""
+    first = zygote.start(code=code)
+    assert first.wait() == -signal.SIGKILL, first.output
+    state = final(out)["state"]
+    assert state["best_step"] == 1  # the first score is the best so far
+    assert named_best(out) is None
+    again = zygote.start(*arguments)
+    assert again.wait() == 0, again.output
+    assert f"the best so far is step-{state['best_step']:08d}.pt" in again.output
+    scores = {event["step"]: event["scores"]["miou"] for event in read_journal(out) if event["event"] == "eval"}
+    best = named_best(out)
+    assert best == Best(max(scores, key=lambda step: scores[step]), max(scores.values()))
+    assert float(checkpoint.read(checkpoint.best_file(out))["state"]["best_miou"]) == best.miou
+
+
+def test_no_step_waits_until_a_better_checkpoint_is_on_the_disk(zygote: Any, tmp_path: Path) -> None:
+    """The disk writes the first checkpoint, of a better score, only when the step after it is done."""
+    out = tmp_path / "run"
+    arguments = command(out, "eval.every=1st", "train.duration=3st", "checkpoint.every=99st", "log.digest=false")
+    code = f"""
+import time, torch
+from pathlib import Path
+plain = torch.save
+def slow(state, file):
+    end = time.monotonic() + 120
+    while state["state"]["step"] == 1 and '"step": 2, "epoch"' not in Path({str(out)!r}, "journal.jsonl").read_text():
+        if time.monotonic() > end:
+            raise RuntimeError("step 2 waits for the checkpoint of step 1")
+        time.sleep(0.01)
+    plain(state, file)
+torch.save = slow
+from segtrain.cli import main
+raise SystemExit(main({arguments!r}))
+"""
+    process = zygote.start(code=code)
+    assert process.wait() == 0, process.output
+    assert named_best(out) is not None
+
+
+def test_best_json_follows_its_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the background; until then it names the one before."""
+    go, plain = threading.Event(), torch.save
+    writer = Writer(tmp_path / "checkpoints", keep=1, background=True)
+    writer.save(1, content(1, 1))
+    writer.wait()
+    monkeypatch.setattr(torch, "save", lambda *args: go.wait(60) and plain(*args))
+    writer.save(2, content(2, 2))
+    assert named_best(tmp_path) == Best(1, 0.01)
+    go.set()
+    writer.wait()
+    assert named_best(tmp_path) == Best(2, 0.02)
+    assert [path.name for path in checkpoint.checkpoints(tmp_path)] == ["step-00000002.pt"]
+
+
+# ---- what somebody else wrote --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"extra": 1}, "unknown entry 'extra'"),
+        ({"step": -5}, "step=-5"),
+        ({"step": "two"}, "step='two'"),
+        ({"step": True}, "step=True"),
+        ({"best_miou": float("nan")}, "best_miou=nan"),
+        ({"best_step": 9}, "best_step=9"),
+        ({"scores": [1]}, r"scores=\[1\]"),
+    ],
+)
+def test_a_state_that_no_run_has_is_refused(changes: dict[str, Any], word: str) -> None:
+    assert State.read(vars(State(step=3)), "run") == State(step=3)
+    with pytest.raises(CheckpointError, match=f"run is damaged, or of another version.*{word}"):
+        State.read({**vars(State(step=3)), **changes}, "run")
+
+
+WEIGHT = {"w": torch.ones(2, 2)}
+SOUND = {
+    "model": WEIGHT, "optimizer": {"w": {"exp_avg": torch.ones(2, 2), "step": torch.tensor(1.0)}}, "ema": {},
+    "scaler": {"scale": 1.0, "good": 0}, "state": {}, "world_size": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"optimizer": []}, "optimizer is a list"),
+        ({"optimizer": {"w": [1]}}, "optimizer.w is a list"),
+        ({"optimizer": {"v": {}}}, "optimizer.v is unknown"),
+        ({"optimizer": {"w": {"exp_avg": torch.ones(3)}}}, "optimizer.w.exp_avg has another shape"),
+        ({"model": {"w": 1}}, "model.w is no tensor"),
+        ({"scaler": {}}, "scaler lacks a number"),
+        ({"world_size": "two"}, "world_size is a str"),
+        ({"buffers_of_ranks": 3}, "buffers_of_ranks is no tensor"),
+        ({"state": None}, "state is a NoneType"),
+    ],
+)
+def test_parts_that_no_checkpoint_has_are_refused(changes: dict[str, Any], word: str) -> None:
+    checkpoint.refuse_foreign(SOUND, WEIGHT, "run")
+    with pytest.raises(CheckpointError, match=word):
+        checkpoint.refuse_foreign({**SOUND, **changes}, WEIGHT, "run")
+
+
+def test_a_moving_average_that_is_missing_is_named() -> None:
+    with pytest.raises(CheckpointError, match="ema: w is missing"):
+        checkpoint.refuse_foreign(SOUND, WEIGHT, "run", averaged=WEIGHT)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_nothing_is_predicted_with_weights_that_are_not_finite(tmp_path: Path, value: float) -> None:
+    state = content(1, 1)
+    state["model"]["w"][3] = value
+    Writer(tmp_path / "checkpoints", keep=1, background=False).save(1, state)
+    for which in ("best", "last"):
+        with pytest.raises(CheckpointError, match=rf"the {which} checkpoint .* not finite \(1 of 1 tensors; w\)"):
+            load_weights(tmp_path, which)
+
+
+def test_a_file_that_only_looks_like_a_checkpoint_is_left_alone(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "checkpoints", keep=1, background=False)
+    (tmp_path / "checkpoints/step-final.pt").write_bytes(b"mine")
+    for step in (1, 2):
+        writer.save(step, content(step, 0))
+    assert [path.name for path in checkpoint.checkpoints(tmp_path)] == ["step-00000002.pt"]
+    assert (tmp_path / "checkpoints/step-final.pt").exists()

@@ -1,0 +1,176 @@
+"""Every command that a page, a help text or an error shows can be typed: its flags exist, its config resolves, its plan fits its ranks.
+
+tests/test_docs.py runs the commands of ```bash blocks. This file looks at all of them, those included that need GPUs, a cluster or an
+account, with the real configs of the repository.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from test_docs import PAGES, ROOT, blocks
+
+from segtrain import cli
+from segtrain.config import load_config
+from segtrain.parallel.cluster import Cluster
+from segtrain.train.plan import make_plan
+
+ALL = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "docker/README.md"]
+STARTERS = ("segtrain", "torchrun", "srun", "python")
+SAMPLES = 2975  # of a data set that a page speaks of and this repository lacks; Cityscapes has as many
+
+
+def lines(text: str) -> list[str]:
+    """Of a block, with continued lines joined."""
+    return [line.strip() for line in text.replace("\\\n", " ").splitlines()]
+
+
+def commands(text: str) -> list[list[str]]:
+    found = []
+    for line in lines(text):
+        line = re.sub(r"^(?:try|next)\s+(?=segtrain |torchrun )", "", line)  # as the program itself proposes one
+        if line.split(" ")[0] in STARTERS and "..." not in line:
+            found.append(shlex.split(line, comments=True))
+    return found
+
+
+def of_pages() -> list[tuple[str, list[str]]]:
+    found = []
+    for page in ALL:
+        for language, text in blocks(page):
+            if language in ("bash", "text"):
+                found += [(page.name, words) for words in commands(text)]
+        inline = re.findall(r"`(python bench/[^`]+)`", page.read_text(encoding="utf-8"))
+        found += [(page.name, shlex.split(text)) for text in inline]
+    found += [("segtrain --help", words) for words in commands(re.sub(r"   +.*", "", cli.EXAMPLES))]
+    return found
+
+
+COMMANDS = of_pages()
+
+
+def ranks(words: list[str]) -> tuple[int, list[str]]:
+    """How many processes a launcher's line starts, and what each one runs."""
+    if words[0] == "segtrain":
+        return 1, words[1:]
+    values = {word: words[place + 1] for place, word in enumerate(words[:-1]) if word.startswith("--")}
+    if words[0] == "torchrun":
+        assert words[words.index("-m") + 1] == "segtrain", words
+        count = int(values.get("--nproc-per-node", 1)) * int(values.get("--nnodes", 1))
+        return count, words[words.index("-m") + 2 :]
+    assert words[0] == "srun", words
+    return int(values["--ntasks"]), words[words.index("segtrain") + 1 :]
+
+
+def parsed(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """As the command line is parsed. SystemExit for a verb, flag or choice that does not exist."""
+    known, rest = cli.build_parser().parse_known_args(cli._joined(words))
+    config = getattr(known, "config", None)
+    if config and "=" in config:
+        rest, known.config = [config, *rest], None
+    assert all("=" in setting for setting in rest), f"these are no settings: {rest}"
+    return known, rest
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the repository's configs and the YAML files that the pages tell a reader to write."""
+    root = tmp_path_factory.mktemp("shelf")
+    (root / "configs").symlink_to(ROOT / "configs")
+    (root / "docker").symlink_to(ROOT / "docker")
+    (root / "aug.yaml").write_text("{}\n")  # written by a program of transforms.md
+    for page in reversed(ALL):  # what a page does not define is the README's
+        write_configs(page, root)
+    return root
+
+
+def write_configs(page: Path, root: Path) -> None:
+    for language, text in blocks(page):
+        name = re.match(r"# (\S+\.yaml)\n", text)
+        if language == "yaml" and name:
+            (root / name[1]).write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("page", "words"), COMMANDS, ids=[f"{page}: {shlex.join(words)[:80]}" for page, words in COMMANDS]
+)
+def test_a_command_can_be_typed(page: str, words: list[str], shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(shelf)
+    if words[0] == "python":
+        python(words[1:])
+        return
+    if words[:2] == ["segtrain", "launch"]:
+        python([f"launch/{words[2]}.py", *words[3:]])
+        return
+    for path in ALL:
+        if path.name == page:
+            write_configs(path, shelf)
+    world, own = ranks(words)
+    known, settings = parsed(own)
+    if not hasattr(known, "config"):
+        return
+    file = known.config
+    if file is not None and not Path(file).exists():  # config.yaml of a run folder: the one that was trained before
+        assert file.endswith("/config.yaml"), f"{page}: there is no {file}"
+        file = None
+    config = load_config(file, settings)
+    images = config.data.scenes if config.data.layout == "scenes" else SAMPLES
+    make_plan(config, images, Cluster(world_size=world, local_world_size=min(world, 8)), has_gpu=world > 2)
+
+
+def python(words: list[str]) -> None:
+    """``python FILE --flag ...``: the file is there and knows its flags. ``-m`` and ``-c`` are not ours to judge."""
+    if words[0].startswith("-"):
+        return
+    script = ROOT / words[0]
+    assert script.is_file(), f"there is no {words[0]}"
+    if words[0] == "launch/sagemaker.py":
+        from launch.aws.arguments import build_parser
+
+        known, rest = build_parser("python launch/sagemaker.py").parse_known_args(words[1:])
+        assert all("=" in setting for setting in rest), rest
+        assert not getattr(known, "job", None) or Path(known.job).is_file(), known.job
+        return
+    texts = {node.value for node in ast.walk(ast.parse(script.read_text())) if isinstance(node, ast.Constant)}
+    for word in words[1:]:
+        if word.startswith("--"):
+            assert word.partition("=")[0] in texts, f"{words[0]} knows no {word}"
+
+
+def test_commands_are_found_in_every_kind_of_place() -> None:
+    pages = {page for page, _ in COMMANDS}
+    assert {"segtrain --help", "README.md", "train.md", "sagemaker.md", "camvid.md"} <= pages
+    assert any(words[0] == "srun" for _, words in COMMANDS)
+    assert any(words[:2] == ["python", "bench/origin.py"] for _, words in COMMANDS)
+    assert len(COMMANDS) > 80
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("segtrain train configs/nothing.yaml", AssertionError),
+        ("segtrain train configs/scenes.yaml optim.lrr=1", Exception),
+        ("segtrain evaluate RUN", SystemExit),
+        ("segtrain report RUN --wide", AssertionError),
+        ("torchrun --nproc-per-node 64 -m segtrain train configs/scenes.yaml", Exception),
+        ("python bench/nothing.py", AssertionError),
+        ("python bench/origin.py --nothing", AssertionError),
+        ("python launch/sagemaker.py --job configs/jobs/nothing.yaml", AssertionError),
+    ],
+)
+def test_a_command_that_nobody_can_type_is_found(
+    line: str, kind: type[BaseException], shelf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(kind):
+        test_a_command_can_be_typed("page.md", shlex.split(line), shelf, monkeypatch)
+
+
+def test_the_examples_of_the_help_are_of_this_checkout() -> None:
+    for name in re.findall(r"\S+\.yaml", cli.EXAMPLES):
+        assert os.path.isfile(ROOT / name), name

@@ -1,0 +1,133 @@
+"""Does `segtrain data convert` give the labels that JPEG masks were made of, count what is unsure, and leave nothing half-written?"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from test_datasets import picture
+
+from segtrain.cli import main
+from segtrain.config import load_config
+from segtrain.config.split_by import SplitBy
+from segtrain.data.convert import convert_folder, ids_of
+from segtrain.data.datasets import open_dataset
+from segtrain.data.labels import LabelSpace, plain_space
+from segtrain.errors import EXIT_ERROR, DataError
+
+SIZE = (48, 64)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
+
+
+def drawn(seed: int, classes: int = 2) -> np.ndarray:
+    """Blocks of classes, uint8 (48, 64)."""
+    return np.kron(np.random.default_rng(seed).integers(0, classes, (6, 8)), np.ones((8, 8), int)).astype(np.uint8)
+
+
+def jpeg(path: Path, values: np.ndarray, quality: int = 90) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(values).save(path, quality=quality, subsampling=0)
+
+
+def gray_set(root: Path, splits: tuple[str, ...] = ("",)) -> Path:
+    for split in splits:
+        for seed in range(3):
+            picture(root / "image" / split / f"p{seed}_fram.jpg", SIZE, seed)
+            jpeg(root / "label" / split / f"p{seed}_mask.jpg", drawn(seed) * np.uint8(255))
+    return root
+
+
+def test_the_command_that_check_prints_makes_a_set_that_passes(tmp_path, capsys):
+    root = gray_set(tmp_path / "set")
+    before = {path: path.read_bytes() for path in root.rglob("*.jpg")}
+    assert main(["data", "check", str(root), "data.classes=[background, polyp]"]) == EXIT_ERROR
+    printed = capsys.readouterr().out
+    assert "3 faults in 3 of 3 images" in printed
+    command = next(line for line in printed.splitlines() if line.startswith("  segtrain data convert "))
+    assert "data.label_map={0: 0, 255: 1}" in command
+    assert main(shlex.split(command)[1:]) == 0
+    told = capsys.readouterr().out
+    assert "3 masks written and read again, 0 of 9,216 pixels (0.00%) lay about halfway" in told
+    pasted = load_config(None, shlex.split(told.rpartition("segtrain train ")[2])).data
+    assert [len(open_dataset(pasted, split)) for split in ("train", "val")] == [2, 1]
+    dataset = open_dataset(pasted.model_copy(update={"split_by": SplitBy()}), "all")
+    assert dataset.labels.names == ("background", "polyp")
+    for seed, entry in enumerate(dataset.entries):
+        assert np.array_equal(dataset.read_mask(seed), drawn(seed))
+        assert Path(entry.image).read_bytes() == before[root / "image" / f"p{seed}_fram.jpg"]
+    assert {path: path.read_bytes() for path in root.rglob("*.jpg")} == before
+    assert main(["data", "check", f"{root}-png"]) == 0
+    assert "0 faults" in capsys.readouterr().out
+
+
+def test_values_between_two_are_counted(tmp_path):
+    values = np.zeros(SIZE, np.uint8)
+    values[:, 32:] = 255
+    values[:8, :8] = 120  # ambiguous, and nearer to 0
+    values[40:, :8] = 60  # clear
+    jpeg(tmp_path / "m.jpg", values, 100)
+    labels = LabelSpace(("a", "b"), ((0, 0, 0), (1, 1, 1)), 255, {0: 0, 255: 1})
+    ids, ambiguous = ids_of(str(tmp_path / "m.jpg"), labels)
+    assert np.array_equal(ids, (values > 127).astype(np.uint8))
+    assert ambiguous == 64
+
+
+def test_colors_take_the_nearest_that_a_class_has(tmp_path):
+    colors = np.uint8([(0, 0, 0), (128, 64, 128), (244, 35, 232), (70, 70, 70)])
+    classes = drawn(0, 4)
+    jpeg(tmp_path / "m.jpg", colors[classes], 95)
+    codes = [int(r) << 16 | int(g) << 8 | int(b) for r, g, b in colors]
+    labels = plain_space(("road", "walk", "wall"))
+    labels = LabelSpace(labels.names, labels.palette, 255, labels.raw_to_train, dict(zip(codes, (255, 0, 1, 2))))
+    ids, _ = ids_of(str(tmp_path / "m.jpg"), labels)
+    assert (ids == np.uint8([255, 0, 1, 2])[classes]).mean() > 0.97  # chroma smears over borders
+    inner = np.kron(np.ones((6, 8), bool), np.pad(np.ones((4, 4), bool), 2))
+    assert np.array_equal(ids[inner], np.uint8([255, 0, 1, 2])[classes][inner])
+    with pytest.raises(DataError, match=r"m\.jpg: a JPEG mask in colors: .* data\.classes"):
+        ids_of(str(tmp_path / "m.jpg"), plain_space(("a", "b")))
+
+
+def test_splits_lists_and_other_formats_are_kept(tmp_path, capsys):
+    root = gray_set(tmp_path / "set", ("train", "val"))
+    Image.fromarray(drawn(1) * np.uint8(255)).save(root / "label/val/p1_mask.png")
+    (root / "label/val/p1_mask.jpg").unlink()
+    rows = [
+        {"image": f"image/val/p{n}_fram.jpg", "mask": f"label/val/p{n}_mask.{'png' if n == 1 else 'jpg'}"}
+        for n in range(3)
+    ]
+    (root / "val.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    classes = ["data.classes=[a, b]", "data.label_map={0: 0, 255: 1}"]
+    convert_folder(str(root), str(tmp_path / "one"), None, [*classes, "data.crop=[32, 32]"])
+    assert "data.crop=[32, 32]" in capsys.readouterr().out
+    convert_folder(
+        str(root), str(tmp_path / "two"), ["val"], [*classes, "data.layout=list", "data.index={split}.jsonl"]
+    )
+    for folder, splits in (("one", ("train", "val")), ("two", ("val",))):
+        data = load_config(None, ["data.layout=folders", f"data.root={tmp_path / folder}"]).data
+        for split in splits:
+            dataset = open_dataset(data, split)
+            assert [dataset.read_mask(n).tolist() for n in range(3)] == [drawn(n).tolist() for n in range(3)]
+
+
+def test_nothing_is_written_where_something_is_wrong(tmp_path):
+    root, out = gray_set(tmp_path / "set"), tmp_path / "out" / "new"
+    with pytest.raises(DataError, match="the ids 0, 1, 255 are too near to each other") as caught:
+        convert_folder(str(root), str(out), None, ["data.classes=[a, b]"])
+    assert caught.value.settings == {"data.label_map": {0: 0, 255: 1}}
+    classes = ["data.classes=[a, b]", "data.label_map={0: 0, 255: 1}"]
+    (root / "label/p1_mask.jpg").write_bytes(b"")
+    with pytest.raises(DataError, match=r"1 of 3 samples cannot be converted, and nothing was written: .*p1_mask\.jpg"):
+        convert_folder(str(root), str(out), None, classes)
+    assert list((tmp_path / "out").iterdir()) == []
+    out.mkdir()
+    (out / "mine").write_text("x")
+    with pytest.raises(DataError, match="is there already"):
+        convert_folder(str(root), str(out), None, classes)

@@ -1,0 +1,78 @@
+"""Is a score over some of the classes, or over images that say little, never shown as a plain one?"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from refusals import TINY
+
+from segtrain.metrics import Scores
+from segtrain.observe.console import class_table, of_classes
+from segtrain.observe.runs import read_run, table
+
+# A mean IoU that is not followed by how many classes it is over.
+PLAIN = re.compile(r"mIoU:? \d+\.\d+ ?%(?! \(1 of 2 classes\))")
+
+
+def test_the_mark() -> None:
+    assert of_classes([5, 3]) == of_classes([]) == of_classes(None) == of_classes([4]) == ""
+    assert of_classes([5, 0]) == " (1 of 2 classes)"
+    assert of_classes([0, 7, 0, 1]) == " (2 of 4 classes)"
+
+
+def test_tables_carry_it() -> None:
+    scores = Scores.from_confusion([[90, 10], [0, 0]])
+    assert scores.to_dict()["classes_present"] == 1
+    assert scores.to_dict()["classes"] == 2
+    assert scores.table(["a", "b"]).splitlines()[-1].endswith("(1 of 2 classes)")
+    whole = Scores.from_confusion([[90, 10], [0, 3]])
+    assert whole.classes_present == 2
+    assert "classes)" not in whole.table(["a", "b"])
+    assert class_table(["a", "b"], [1.0, float("nan")], [1.0, 0.0]).splitlines()[-1].endswith("(1 of 2 classes)")
+    assert "classes)" not in class_table(["a", "b"], [1.0, 0.0], [0.9, 0.1])
+
+
+def test_a_run_whose_validation_lacks_a_class(zygote: Any, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 4), ("val", 2)):
+        for part in ("images", "masks"):
+            (tmp_path / "set" / part / split).mkdir(parents=True)
+        for number in range(count):
+            mask = np.zeros((40, 48), np.uint8)
+            mask[10:30, 10:20] = split == "train"
+            cv2.imwrite(
+                str(tmp_path / f"set/images/{split}/n{number}.png"), rng.integers(0, 255, (40, 48, 3), np.uint8)
+            )
+            cv2.imwrite(str(tmp_path / f"set/masks/{split}/n{number}.png"), mask)
+    data = ["data.layout=folders", f"data.root={tmp_path}/set", "data.classes=[background, cell]"]
+    trained = zygote.start("train", *TINY, *data, cwd=tmp_path)
+    assert trained.wait() == 0, trained.output
+    warning = "warning: set val: no pixel of cell (1 of 2 classes)"
+    before, _, after = trained.output.partition("best mIoU")
+    assert warning in before
+    assert warning in after
+    assert "(1 of 2 classes)" in after.splitlines()[0]
+    scored = zygote.start("eval", "run", cwd=tmp_path)
+    assert scored.wait() == 0
+    assert "warning: val: no pixel of cell (1 of 2 classes)" in scored.output
+    as_json = zygote.start("eval", "run", "--json", cwd=tmp_path)
+    assert as_json.wait() == 0
+    found = json.loads(as_json.output)
+    assert (found["classes_present"], found["classes"]) == (1, 2)
+    assert any("no pixel of cell" in text for text in found["warnings"])
+    row = read_run(tmp_path / "run")
+    assert (row["classes_present"], row["classes"]) == (1, 2)
+    listed = table([row])
+    assert listed.splitlines()[1].count("% (1 of 2 classes)") == 2
+    assert "set val: no pixel of cell" in listed
+    page = zygote.start("report", "run", cwd=tmp_path)
+    assert page.wait() == 0
+    html = (tmp_path / "run/report.html").read_text()
+    assert "Warning: set val: no pixel of cell" in html
+    for text in (trained.output, scored.output, html):
+        assert not PLAIN.search(text), PLAIN.search(text)

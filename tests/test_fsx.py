@@ -1,0 +1,195 @@
+"""Is a file system for a prefix created once, waited for, filled with names, and found again, and is nothing paid for unasked?"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cloud.endpoint import CloudEndpoint
+from cloud.moto import environment
+
+from launch import fsx
+from launch.aws import lustre
+from launch.aws.cloud import Clients, connect
+from launch.aws.lustre import Wanted
+from launch.job import ROOT, load_job
+from segtrain import cli
+from segtrain.errors import EXIT_ERROR, ConfigError, SegtrainError
+
+SUBNET, GROUP = "subnet-0abc1234", "sg-0abc1234"
+WORDS = ["--data", "s3://my-data/camvid", "--subnet", SUBNET, "--security-groups", GROUP]
+WANTED = Wanted("s3://my-data/camvid", SUBNET, (GROUP,))
+NAME = "fs-00000000000000001"
+
+
+@pytest.fixture
+def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[CloudEndpoint]:
+    pytest.importorskip("boto3", reason="boto3 is not installed: pip install 'segtrain[sagemaker]'")
+    with CloudEndpoint() as endpoint:
+        for key, value in environment(endpoint.url).items():
+            monkeypatch.setenv(key, value)
+        monkeypatch.setattr(
+            "time.sleep", endpoint.tick
+        )  # no test waits: the endpoint's time goes on where the launcher sleeps
+        yield endpoint
+
+
+@pytest.fixture
+def clients(cloud: CloudEndpoint) -> Clients:
+    return connect("us-east-1")
+
+
+def made(cloud: CloudEndpoint) -> list[str]:
+    return [operation for operation, _ in cloud.calls if operation.startswith("Create")]
+
+
+def test_it_is_created_waited_for_and_told_as_flags(cloud: CloudEndpoint, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fsx.main([*WORDS, "--yes"]) == 0
+    printed = capsys.readouterr()
+    assert made(cloud) == ["CreateFileSystem", "CreateDataRepositoryAssociation"]
+    (ready,) = [line for line in printed.out.splitlines() if line.startswith("ready")]
+    assert f"--fsx {NAME}:/abcd1234/data --subnets {SUBNET} --security-groups {GROUP} --region us-east-1" in ready
+    assert "$174.00 a month" in printed.err
+    for what in (f"file system {NAME}", "association with s3://my-data/camvid/", "names of s3://my-data/camvid/"):
+        assert f"{what}: " in printed.out
+    assert cloud.associations[0]["S3"]["AutoImportPolicy"]["Events"] == ["NEW", "CHANGED", "DELETED"]
+    assert cloud.tasks[0]["Lifecycle"] == "SUCCEEDED"  # the names are there before it is called ready
+    # What is told is what a job takes.
+    place = re.search(r"--fsx (\S+)", ready)
+    assert place is not None
+    (channel,) = load_job(None, {"fsx": place[1]}).data
+    assert (channel.file_system, channel.path) == (NAME, "/abcd1234/data")
+
+
+def test_the_same_command_finds_it_again(cloud: CloudEndpoint, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fsx.main([*WORDS, "--yes"]) == 0
+    cloud.calls.clear()
+    assert (
+        fsx.main([*WORDS[:1], "s3://my-data/camvid/", *WORDS[2:]]) == 0
+    )  # with the slash, and without --yes: nothing to pay
+    assert made(cloud) == []
+    out = capsys.readouterr().out
+    assert f"reused   {NAME}" in out
+    assert out.count(f"--fsx {NAME}:/abcd1234/data") == 2
+
+
+def test_what_was_interrupted_goes_on(cloud: CloudEndpoint, clients: Clients) -> None:
+    """The file system was created and the command ended before its association: its tag finds it."""
+    lustre.create(clients, WANTED)
+    cloud.calls.clear()
+    assert fsx.main(WORDS) == 0
+    assert made(cloud) == ["CreateDataRepositoryAssociation"]
+
+
+def test_another_prefix_or_subnet_is_no_match(
+    cloud: CloudEndpoint, clients: Clients, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fsx.main([*WORDS, "--yes"]) == 0
+    assert lustre.find(clients, replace(WANTED, data="s3://my-data/camvid-2")) == (None, [])
+    found, others = lustre.find(clients, replace(WANTED, subnet="subnet-0abc9999"))
+    assert found is None
+    assert NAME in others[0]
+    assert SUBNET in others[0]
+    cloud.file_systems[0]["Lifecycle"] = "DELETING"
+    assert lustre.find(clients, WANTED)[0] is None
+
+
+def test_nothing_is_created_unasked(
+    cloud: CloudEndpoint, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    assert fsx.main(WORDS) == 1
+    printed = capsys.readouterr().err
+    assert made(cloud) == []
+    assert "$174.00 a month" in printed
+    assert "give --yes" in printed
+
+
+def test_a_failure_is_told_in_the_words_of_aws(cloud: CloudEndpoint, clients: Clients) -> None:
+    cloud.fail["dra-"] = "The bucket my-data is not accessible"
+    with pytest.raises(SegtrainError, match=r"association with s3://my-data/camvid/ is FAILED: The bucket my-data"):
+        lustre.complete(clients, WANTED, lustre.create(clients, WANTED), lambda text: None, cloud.tick)
+
+
+def test_a_network_that_fails_for_a_moment_is_waited_out(cloud: CloudEndpoint, clients: Clients) -> None:
+    found = lustre.create(clients, WANTED)
+    cloud.refuse("DescribeFileSystems", "ServiceUnavailable", status=503, times=5)  # all attempts of one call
+    assert lustre.complete(clients, WANTED, found, lambda text: None, cloud.tick).association is not None
+
+
+def test_one_that_never_comes_is_given_up(cloud: CloudEndpoint, clients: Clients) -> None:
+    found = lustre.create(clients, WANTED)
+    with pytest.raises(SegtrainError, match="still CREATING after 60 minutes"):
+        lustre.complete(clients, WANTED, found, lambda text: None, lambda seconds: None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"gb": 2000}, "--gb 2400"),
+        ({"gb": 100}, "--gb 1200"),
+        ({"throughput": 300}, "125, 250, 500, 1000"),
+        ({"data": "/local/folder"}, "s3://BUCKET/KEY"),
+        ({"subnet": "subnet-1"}, "'subnet-1'"),
+        ({"security_groups": ("mine",)}, "'mine'"),
+        ({"security_groups": ()}, "security_groups"),
+    ],
+)
+def test_a_mistake_is_named_before_a_call(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        lustre.check(replace(WANTED, **changes))
+    assert words in str(refused.value)
+
+
+def test_cost_of_the_kinds() -> None:
+    assert lustre.cost(WANTED).startswith("$174.00 a month, $0.24 an hour: 1200 GB")
+    assert "scratch" in lustre.cost(replace(WANTED, throughput=0))
+    assert lustre.cost(replace(WANTED, gb=2400, price=0.1)).startswith("$240.00 a month")
+    scratch = lustre.system_request(replace(WANTED, throughput=0))["LustreConfiguration"]
+    assert scratch == {"DeploymentType": "SCRATCH_2"}
+
+
+def test_a_dry_run_asks_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["launch", "fsx", *WORDS, "--dry-run"]) == 0
+    asked = json.loads(capsys.readouterr().out)
+    assert asked == {
+        "CreateFileSystem": lustre.system_request(WANTED),
+        "CreateDataRepositoryAssociation": lustre.association_request(WANTED, "fs-00000000"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--region", "mars"), "--region mars does not look like a region"),
+        (("--price", "-1"), "--price=-1.0: must be a number, 0 or more"),
+        (("--subnet", "net"), "as in --subnet subnet-"),
+    ],
+)
+def test_what_a_flag_says_wrong_is_refused_by_its_own_name(
+    flags: tuple[str, str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["launch", "fsx", *WORDS, *flags, "--dry-run"]) == EXIT_ERROR
+    assert words in capsys.readouterr().err
+
+
+def test_the_script_and_the_verb_are_one(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-S", "-E", str(ROOT / "launch/fsx.py"), *WORDS, "--dry-run"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr  # a bare Python, from anywhere
+    assert json.loads(done.stdout)["CreateFileSystem"] == lustre.system_request(WANTED)
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "launch/fsx.py"), *WORDS, "--gb", "7"], capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == EXIT_ERROR
+    assert "--gb 1200" in done.stderr

@@ -1,0 +1,240 @@
+"""Does each rank get a GPU of its own, and does a job on GPUs end when one rank fails? On stand-ins: no GPU is needed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+from test_train import until
+
+from segtrain.errors import ConfigError
+from segtrain.parallel import board, failure
+from segtrain.parallel.cluster import Cluster
+from segtrain.parallel.gpus import own_device, refuse_shared_gpus
+
+# What a rank runs before its own code: one GPU in sight, and gloo under the name of nccl, as far as the start of a job goes.
+NCCL = """
+import os, sys, torch, torch.distributed as dist
+from types import SimpleNamespace
+import segtrain.parallel.strategy as strategy
+from segtrain.config import Parallel
+from segtrain.parallel.cluster import discover
+rank = int(os.environ["RANK"])
+torch.cuda.is_available, torch.cuda.device_count, torch.cuda.set_device = lambda: True, lambda: 1, lambda index: None
+torch.cuda.get_device_properties = lambda device: SimpleNamespace(uuid=os.environ["GPU"].split()[rank])
+init = dist.init_process_group
+def standin(backend, device_id=None, **options):
+    assert backend == "nccl" and (device_id is None or str(device_id) == "cuda:0"), (backend, device_id)
+    init("gloo", **options)
+dist.init_process_group = standin
+dist.distributed_c10d._abort_process_group = lambda: print("aborted", flush=True)
+dist.destroy_process_group = lambda: print("destroyed", flush=True)
+def main():
+    with strategy.start(Parallel(), discover()) as started:
+        body(started)
+    return 0
+"""
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
+    """``gpus(8)``: as many are in sight; returns the list of those that were chosen."""
+    chosen: list[int] = []
+
+    def see(count: int) -> list[int]:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+        monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+        return chosen
+
+    return see
+
+
+@pytest.mark.parametrize(("seen", "local_rank", "index"), [(8, 0, 0), (8, 7, 7), (1, 0, 0), (1, 5, 0)])
+def test_a_rank_takes_the_gpu_of_its_number_or_the_only_one_it_sees(
+    gpus, seen: int, local_rank: int, index: int
+) -> None:  # type: ignore[no-untyped-def]
+    chosen = gpus(seen)
+    place = Cluster(local_rank, 8, local_rank, 8)
+    assert own_device("auto", place) == torch.device("cuda", index)
+    assert chosen == [index]
+    assert own_device("cpu", place) == torch.device("cpu")
+
+
+def test_more_ranks_than_gpus_in_sight_is_an_error(gpus) -> None:  # type: ignore[no-untyped-def]
+    gpus(2)
+    with pytest.raises(ConfigError, match="local rank 2 has no GPU of its own: this process sees 2") as error:
+        own_device("auto", Cluster(2, 3, 2, 3))
+    assert error.value.silent is False
+    gpus(0)
+    assert own_device("auto", Cluster()) == torch.device("cpu")
+    with pytest.raises(ConfigError, match="torch sees no GPU"):
+        own_device("cuda", Cluster())
+
+
+def test_ranks_that_share_a_gpu_are_named_on_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    def meet(uuids: list[str]) -> list[str]:
+        monkeypatch.setattr(
+            torch.cuda,
+            "get_device_properties",
+            lambda _: SimpleNamespace(uuid=uuids[int(threading.current_thread().name)]),
+        )
+        store, said = dist.HashStore(), [""] * len(uuids)
+
+        def rank(number: int) -> None:
+            try:
+                refuse_shared_gpus(store, Cluster(number, len(uuids), number, len(uuids)), torch.device("cuda", 0), 60)
+            except ConfigError as error:
+                said[number] = str(error)
+
+        threads = [threading.Thread(target=rank, args=(n,), name=str(n)) for n in range(len(uuids))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        return said
+
+    assert meet(["GPU-a", "GPU-b", "GPU-c"]) == [""] * 3
+    assert meet(["", "", ""]) == [""] * 3  # a torch that knows no UUID
+    said = meet(["GPU-a", "GPU-b", "GPU-a"])
+    assert len(set(said)) == 1
+    assert "both have GPU GPU-a" in said[0]
+    assert {"0", "2"} <= set(said[0].partition("both")[0].replace(",", " ").split())
+    assert "srun --gpus-per-task 1" in said[0]
+
+
+def test_ranks_with_one_gpu_each_start_and_leave_together(run_ranks) -> None:  # type: ignore[no-untyped-def]
+    """As under `srun --gpus-per-task 1`: every rank sees one GPU."""
+    body = "def body(started):\n    print(started.device, started.backend, int(started.reduce(torch.tensor([rank + 1]))))\nmain()"
+    for output in run_ranks(NCCL + body, 2, GPU="GPU-a GPU-b"):
+        assert output.split("\n")[:2] == ["cuda:0 nccl 3", "destroyed"], output
+
+
+def test_ranks_that_share_a_gpu_are_refused_before_nccl_begins(zygote) -> None:  # type: ignore[no-untyped-def]
+    code = NCCL + "def body(started): print('began')\nimport segtrain.verbs, segtrain.cli\n"
+    code += "segtrain.verbs.train = lambda *_: main()\nsys.exit(segtrain.cli.main(['train']))"
+    ranks = zygote.start_ranks(2, code=code, GPU="GPU-a GPU-a")
+    assert [rank.wait() for rank in ranks] == [2, 2], ranks[0].output + ranks[1].output
+    assert "both have GPU GPU-a of host" in ranks[0].output
+    assert ranks[1].output == ""  # one rank of a host speaks
+
+
+@pytest.mark.parametrize(
+    ("what", "code", "words"),
+    [
+        ("raise SegtrainError('the file is torn')", 2, "error: the file is torn"),
+        ("raise KeyError('a mistake of ours')", 1, "KeyError: 'a mistake of ours'"),
+        ("raise KeyboardInterrupt", 130, "interrupted"),
+    ],
+)
+def test_a_rank_that_fails_says_so_and_ends_without_the_others(zygote, what: str, code: int, words: str) -> None:  # type: ignore[no-untyped-def]
+    """NCCL's own way out is a collective: it would wait for ranks that wait in another one."""
+    body = f"""
+import threading, time
+from segtrain.errors import SegtrainError
+go = threading.Event()
+class Late(threading.Thread):
+    def join(self, timeout=None):  # the disk is done only after somebody waits for it
+        go.set()
+        super().join(timeout)
+def body(started):
+    if rank == 0:
+        time.sleep(3600)  # in a collective that the other one never joins
+    Late(target=lambda: (go.wait(), print("written", flush=True)), name="checkpoint").start()
+    {what}
+sys.exit(main())
+"""
+    ranks = zygote.start_ranks(2, code=NCCL + body, GPU="GPU-a GPU-b")
+    assert ranks[1].wait() == code, ranks[1].output
+    ranks[0].signal(9)
+    ranks[0].wait()
+    assert words in ranks[1].output
+    assert ranks[1].output.endswith("written\naborted\n"), ranks[1].output
+    assert "destroyed" not in ranks[1].output
+
+
+def test_an_abort_that_blocks_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failure, "GUARD_S", 0.01)
+    monkeypatch.setattr(failure.os, "_exit", lambda code: (_ for _ in ()).throw(SystemExit(code)))
+    blocked = threading.Event()
+    with pytest.raises(SystemExit) as ended:
+        failure.end_now(ConfigError("x"), Cluster(3, 4, 1, 2), lambda: blocked.wait(60) and None)
+    assert ended.value.code == 2
+    blocked.set()
+
+
+@pytest.mark.parametrize("ends", ["dies", "comes"])
+def test_ranks_wait_for_rank_0_as_long_as_it_lives(monkeypatch: pytest.MonkeyPatch, ends: str) -> None:
+    """``torchrun`` may keep the store on another host than rank 0's: then it is there when rank 0 is not."""
+    store, now = dist.HashStore(), [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+        if now[0] < 5000:
+            store.add("x/alive", 1)
+        elif ends == "comes":
+            store.add("x", 1)
+
+    monkeypatch.setattr(board, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: now[0]))
+    if ends == "comes":
+        board.await_rank_0(store, "x", 1, 100.0)
+        assert 5000 <= now[0] < 5001
+    else:
+        with pytest.raises(RuntimeError, match="no sign of life from rank 0 for 100 s: connection timed out"):
+            board.await_rank_0(store, "x", 1, 100.0)
+        assert 5100 <= now[0] < 5102
+
+
+def test_rank_0_gives_signs_of_life_while_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(board, "BEAT_S", 0.001)
+    store, before = dist.HashStore(), threading.active_count()
+    with board.at_work(store, "x"):
+        until(lambda: store.add("x/alive", 0) > 2)
+    assert threading.active_count() == before
+
+
+def test_ranks_wait_for_rank_0_in_no_collective(run_ranks, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """Rank 0 reads every mask of a large set meanwhile: a collective would end the job after parallel.timeout_s."""
+    code = f"""
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from segtrain.config import Parallel
+from segtrain.parallel import board
+from segtrain.parallel.cluster import discover
+from segtrain.parallel.strategy import Strategy, start
+from segtrain.train.state import on_rank_0
+from segtrain.errors import SegtrainError
+folder, reduce = Path({str(tmp_path)!r}), Strategy.reduce
+def sleep(seconds):
+    (folder / f"waits-{{place.rank}}").touch()
+    time.sleep(seconds)
+def watched(strategy, value):
+    assert (folder / "done").exists(), "a collective has begun"
+    return reduce(strategy, value)
+def work():
+    end = time.monotonic() + 240
+    while not all((folder / f"waits-{{rank}}").exists() for rank in (1, 2)):
+        assert time.monotonic() < end, "they do not wait where they should"
+        time.sleep(0.01)
+    (folder / "done").touch()
+    return {{"found": [strategy.rank, None, "é"]}}
+def fail():
+    raise SegtrainError("torn")
+board.time = SimpleNamespace(sleep=sleep, monotonic=time.monotonic)
+Strategy.reduce, place = watched, discover()
+with start(Parallel(), place) as strategy:
+    print(on_rank_0(strategy, work))
+    print(strategy.broadcast_object(strategy.rank + 5))
+    try:
+        on_rank_0(strategy, fail)
+    except SegtrainError as error:
+        print(error)
+"""
+    for output in run_ranks(code, 3):
+        assert output == "{'found': [0, None, 'é']}\n5\ntorn\n"

@@ -1,0 +1,332 @@
+"""Are the folders that other tools write found by themselves, and are names that differ paired by patterns that can be pasted?"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from test_datasets import ids, picture
+
+from segtrain.cli import main
+from segtrain.config import Data, load_config
+from segtrain.config.split_by import SplitBy
+from segtrain.data.below import folders_that_fit
+from segtrain.data.datasets import open_dataset
+from segtrain.data.detect import detect
+from segtrain.data.names import Pattern, propose
+from segtrain.errors import EXIT_ERROR, ConfigError, DataError
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
+
+
+def tree(root: Path, *pairs: str) -> Path:
+    """``IMAGE MASK`` twice, with 1 and 2 for ``#``."""
+    for seed in (1, 2):
+        for pair in pairs:
+            image, mask = pair.replace("#", str(seed)).split()
+            picture(root / image, seed=zlib.crc32(image.encode()))
+            ids(root / mask, (0, 1))
+    return root
+
+
+# what the folder holds; settings that are found; splits
+FOUND = {
+    "split above": (("train/images/a#.jpg train/masks/a#.png", "val/images/a#.jpg val/masks/a#.png"), {"images": "{split}/images", "masks": "{split}/masks"}, ("train", "val")),
+    "valid": (("train/images/a#.jpg train/labels/a#.png", "valid/images/a#.jpg valid/labels/a#.png"), {"images": "{split}/images", "masks": "{split}/labels", "split": "valid"}, ("train", "valid")),
+    "training": (("training/image/a#.jpg training/label/a#.png", "testing/image/a#.jpg testing/label/a#.png"), {"images": "{split}/image", "masks": "{split}/label", "train_split": "training", "split": "testing"}, ("testing", "training")),
+    "no split": (("image/#.png label/#.png",), {"images": "image", "masks": "label"}, ("all",)),
+    "split in the name": (("images_prepped_train/#.png annotations_prepped_train/#.png", "images_prepped_test/#.png annotations_prepped_test/#.png"), {"images": "images_prepped_{split}", "masks": "annotations_prepped_{split}", "split": "test"}, ("train", "test")),
+    "below a folder": (("data/Images/train/#.png data/Masks/train/#.png", "data/Images/val/#.png data/Masks/val/#.png"), {"images": "data/Images/{split}", "masks": "data/Masks/{split}"}, ("train", "val")),
+    "labelme": (("JPEGImages/#.jpg SegmentationClassPNG/#.png", "SegmentationClassVisualization/#.jpg SegmentationClassPNG/#.png"), {"images": "JPEGImages", "masks": "SegmentationClassPNG"}, ("all",)),
+    "known ending": (("images/train/#.jpg masks/train/#_mask.png",), {"masks": "masks/{split}"}, ("train",)),
+    "other names": (("images/train/p#_fram.jpg masks/train/p#_mask.png", "images/val/p#_fram.jpg masks/val/p#_mask.png"), {"masks": "masks/{split}", "pair": ("{name}_fram", "{name}_mask")}, ("train", "val")),
+    "prefixes": (("imgs/img_#.jpg gt/mask_#.png",), {"images": "imgs", "masks": "gt", "pair": ("img_{name}", "mask_{name}")}, ("all",)),
+    "one folder": (("x#.jpg x#_mask.png",), {"images": ".", "masks": ".", "pair": ("{name}.jpg", "{name}_mask.png")}, ("all",)),
+    "capital letters": (("Images/Train/#.JPG Labels/Train/#.PNG", "Images/VAL/#.JPG Labels/VAL/#.PNG"), {"images": "Images/{split}", "masks": "Labels/{split}", "train_split": "Train", "split": "VAL"}, ("Train", "VAL")),
+    "scenes below capital letters": (("Images/Train/ulm/c/#.jpg Labels/Train/ulm/c/#.png", "Images/Val/ulm/c/#.jpg Labels/Val/ulm/c/#.png"), {"images": "Images/{split}", "masks": "Labels/{split}", "train_split": "Train", "split": "Val"}, ("Train", "Val")),
+    "one folder a split": (("train/x#.jpg train/x#_mask.png", "valid/x#.jpg valid/x#_mask.png"), {"images": "{split}", "masks": "{split}", "pair": ("{name}.jpg", "{name}_mask.png"), "split": "valid"}, ("train", "valid")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_folders_of_other_tools_are_found(tmp_path, name, capsys):
+    pairs, wanted, splits = FOUND[name]
+    root = tree(tmp_path / "set", *pairs)
+    data, found = detect(str(root))
+    assert (data.layout, found) == ("folders", splits)
+    settings = data.model_dump(exclude_unset=True, exclude={"root", "layout"})
+    assert settings == {"images": "images/{split}"} | wanted or settings == wanted
+    assert main(["data", "check", str(root), "data.classes=[a, b]"]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("segtrain train "))
+    pasted = load_config(None, shlex.split(line)[2:]).data
+    assert all(len(open_dataset(pasted, split)) for split in (pasted.train_split, pasted.split))
+    for split in splits:
+        dataset = open_dataset(pasted.model_copy(update={"split_by": SplitBy()}), split)
+        assert len(dataset) == 2
+        assert all(dataset.read(index)[1].max() == 1 for index in range(2))
+
+
+def test_folders_that_are_left_out_are_named(tmp_path, capsys):
+    towns = [f"{split}/{kind}/images/{kind}#.png {split}/{kind}/masks/{kind}#.png" for split in ("Train", "Val") for kind in ("Rural", "Urban")]  # fmt: skip
+    assert main(["data", "check", str(tree(tmp_path / "set", *towns)), "data.classes=[a, b]"]) == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if "not read" in line]
+    assert [line.partition("not read: ")[2].partition(". ")[0] for line in told] == ["{split}/Urban/images with {split}/Urban/masks"]  # fmt: skip
+    tree(tmp_path / "cities", "images/train/ulm/#.png masks/train/ulm/#.png", "images/train/bonn/b#.png masks/train/bonn/b#.png")  # fmt: skip
+    assert main(["data", "check", str(tmp_path / "cities"), "data.classes=[a, b]"]) == 0
+    assert "not read" not in capsys.readouterr().out
+
+
+def test_an_unknown_folder_is_told_what_was_looked_for(tmp_path):
+    tree(tmp_path / "deep" / "set", "images/#.png masks/#.png")
+    (tmp_path / "deep" / "notes.md").write_text("x")
+    assert detect(str(tmp_path / "deep"))[0].images == "set/images"
+    voc(tmp_path / "far" / "away")
+    with pytest.raises(DataError, match=rf"no known layout; did you mean {tmp_path}/far/away\?"):
+        detect(str(tmp_path / "far"))
+    (tmp_path / "void" / "things").mkdir(parents=True)
+    with pytest.raises(DataError) as caught:
+        detect(str(tmp_path / "void"))
+    for word in (
+        "it holds things/",
+        "camvid: SPLIT/ and SPLITannot/",
+        "JPEGImages/",
+        "SPLIT.csv",
+        "data.images=FOLDER",
+    ):
+        assert word in str(caught.value)
+
+
+def test_masks_that_are_no_pictures_are_named(tmp_path):
+    picture(tmp_path / "images" / "train" / "a.png")
+    (tmp_path / "labels" / "train").mkdir(parents=True)
+    (tmp_path / "labels" / "train" / "a.txt").write_text("0 0.1 0.2 0.3 0.4")  # boxes, as YOLO has them
+    with pytest.raises(DataError, match="no known layout"):
+        detect(str(tmp_path))
+    data = Data(layout="folders", root=str(tmp_path), masks="labels/{split}", classes=("a", "b"))
+    with pytest.raises(
+        DataError, match=r"1 file without a mask: .*labels/train/ holds 1 \.txt file, which are not read"
+    ):
+        open_dataset(data, "train")
+
+
+def voc(
+    root: Path, names: tuple[str, ...] = ("a", "b"), values: tuple[int, ...] = (0, 1, 2, 255), ending: str = "jpg"
+) -> Path:
+    for name in names:
+        picture(root / "JPEGImages" / f"{name}.{ending}")
+        ids(root / "SegmentationClass" / f"{name}.png", values)
+    (root / "ImageSets" / "Segmentation").mkdir(parents=True)
+    (root / "ImageSets" / "Segmentation" / "train.txt").write_text("\n".join(names))
+    return root
+
+
+@pytest.mark.parametrize("place", ["VOC2007", "VOCdevkit/VOC2010", "."])
+def test_voc_of_any_year(tmp_path, place):
+    voc(tmp_path / place)
+    data, splits = detect(str(tmp_path))
+    assert (data.layout, splits) == ("voc", ("train",))
+    dataset = open_dataset(data, "train")
+    assert [entry.meta["name"] for entry in dataset.entries] == ["a", "b"]
+    assert dataset.labels.names[:2] == ("background", "aeroplane")
+
+
+def test_the_newest_year_is_taken(tmp_path):
+    for year, name in (("VOC2007", "old"), ("VOC2012", "new")):
+        voc(tmp_path / "VOCdevkit" / year, (name,))
+    assert open_dataset(detect(str(tmp_path))[0], "train").entries[0].meta["name"] == "new"
+
+
+def test_voc_folders_with_own_classes(tmp_path):
+    voc(tmp_path)
+    labels = open_dataset(Data(layout="voc", root=str(tmp_path), classes=("rock", "pore", "clay")), "train").labels
+    assert labels.names == ("rock", "pore", "clay")
+    assert labels.raw_to_train == {0: 0, 1: 1, 2: 2, 255: 255}
+    painted = np.zeros((12, 16, 3), np.uint8)
+    painted[:4], painted[4:6], painted[6:8] = (
+        (128, 0, 0),
+        (0, 128, 0),
+        (224, 224, 192),
+    )  # VOC's colors 1, 2, and its borders
+    Image.fromarray(painted).save(tmp_path / "SegmentationClass" / "a.png")
+    dataset = open_dataset(Data(layout="voc", root=str(tmp_path), classes=("rock", "pore", "clay")), "train")
+    assert [int(dataset.read_mask(0)[row, 0]) for row in (0, 4, 6, 8)] == [1, 2, 255, 0]
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "names"),
+    [
+        ("classes.txt", "rock\npore\nclay\n", ("rock", "pore", "clay")),
+        ("class_names.txt", "_background_\npore\nclay\n", ("_background_", "pore", "clay")),
+        (
+            "labelmap.txt",
+            "# label:color_rgb:parts:actions\nrock:0,0,0::\npore:9,9,9::\nclay:1,2,3::\n",
+            ("rock", "pore", "clay"),
+        ),
+    ],
+)
+def test_a_file_of_classes_beside_voc_folders(tmp_path, file, text, names):
+    voc(tmp_path, ending="png")
+    (tmp_path / file).write_text(text)
+    dataset = open_dataset(detect(str(tmp_path))[0], "train")
+    assert dataset.labels.names == names
+    assert sorted(np.unique(dataset.read(0)[1])) == [0, 1, 2, 255]
+    if file == "labelmap.txt":
+        assert dataset.labels.colours == {0: 0, 0x090909: 1, 0x010203: 2}
+
+
+def test_names_that_differ_are_refused_with_patterns_to_paste(tmp_path, capsys):
+    root = tree(tmp_path / "set", "images/train/p#_fram.jpg masks/train/p#_mask.png")
+    words = ["data", "check", str(root), "data.layout=folders", "data.split=train", "data.classes=[a, b]"]
+    assert main(words) == EXIT_ERROR
+    error = capsys.readouterr().err
+    assert "2 files without a mask" in error
+    setting = re.search(r"the names differ: (.*) pairs 2 of 2 images", error)
+    assert setting
+    assert main([*words, *shlex.split(setting[1])]) == 0
+
+
+def test_patterns_pair_and_say_what_stands_alone(tmp_path):
+    root = tree(tmp_path, "x#.jpg x#_mask.png", "town/x#.jpg town/x#_mask.png")
+    data = Data(
+        layout="folders",
+        root=str(root),
+        images=".",
+        masks=".",
+        pair=("{name}.jpg", "{name}_mask.png"),
+        classes=("a", "b"),
+    )
+    names = ["town/x1", "town/x2", "x1", "x2"]
+    dataset = open_dataset(data, "all")
+    assert [entry.meta["name"] for entry in dataset.entries] == names
+    assert [Path(entry.mask).relative_to(root).as_posix() for entry in dataset.entries] == [
+        f"{name}_mask.png" for name in names
+    ]
+    loose = data.model_copy(update={"pair": ("{name}", "{name}_mask")})  # a mask fits both
+    assert [entry.image for entry in open_dataset(loose, "all").entries] == [entry.image for entry in dataset.entries]
+    (root / "x2_mask.png").unlink()
+    with pytest.raises(DataError, match=r"1 file without a mask: .*x2\.jpg: by data\.pair"):
+        open_dataset(data, "all")
+    with pytest.raises(DataError, match=r"no file fits '\{name\}_gt\.png' of data\.pair: it holds .*x1\.jpg"):
+        open_dataset(data.model_copy(update={"pair": ("{name}.jpg", "{name}_gt.png")}), "all")
+    picture(root / "x1.png")
+    with pytest.raises(DataError, match="the same name"):
+        open_dataset(loose, "all")
+    with pytest.raises(DataError, match=r"is both data\.images and data\.masks.*data\.pair"):
+        open_dataset(data.model_copy(update={"pair": None}), "all")
+    for wrong in ("[a, '{name}']", "['{name}', '{name}']", "['x/{name}', '{name}_m']"):
+        with pytest.raises(ConfigError, match=r"data\.pair"):
+            load_config(None, ["data.layout=folders", "data.root=x", f"data.pair={wrong}"])
+
+
+@pytest.mark.parametrize(
+    ("images", "masks", "wanted"),
+    [
+        (["a_fram", "b_fram"], ["a_mask", "b_mask"], ("{name}_fram", "{name}_mask")),
+        (["a10_x", "a20_x"], ["a10_m", "a20_m"], ("{name}_x", "{name}_m")),
+        (["img1", "img2"], ["mask1", "mask2"], ("img{name}", "mask{name}")),
+        (["t/a_leftImg8bit"], ["t/a_gtFine"], ("{name}_leftImg8bit", "{name}_gtFine")),
+        (["a", "b", "stray"], ["a-seg", "b-seg"], ("{name}", "{name}-seg")),
+        (["a", "b"], ["c", "d"], None),
+    ],
+)
+def test_patterns_are_proposed_from_the_names(images, masks, wanted):
+    found = propose(images, masks)
+    assert (None if found is None else tuple(pattern.text for pattern in found.patterns)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("images", "masks", "wanted"),
+    [
+        (["a", "b"], ["trimaps/a", "trimaps/b", "xmls/c"], [("", "trimaps")]),
+        (["10k/train/a", "10k/val/b"], ["s/ids/train/a", "s/ids/val/b", "s/colors/train/a"], [("10k", "s/ids")]),
+        (
+            ["10k/train/a"],
+            ["s/ids/train/a", "s/colors/train/a"],
+            [("10k/train", "s/ids/train"), ("10k/train", "s/colors/train")],
+        ),
+        (["a", "b"], ["a", "b"], []),
+        (["a", "b"], ["m/a"], []),
+        ([], ["m/a"], []),
+    ],
+)
+def test_names_that_go_together_below_other_folders(images, masks, wanted):
+    assert folders_that_fit(images, masks) == wanted
+
+
+def test_masks_in_a_deeper_folder_are_told_with_the_folder(tmp_path):
+    tree(tmp_path, "images/10k/train/#.jpg labels/ids/train/#.png", "images/10k/val/#.jpg labels/ids/val/#.png")
+    data = Data(layout="folders", root=str(tmp_path), images="images", masks="labels", classes=("a", "b"))
+    with pytest.raises(DataError, match=r"other folders: add /10k to data.images and /ids to data.masks$"):
+        open_dataset(data, "train")
+    with pytest.raises(DataError, match=r"other folders: add /10k to data.images$"):
+        open_dataset(data.model_copy(update={"masks": "labels/ids"}), "train")
+    told = data.model_copy(update={"images": "images/10k", "masks": "labels/ids"})
+    assert len(open_dataset(told, "train")) == 4
+
+
+def test_a_pattern_reads_names():
+    assert Pattern("{name}_m.png").name_of("t/a_m.png") == "t/a"
+    assert Pattern("{name}_m.png").name_of("t/a_m.jpg") is None
+    assert Pattern("m_{name}").name_of("m_a.b.tif") == "a.b"
+    assert Pattern("m_{name}").name_of("a.tif") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "mark"), [("train.txt", " "), ("train.csv", ","), ("train.tsv", "\t"), ("train.txt", ", ")]
+)
+def test_lists_without_a_header(tmp_path, name, mark):
+    root = tree(tmp_path, "i/#.jpg m/#.png")
+    (root / name).write_text("".join(f"i/{n}.jpg{mark}m/{n}.png\n" for n in (1, 2)))
+    if name == "train.txt":
+        (root / "m").rename(root / "odd")  # no pair of folders that is known: the list says it
+        (root / name).write_text((root / name).read_text().replace("m/", "odd/"))
+        (root / "i").rename(root / "j")
+        (root / name).write_text((root / name).read_text().replace("i/", "j/"))
+    data = Data(layout="list", root=str(root), index="{split}" + Path(name).suffix, classes=("a", "b"))
+    assert len(open_dataset(data, "train")) == 2
+    assert detect(str(root))[0].index == data.index
+    with (root / name).open("a") as file:
+        file.write("and a comment\n")
+    with pytest.raises(DataError, match="line 3 is not two paths of pictures"):
+        open_dataset(data, "train")
+
+
+@pytest.mark.parametrize("column", ["EncodedPixels", "rle_mask"])
+def test_run_lengths_are_called_by_their_name(tmp_path, column):
+    (tmp_path / "train.csv").write_text(f"ImageId,ClassId,{column}\na.jpg,1,1 3 10 5\n")
+    with pytest.raises(DataError, match=rf"train.csv: '{column}' holds masks as run lengths, .*PNG of class ids"):
+        open_dataset(detect(str(tmp_path))[0].model_copy(update={"classes": ("a", "b")}), "train")
+
+
+def test_a_list_with_the_paths_of_another_machine_names_the_command_that_mends_it(tmp_path):
+    root = tree(tmp_path, "val/#.png valannot/#.png")
+    path = root / "val.txt"
+    path.write_text("".join(f"/SegNet/CamVid/val/{n}.png /SegNet/CamVid/valannot/{n}.png\n" for n in (1, 2)))
+    data = Data(layout="list", root=str(root), index="{split}.txt", classes=("a", "b"))
+    with pytest.raises(DataError) as caught:
+        open_dataset(data, "val")
+    command = shlex.split(str(caught.value).rpartition("list: ")[2])
+    assert command == ["sed", "-i", "s#/SegNet/CamVid/##g", str(path)]
+    path.write_text(path.read_text().replace("/SegNet/CamVid/", ""))
+    assert len(open_dataset(data, "val")) == 2
+
+
+def test_masks_without_class_names_are_told_with_their_values(tmp_path, capsys):
+    root = tree(tmp_path / "set", "image/#.png label/#.png")
+    for value, wanted in ((1, "0 (50.0%), 1 (50.0%)"), (255, "0 (50.0%), 255 (50.0%)")):
+        for seed in (1, 2):
+            ids(root / f"label/{seed}.png", (0, value))
+        assert main(["data", "check", str(root)]) == EXIT_ERROR
+        error = capsys.readouterr().err
+        assert f"the masks of all hold the ids {wanted}" in error
+        assert '"data.classes=[background, class1]"' in error
+        found = shlex.split(error.rpartition("found so far: ")[2])
+        assert found == [f"data.root={root}", "data.layout=folders", "data.images=image", "data.masks=label"]

@@ -1,0 +1,546 @@
+"""Is each usual encoding of masks read right, or refused with settings that, pasted, read it right?
+
+Each set is made here: shapes of a known truth, written in one encoding. Where the check refuses it, the settings that it proposes
+(values, not parsed from text) are appended to the command line, and the pixels of each class must then be those of the truth.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+from refusals import TINY
+
+from segtrain.config import load_config
+from segtrain.config.paste import command, in_yaml, words
+from segtrain.data.check import check_folder
+from segtrain.data.classes import label_space
+from segtrain.data.decode import decode_mask, palette_of
+from segtrain.data.encoding import mask_finding
+from segtrain.data.finding import Finding
+from segtrain.data.labels import plain_space
+from segtrain.data.mask_values import MaskValues, top_of, values_of
+from segtrain.data.statistics import AuditReport, label_warnings
+from segtrain.errors import ConfigError, DataError
+
+Encode = Callable[
+    [np.ndarray, Path], None
+]  # truth uint8 (H, W) of class ids, 255 for void; the path of the mask without ending
+TWO, THREE = "data.classes=[background, cell]", "data.classes=[background, road, car]"
+FOUR = "data.classes=[background, road, car, sky]"
+COLORS = np.array([[0, 0, 0], [128, 64, 128], [0, 0, 142]], np.uint8)
+
+
+def truth(seed: int, classes: int, void: bool) -> np.ndarray:
+    """Circles on class 0, the first class's the largest; with ``void`` a bar of 255."""
+    rng, mask = np.random.default_rng(seed), np.zeros((48, 64), np.uint8)
+    for value in range(1, classes):
+        center = (int(rng.integers(12, 52)), int(rng.integers(12, 36)))
+        cv2.circle(mask, center, int(rng.integers(5, 9)) + 4 * (value == 1), value, -1)
+    if void:
+        mask[:3] = 255
+    return mask
+
+
+def make(root: Path, encode: Encode, classes: int, void: bool = False, first: int = 0) -> dict[str, list[int]]:
+    """``images/SPLIT`` beside ``masks/SPLIT``, 12 + 4 pairs. Returns the pixels of each class by split."""
+    counts = {}
+    for split, numbers in (("train", range(first, first + 12)), ("val", range(first + 12, first + 16))):
+        counts[split] = [0] * classes
+        for part in ("images", "masks"):
+            (root / part / split).mkdir(parents=True)
+        for number in numbers:
+            mask = truth(number, classes, void)
+            noise = np.random.default_rng(number).integers(0, 60, (*mask.shape, 3))
+            image = np.where(mask == 255, 0, mask)[..., None] * 60 + noise
+            cv2.imwrite(str(root / f"images/{split}/n{number:02d}.png"), image.astype(np.uint8))
+            encode(mask, root / f"masks/{split}/n{number:02d}")
+            for value in range(classes):
+                counts[split][value] += int((mask == value).sum())
+    return counts
+
+
+def by_table(table: dict[int, int], kind: Any = np.uint8, ending: str = ".png") -> Encode:
+    """Class id -> stored value, in one channel."""
+
+    def encode(mask: np.ndarray, path: Path) -> None:
+        stored = np.vectorize(lambda value: table.get(int(value), int(value)))(mask).astype(kind)
+        Image.fromarray(stored).save(path.with_name(path.name + ending))
+
+    return encode
+
+
+def rgb(colors: np.ndarray, alpha: bool = False) -> Encode:
+    def encode(mask: np.ndarray, path: Path) -> None:
+        picture = colors[np.where(mask == 255, 0, mask)]
+        if alpha:
+            picture = np.dstack([picture, np.full_like(mask, 255)])
+        Image.fromarray(picture).save(path.with_name(path.name + ".png"))
+
+    return encode
+
+
+def palette(indices: list[int], colors: np.ndarray) -> Encode:
+    """A palette PNG: class ``c`` has the index ``indices[c]`` and the color ``colors[c]``."""
+
+    def encode(mask: np.ndarray, path: Path) -> None:
+        picture = Image.fromarray(np.array(indices, np.uint8)[mask])
+        table = np.full((256, 3), 7, np.uint8)
+        table[indices] = colors[: len(indices)]
+        picture.putpalette(table.ravel().tolist())
+        picture.save(path.with_name(path.name + ".png"))
+
+    return encode
+
+
+def one_bit(mask: np.ndarray, path: Path) -> None:
+    Image.fromarray(mask > 0).save(path.with_name(path.name + ".png"))
+
+
+def check(root: Path, *settings: str) -> dict[str, AuditReport]:
+    return {report.split: report for report in check_folder(str(root), None, list(settings)).reports}
+
+
+def pixels(reports: dict[str, AuditReport]) -> dict[str, list[int]]:
+    return {split: report.pixels.tolist() for split, report in reports.items()}
+
+
+def fix(reports: dict[str, AuditReport]) -> Finding:
+    """The one fatal finding."""
+    (found,) = [finding for report in reports.values() for finding in report.findings if finding.fatal]
+    return found
+
+
+RIGHT: dict[str, tuple[Encode, str, bool]] = {
+    "0/1": (by_table({}), TWO, False),
+    "0..2 and 255 for void": (by_table({}), THREE, True),
+    "1 bit": (one_bit, TWO, False),
+    "16 bits": (by_table({}, np.uint16), THREE, True),
+    "ids three times over": (rgb(np.arange(3, dtype=np.uint8)[:, None].repeat(3, 1)), THREE, False),
+    "palette, by index": (palette([0, 1, 2], COLORS), THREE, False),
+    "int32 TIFF": (by_table({}, np.int32, ".tif"), THREE, True),
+    "float TIFF of whole numbers": (by_table({}, np.float32, ".tif"), THREE, True),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_read_right(name: str, tmp_path: Path) -> None:
+    encode, classes, void = RIGHT[name]
+    counts = make(tmp_path, encode, 2 if classes == TWO else 3, void)
+    reports = check(tmp_path, classes)
+    assert not any(report.failed or report.warnings or report.findings for report in reports.values())
+    assert pixels(reports) == counts
+
+
+REFUSED: dict[str, tuple[Encode, str, bool, str]] = {
+    "0/255": (by_table({1: 255}), TWO, False, "data.label_map={0: 0, 255: 1}"),
+    "RGB black and white": (
+        rgb(np.array([[0, 0, 0], [255, 255, 255]], np.uint8)), TWO, False, "data.label_map={0: 0, 255: 1}"
+    ),
+    "palette of 0 and 255": (
+        palette([0, 255], np.array([[0, 0, 0], [9, 9, 9]], np.uint8)), TWO, False, "data.label_map={0: 0, 255: 1}"
+    ),
+    "1 and 255": (by_table({0: 255, 1: 1}), TWO, False, "data.label_map={255: 0, 1: 1}"),
+    "two odd values": (by_table({0: 38, 1: 75}), TWO, False, "data.label_map={38: 0, 75: 1}"),
+    "1-based": (by_table({0: 1, 1: 2, 2: 3}), THREE, False, "data.label_map={1: 0, 2: 1, 3: 2}"),
+    "1-based with void": (by_table({0: 1, 1: 2, 2: 3}), THREE, True, "data.label_map={1: 0, 2: 1, 3: 2}"),
+    "background as 255": (by_table({0: 255, 1: 0, 2: 1}), THREE, False, "data.label_map={255: 0, 0: 1, 1: 2}"),
+    "background as 255, others by id": (by_table({0: 255}), THREE, False, "data.label_map={255: 0, 1: 1, 2: 2}"),
+    "16-bit ids above 255": (
+        by_table({0: 1000, 1: 24000, 2: 26000}, np.uint16), THREE, False, "data.label_map={1000: 0, 24000: 1, 26000: 2}"
+    ),
+    "gray levels": (by_table({1: 85, 2: 170, 3: 255}), FOUR, False, "data.label_map={0: 0, 85: 1, 170: 2, 255: 3}"),
+    "gray levels, rounded": (by_table({1: 127, 2: 255}), THREE, False, "data.label_map={0: 0, 127: 1, 255: 2}"),
+    "three values with 255": (by_table({1: 30, 2: 255}), THREE, False, "data.label_map={0: 0, 30: 1, 255: 2}"),
+    "RGB": (
+        rgb(COLORS), THREE, False, "data.classes={background: [0, 0, 0], road: [128, 64, 128], car: [0, 0, 142]}"
+    ),
+    "RGBA": (
+        rgb(COLORS, alpha=True), THREE, False,
+        "data.classes={background: [0, 0, 0], road: [128, 64, 128], car: [0, 0, 142]}",
+    ),
+    "RGB, Pascal VOC's colors": (
+        rgb(np.array([[0, 0, 0], [128, 0, 0], [0, 128, 0]], np.uint8)), THREE, False,
+        "data.classes={background: [0, 0, 0], road: [128, 0, 0], car: [0, 128, 0]}",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_with_settings_that_read_it_right(name: str, tmp_path: Path) -> None:
+    encode, classes, void, wanted = REFUSED[name]
+    counts = make(tmp_path, encode, {TWO: 2, FOUR: 4}.get(classes, 3), void)
+    refused = check(tmp_path, classes)
+    found, first = fix(refused), next(iter(refused.values()))
+    assert words(found.settings) == [wanted]
+    assert f'"{wanted}"' in found.text()
+    assert wanted in next(
+        line for line in first.table().splitlines() if "data.label_map=" in line or "data.classes=" in line
+    )
+    reports = check(tmp_path, classes, *words(found.settings))
+    assert not any(report.failed or report.warnings or report.findings for report in reports.values())
+    assert pixels(reports) == counts
+    pasted = shlex.split(command(found.settings))  # as a shell reads the line that is shown
+    (tmp_path / "fix.yaml").write_text(in_yaml(found.settings))
+    base = [f"data.root={tmp_path}", "data.layout=folders"]
+    by_line, by_file = load_config(None, [*base, *pasted]), load_config(tmp_path / "fix.yaml", base)
+    assert by_line.data == by_file.data
+    assert by_line.data != load_config(None, base).data
+
+
+def test_what_255_means_may_be_said(tmp_path: Path) -> None:
+    """Masks of background and void alone: the other setting that is shown is taken as meant."""
+    make(tmp_path, by_table({1: 255}), 2)
+    found = fix(check(tmp_path, TWO))
+    ((when, settings),) = found.others
+    assert "really is void" in when
+    reports = check(tmp_path, TWO, *words(settings))
+    assert not any(report.failed for report in reports.values())
+    assert all("no pixel of cell (1 of 2 classes)" in report.warnings for report in reports.values())
+
+
+def test_mostly_void_masks_are_warned_of(tmp_path: Path) -> None:
+    def mostly_void(mask: np.ndarray, path: Path) -> None:
+        mask[16:] = 255
+        by_table({})(mask, path)
+
+    make(tmp_path, mostly_void, 2)
+    for split, report in check(tmp_path, TWO).items():
+        assert not report.failed
+        assert f"warning: {split}: 66.7% of the pixels are void" in report.table()
+
+
+def test_one_split_of_two_does_not_decide(tmp_path: Path) -> None:
+    """Where any split has class 1, 255 is void, as everywhere."""
+    make(tmp_path, by_table({}), 2, void=True)
+    for path in (tmp_path / "masks/val").iterdir():
+        by_table({1: 255})(truth(int(path.stem[1:]), 2, False), path.with_suffix(""))
+    assert not any(report.failed for report in check(tmp_path, TWO).values())
+
+
+def proposed(names: tuple[str, ...], ids: dict[int, int], **data: Any) -> Finding | None:
+    config = load_config(None, ["data.root=x", "data.layout=folders"]).data.model_copy(update=data)
+    return mask_finding(config, plain_space(names), {"train": MaskValues(ids)})
+
+
+def test_more_ids_than_classes() -> None:
+    """1-based with 0 for what is not labeled, or 0-based with the last id for void: by the first class's name."""
+    ids = {0: 5, 1: 50, 2: 30, 3: 20}
+    found = proposed(("road", "car", "sky"), ids)
+    assert found is not None
+    assert found.fatal
+    assert found.settings == {"data.label_map": {0: -1, 1: 0, 2: 1, 3: 2}}
+    assert found.others[0][1] == {"data.label_map": {0: 0, 1: 1, 2: 2, 3: -1}}
+    found = proposed(("background", "car", "sky"), ids)
+    assert found is not None
+    assert found.settings == {"data.label_map": {0: 0, 1: 1, 2: 2, 3: -1}}
+    assert proposed(("road", "car", "sky"), ids, label_map={0: 0, 1: 1, 2: 2, 3: -1}) is not None  # the space lacks 3
+    assert proposed(("a", "b", "c"), {1: 9, 3: 4}).settings == {"data.label_map": {1: 0, 2: 1, 3: 2}}  # type: ignore[union-attr]
+
+
+def test_gray_levels_of_which_one_does_not_occur() -> None:
+    found = proposed(("a", "b", "c", "d"), {0: 5, 85: 3, 255: 9})
+    assert found is not None
+    assert found.settings == {"data.label_map": {0: 0, 85: 1, 170: 2, 255: 3}}
+    assert found.others == (("if 255 really is void", {"data.label_map": {0: 0, 85: 1, 255: -1}}),)
+
+
+def test_instance_ids_become_one_class(tmp_path: Path) -> None:
+    """Each mask numbers its objects from 1: another largest id in each."""
+
+    def instances(mask: np.ndarray, path: Path) -> None:
+        ids = np.where(mask == 1, 1, 0)
+        number = int(path.name[1:])
+        for place in range(2 * number):
+            ids[0, place] = place + 2
+        Image.fromarray(ids.astype(np.uint8)).save(path.with_name(path.name + ".png"))
+
+    make(tmp_path, instances, 2)
+    found = fix(check(tmp_path, TWO))
+    assert "count up from 0, in the fullest to 31: these look like instance ids" in found.message
+    assert found.settings == {"data.label_map": {0: 0, **dict.fromkeys(range(1, 32), 1)}}
+    reports = check(tmp_path, TWO, *words(found.settings))
+    assert not any(report.failed for report in reports.values())
+    assert all(len(report.values.ids) > 1 and report.pixels[1] for report in reports.values())
+    three = fix(check(tmp_path, THREE))
+    assert "say nothing about classes" in three.message
+    assert not three.settings
+
+
+@pytest.mark.parametrize(
+    ("tops", "is_one"),
+    [
+        ({5: 1, 9: 1, 12: 1}, True),
+        ({5: 1, 9: 1, 300: 1}, True),
+        ({12: 9}, False),  # all masks hold the same ids
+        ({5: 1, 9: 1, 12: 1, -1: 3}, False),  # ids with gaps: of classes
+        ({2: 1, 3: 1, 4: 1}, False),  # few
+        ({}, False),
+    ],
+)
+def test_instance_ids_are_told_from_ids_of_more_classes(tops: dict[int, int], is_one: bool) -> None:
+    config = load_config(None, ["data.root=x", "data.layout=folders"]).data
+    values = MaskValues(dict.fromkeys(range(20), 9), tops=tops)
+    found = mask_finding(config, plain_space(("a", "b")), {"train": values})
+    assert found is not None
+    assert ("instance ids" in found.message) == is_one
+    assert not (is_one and 300 in tops and found.settings)  # too many to list
+
+
+def test_the_ids_of_one_mask_count_up_or_have_gaps() -> None:
+    assert [top_of(ids, 255) for ids in ({0}, {0, 1, 2}, {1, 2}, {0, 1, 255}, {0, 2}, {2, 3}, set(), {255})] == [
+        0,
+        2,
+        2,
+        1,
+        -1,
+        -1,
+        -1,
+        -1,
+    ]
+    assert top_of(range(301), 255) == 300  # 255 is an object there
+
+
+def test_guesses_that_are_not_sure_are_warnings() -> None:
+    rare = proposed(("background", "a", "b"), {0: 80, 1: 17, 255: 3})  # class b may just be rare
+    assert rare is not None
+    assert not rare.fatal
+    assert "'b' (id 2) has no pixel" in rare.message
+    shifted = proposed(("road", "car", "sky"), {1: 60, 2: 40})
+    assert shifted is not None
+    assert not shifted.fatal
+    assert shifted.settings == {"data.label_map": {1: 0, 2: 1, 3: 2}}
+    odd = proposed(("a", "b"), {0: 60, 1: 38, 77: 1, 99: 1})
+    assert odd is not None
+    assert not odd.fatal
+    assert odd.settings == {"data.label_map": {0: 0, 1: 1, 77: -1, 99: -1}}
+    for ids in ({0: 5, 1: 5}, {0: 5, 1: 5, 255: 4}, {0: 3}, {255: 3}, {}):
+        assert proposed(("a", "b"), ids) is None, ids
+
+
+def test_values_are_counted() -> None:
+    rng = np.random.default_rng(0)
+    for raw in (rng.integers(0, 4, (9, 7), np.uint8), np.repeat(rng.integers(-2, 3, (6, 5), np.int16), 4, 1)):
+        values, counts = values_of(raw)
+        expected = np.unique(raw, return_counts=True)
+        assert values.tolist() == expected[0].tolist()
+        assert counts.tolist() == expected[1].tolist()
+    values, counts = values_of(COLORS[np.array([[0, 1, 1], [2, 1, 0]])])
+    assert dict(zip(values.tolist(), counts.tolist())) == {0: 2, 0x804080: 3, 142: 1}
+
+
+def test_warnings_about_labels() -> None:
+    assert label_warnings(("a", "b", "c"), [5, 5, 5], 15) == ()
+    assert label_warnings(("a", "b", "c"), [5, 0, 5], 11) == (
+        "no pixel of b (1 of 3 classes)", "52.4% of the pixels are void: no loss and no score counts them",
+    )  # fmt: skip
+    assert any("single class" in text for text in label_warnings(("a", "b"), [0, 5], 0))
+    assert label_warnings(("a",), [5], 0) == ()
+
+
+BY_COLOR = "data.classes={background: [0, 0, 0], road: [128, 64, 128], car: [0, 0, 142]}"
+
+
+def test_a_palette_whose_colors_contradict_its_indices(tmp_path: Path) -> None:
+    counts = make(tmp_path, palette([2, 0, 1], COLORS), 3)
+    found = fix(check(tmp_path, BY_COLOR))
+    assert "the colors of their palettes belong to other classes than the indices" in found.message
+    assert found.settings == {"data.label_map": {0: 1, 1: 2, 2: 0}}
+    reports = check(tmp_path, BY_COLOR, *words(found.settings))
+    assert not any(report.failed or report.warnings for report in reports.values())
+    assert pixels(reports) == counts
+    for index, colors in ((0, COLORS), (1, COLORS[::-1].copy() + 9)):  # in their order, and of other colors: by index
+        make(tmp_path / str(index), palette([0, 1, 2], colors), 3)
+        assert not any(report.failed for report in check(tmp_path / str(index), BY_COLOR).values())
+
+
+def test_palettes_that_differ_from_file_to_file(tmp_path: Path) -> None:
+    make(tmp_path, palette([0, 1, 2], COLORS), 3)
+    palette([1, 0, 2], COLORS)(truth(0, 3, False), tmp_path / "masks/train/n00")
+    found = fix(check(tmp_path, BY_COLOR))
+    assert "save the masks as RGB" in found.message
+    assert not found.settings
+
+
+@pytest.mark.parametrize("files", [["train/n03"], ["val/n12", "val/n13", "val/n14", "val/n15"]])
+def test_palettes_that_contradict_each_other_where_classes_have_no_colors(files: list[str], tmp_path: Path) -> None:
+    """In one split, or one split against another."""
+    counts = make(tmp_path, palette([0, 1, 2], COLORS), 3)
+    for file in files:
+        palette([0, 1, 2], COLORS[[0, 2, 1]])(truth(int(file[-2:]), 3, False), tmp_path / "masks" / file)
+    found = fix(check(tmp_path, THREE))
+    first, other = (f"{tmp_path}/masks/{file}.png" for file in ("train/n00", files[0]))
+    assert f"index 1 is [128, 64, 128] in {first} and [0, 0, 142] in {other}" in found.message
+    ((when, settings),) = found.others
+    assert "if the indices are right" in when
+    reports = check(tmp_path, THREE, *words(settings))
+    assert not any(report.failed for report in reports.values())
+    assert pixels(reports) == counts
+
+
+def test_palettes_may_differ_in_colors_that_no_pixel_has(tmp_path: Path) -> None:
+    make(tmp_path, palette([0, 1, 2], COLORS), 3)
+    picture = Image.open(tmp_path / "masks/train/n00.png")
+    picture.putpalette([*COLORS.ravel().tolist(), *[200] * 50])
+    picture.save(tmp_path / "masks/train/n00.png")
+    assert not any(report.failed for report in check(tmp_path, THREE).values())
+
+
+def test_a_palette_is_read_from_the_head_of_a_png(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    palette([0, 1, 2], COLORS)(truth(0, 3, False), tmp_path / "a")
+    picture = Image.open(tmp_path / "a.png")
+    picture.save(tmp_path / "a.bmp")
+    expected = palette_of(str(tmp_path / "a.bmp"))
+    assert (expected[1], expected[2]) == (0x804080, 142)
+    with monkeypatch.context() as patch:
+        patch.setattr(Image, "open", None)
+        content = (tmp_path / "a.png").read_bytes()
+        head = content[: content.index(b"IDAT") + 4]
+        for source in (str(tmp_path / "a.png"), content, head):
+            found = palette_of(source, "a.png")
+            assert {index: found[index] for index in range(3)} == {index: expected[index] for index in range(3)}
+        Image.fromarray(truth(0, 3, False)).save(tmp_path / "gray.png")
+        assert palette_of(str(tmp_path / "gray.png")) == {}
+
+
+def test_colors_that_no_class_has_can_be_ignored(tmp_path: Path) -> None:
+    counts = make(tmp_path, rgb(np.vstack([COLORS[:2], [[1, 2, 3]]]).astype(np.uint8)), 3)
+    two = "data.classes={background: [0, 0, 0], road: [128, 64, 128]}"
+    reports = check(tmp_path, two)
+    assert all(report.faults for report in reports.values())
+    (found,) = reports["train"].findings
+    assert found.settings["data.classes"]["void"] == [[1, 2, 3]]
+    again = check(tmp_path, two, *words(found.settings))
+    assert not any(report.failed for report in again.values())
+    assert pixels(again) == {split: number[:2] for split, number in counts.items()}
+
+
+def test_labels_in_the_alpha_channel_alone_are_refused(tmp_path: Path) -> None:
+    alpha = np.zeros((8, 9, 4), np.uint8)
+    alpha[2:5, 2:5, 3] = 255
+    Image.fromarray(alpha).save(tmp_path / "a.png")
+    with pytest.raises(DataError, match="only their alpha differs"):
+        decode_mask(str(tmp_path / "a.png"))
+
+
+def test_classes_as_a_mapping() -> None:
+    base = ["data.root=x", "data.layout=folders"]
+    space = label_space(
+        load_config(
+            None, [*base, "data.classes={a: [1, 2, 3], b: [], c: [[4, 5, 6], [7, 8, 9]], void: [0, 0, 0]}"]
+        ).data
+    )
+    assert space.names == ("a", "b", "c")
+    assert space.colours == {0x010203: 0, 0x040506: 2, 0x070809: 2, 0: 255}
+    assert space.palette[0] == (1, 2, 3)
+    assert space.raw_to_train == {0: 0, 1: 1, 2: 2, 255: 255}
+    assert label_space(load_config(None, [*base, "data.classes={a: [], b: []}"]).data).colours == {}
+    for wrong in ("{a: [1, 2]}", "{a: [1, 2, 300]}", "{a: red}"):
+        with pytest.raises(ConfigError, match=r"data\.classes"):
+            load_config(None, [*base, f"data.classes={wrong}"])
+
+
+def one_folder(root: Path) -> None:
+    """Takes the splits out of a set."""
+    for part in ("images", "masks"):
+        for split in ("train", "val"):
+            for path in (root / part / split).iterdir():
+                path.rename(root / part / path.name)
+            (root / part / split).rmdir()
+
+
+def as_csv(root: Path) -> None:
+    one_folder(root)
+    names = sorted(path.name for path in (root / "images").iterdir())
+    (root / "all.csv").write_text("image,mask\n" + "".join(f"images/{name},masks/{name}\n" for name in names))
+
+
+FOLDERS = ["data.layout=folders"]
+FLAT = [*FOLDERS, "data.images=images", "data.masks=masks"]
+PUBLIC: dict[str, tuple[Encode, str, Callable[[Path], None] | None, list[str], int]] = {
+    "1-based": (by_table({0: 1, 1: 2, 2: 3}), THREE, None, FOLDERS, 1),
+    "RGB": (rgb(COLORS), THREE, None, FOLDERS, 1),
+    "palette": (palette([2, 0, 1], COLORS), BY_COLOR, None, FOLDERS, 1),
+    "16-bit": (by_table({0: 1000, 1: 24000, 2: 26000}, np.uint16), THREE, None, FOLDERS, 1),
+    "CSV": (by_table({1: 255}), TWO, as_csv, ["data.layout=list", "data.index=all.csv"], 2),
+    "no split": (by_table({}), TWO, one_folder, FLAT, 1),
+}
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_set_as_it_is_published_trains_once_the_fixes_are_pasted(name: str, zygote: Any, tmp_path: Path) -> None:
+    encode, classes, change, layout, fixes = PUBLIC[name]
+    counts = make(tmp_path / "set", encode, 2 if classes == TWO else 3)
+    if change:
+        change(tmp_path / "set")
+    settings = [*layout, classes]
+    for _ in range(fixes):
+        found = [finding for report in check(tmp_path / "set", *settings).values() for finding in report.findings]
+        settings += words(next(finding.settings for finding in found if finding.fatal))
+    assert not any(report.failed for report in check(tmp_path / "set", *settings).values())
+    trained = zygote.start("train", *TINY, f"data.root={tmp_path}/set", *settings, cwd=tmp_path)
+    assert trained.wait() == 0, trained.output
+    assert "warning" not in trained.output
+    scored = zygote.start("eval", "run", "data.split=train", "--json", cwd=tmp_path)
+    assert scored.wait() == 0, scored.output
+    of_train = np.array(json.loads(scored.output)["pixels"])
+    events = [json.loads(line) for line in (tmp_path / "run/journal.jsonl").read_text().splitlines()]
+    of_val = np.array(next(event["scores"]["pixels"] for event in events if event["event"] == "eval"))
+    assert (of_train + of_val).tolist() == np.sum(list(counts.values()), 0).tolist()
+    if not change:
+        assert of_val.tolist() == counts["val"]
+
+
+def test_train_refuses_and_takes_the_fix(zygote: Any, tmp_path: Path) -> None:
+    make(tmp_path / "set", by_table({1: 255}), 2)
+    settings = [*TINY, f"data.root={tmp_path}/set", "data.layout=folders", TWO, f"out={tmp_path}/run"]
+    refused = zygote.start("train", *settings)
+    assert refused.wait() == 2
+    assert '"data.label_map={0: 0, 255: 1}"' in refused.output
+    assert "mIoU" not in refused.output
+    assert not (tmp_path / "run").exists()
+    trained = zygote.start("train", *settings, *words({"data.label_map": {0: 0, 255: 1}}))
+    assert trained.wait() == 0, trained.output
+    assert "warning" not in trained.output
+
+
+def test_splits_or_masks_of_two_encodings() -> None:
+    """One split stores the second class as 1, the other one as 255; or masks of both kinds lie in one split."""
+    config = load_config(None, ["data.root=x", "data.layout=folders"]).data
+    labels = plain_space(("bg", "fg"))
+    both = {"data.label_map": {0: 0, 1: 1, 255: 1}}
+    found = mask_finding(config, labels, {"train": MaskValues({0: 9, 1: 3}), "val": MaskValues({0: 9, 255: 3})})
+    assert found is not None
+    assert found.fatal
+    assert "train hold 0 and 1, those of val hold 0 and 255" in found.message
+    assert found.settings == both
+    found = mask_finding(config, labels, {"train": MaskValues({0: 90, 1: 3, 255: 7})})
+    assert found is not None
+    assert not found.fatal
+    assert found.settings == both
+    assert mask_finding(config, labels, {"train": MaskValues({0: 90, 1: 7, 255: 3})}) is None
+    for split in ({0: 9, 1: 3}, {0: 9}):
+        assert mask_finding(config, labels, {"train": MaskValues({0: 9, 1: 3}), "val": MaskValues(split)}) is None
+
+
+def test_masks_whose_compression_or_alpha_hides_labels(tmp_path: Path) -> None:
+    from PIL import Image
+
+    ids = np.kron(np.random.default_rng(0).integers(0, 3, (6, 8)), np.ones((8, 8))).astype(np.uint8)
+    Image.fromarray(np.dstack([ids] * 3)).save(tmp_path / "lossy.webp", quality=80)
+    with pytest.raises(DataError, match=r"lossy.webp: a lossy WebP mask has smeared labels"):
+        decode_mask(str(tmp_path / "lossy.webp"))
+    Image.fromarray(np.dstack([ids] * 3)).save(tmp_path / "exact.webp", lossless=True)
+    assert np.array_equal(decode_mask(str(tmp_path / "exact.webp"))[..., 0], ids)
+    Image.fromarray(np.dstack([ids * 0, ids])).save(tmp_path / "la.png")
+    with pytest.raises(DataError, match=r"la.png: all pixels have one color and only their alpha differs"):
+        decode_mask(str(tmp_path / "la.png"))
+    Image.fromarray(np.dstack([ids, ids * 0 + 255])).save(tmp_path / "opaque.png")
+    assert np.array_equal(decode_mask(str(tmp_path / "opaque.png")), ids)

@@ -1,0 +1,281 @@
+"""Keys, isolation, plans, fallback types and the `request:` key: do they arrive in the request, and is what cannot work refused?"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cloud.endpoint import CloudEndpoint
+from cloud.life import hosts_of
+from cloud.moto import environment
+
+from launch.aws.cloud import connect, submit
+from launch.aws.images import choose
+from launch.aws.preflight.cost import cost_ceiling
+from launch.aws.preflight.extras import extras
+from launch.aws.progress import machines
+from launch.aws.request import code_uri, create_training_job
+from launch.aws.service_model import violations
+from launch.job import ROOT, Channel, Fallback, Group, Job, load_job
+from launch.rehearse import channels
+from segtrain.errors import ConfigError
+
+OWN = "123456789012.dkr.ecr.us-east-1.amazonaws.com/segtrain:1"
+PLAN = "arn:aws:sagemaker:us-east-1:123456789012:training-plan/large-models"
+KEY = "arn:aws:kms:us-east-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"
+CODE = "s3://b/job-1/source/sourcedir.tar.gz"
+FILE = f"""
+type: ml.p4d.24xlarge
+fallbacks: [ml.p4de.24xlarge, ml.g5.48xlarge*2]
+training_plan: {PLAN}
+max_pending: 2h
+volume_kms: {KEY}
+output_kms: alias/mine
+network_isolation: true
+encrypt_traffic: true
+remote_debug: true
+request:
+  InfraCheckConfig: {{EnableInfraCheck: true}}
+  ProfilerConfig: {{ProfilingParameters: {{a: b}}}}
+"""
+
+
+def request(job: Job) -> dict[str, Any]:
+    return create_training_job(job, image=OWN, name="job-1", code=CODE)
+
+
+def test_a_file_and_flags_say_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(FILE)
+    job = load_job(file, {})
+    assert job.fallbacks == (Fallback("ml.p4de.24xlarge"), Fallback("ml.g5.48xlarge", 2))
+    assert job.max_pending == 7200
+    assert job == load_job(
+        None,
+        {
+            "type": "ml.p4d.24xlarge",
+            "fallbacks": ["ml.p4de.24xlarge", "ml.g5.48xlarge*2"],
+            "training_plan": PLAN,
+            "max_pending": "2h",
+            "volume_kms": KEY,
+            "output_kms": "alias/mine",
+            **dict.fromkeys(("network_isolation", "encrypt_traffic", "remote_debug"), True),
+            "request": ["InfraCheckConfig.EnableInfraCheck=true", "ProfilerConfig.ProfilingParameters.a=b"],
+        },
+    )
+
+
+def test_each_key_is_the_member_that_the_service_reads() -> None:
+    pytest.importorskip("botocore", reason="the extra 'sagemaker' is not installed")
+    plain = request(Job())
+    asked = request(
+        Job(
+            volume_kms=KEY,
+            output_kms="alias/mine",
+            training_plan=PLAN,
+            max_pending=7200,
+            encrypt_traffic=True,
+            remote_debug=True,
+            request={"InfraCheckConfig": {"EnableInfraCheck": True}, "OutputDataConfig": {"CompressionType": "NONE"}},
+        )
+    )
+    assert asked["ResourceConfig"] == {**plain["ResourceConfig"], "VolumeKmsKeyId": KEY, "TrainingPlanArn": PLAN}
+    assert asked["OutputDataConfig"] == {
+        **plain["OutputDataConfig"], "KmsKeyId": "alias/mine", "CompressionType": "NONE"
+    }  # fmt: skip
+    assert asked["StoppingCondition"] == {**plain["StoppingCondition"], "MaxPendingTimeInSeconds": 7200}
+    assert asked["EnableInterContainerTrafficEncryption"] is True
+    assert asked["RemoteDebugConfig"] == {"EnableRemoteDebug": True}
+    assert asked["InfraCheckConfig"] == {"EnableInfraCheck": True}
+    assert violations(asked) == []
+    changed = {"ResourceConfig", "OutputDataConfig", "StoppingCondition"}
+    assert {key: value for key, value in asked.items() if key in plain and key not in changed} == {
+        key: value for key, value in plain.items() if key not in changed
+    }
+
+
+def test_an_isolated_container_is_brought_its_code() -> None:
+    """As AWS's own SDK does it: a channel named code, and the toolkit is told the file in it."""
+    job = Job(network_isolation=True, data=(Channel("train", "s3://b/p/"),))
+    asked = request(job)
+    assert asked["EnableNetworkIsolation"] is True
+    assert json.loads(asked["HyperParameters"]["sagemaker_submit_directory"]) == (
+        "/opt/ml/input/data/code/sourcedir.tar.gz"
+    )
+    assert asked["InputDataConfig"][1:] == [
+        {
+            "ChannelName": "code",
+            "DataSource": {
+                "S3DataSource": {
+                    "S3DataType": "S3Prefix", "S3Uri": CODE, "S3DataDistributionType": "FullyReplicated",
+                }
+            },
+        }
+    ]  # fmt: skip
+    assert code_uri(asked) == CODE  # a rehearsal puts the bundle where the channel reads it
+    assert code_uri(request(Job())) == CODE
+    assert [channel["ChannelName"] for channel in channels.of_data(asked)] == ["train"]
+    with pytest.raises(ConfigError, match=r"data\.code"):
+        request(replace(job, data=(Channel("code", "s3://b/p/"),)))
+    groups = (Group("gpu", "ml.g5.xlarge", 1, True), Group("cpu", "ml.c5.xlarge"))
+    asked = request(replace(job, groups=groups, data=(Channel("train", "s3://b/p/", groups=("gpu",)),)))
+    assert asked["InputDataConfig"][1]["DataSource"]["S3DataSource"]["InstanceGroupNames"] == ["gpu", "cpu"]
+
+
+@pytest.mark.parametrize(
+    ("fallbacks", "expected"),
+    [
+        (
+            (Fallback("ml.p4de.24xlarge"),),
+            {
+                "InstanceCount": 2,
+                "InstancePreferences": [
+                    {"InstanceType": "ml.p4d.24xlarge", "TrainingPlanArns": [PLAN]},
+                    {"InstanceType": "ml.p4de.24xlarge"},
+                ],
+            },
+        ),
+        (
+            (Fallback("ml.p4de.24xlarge"), Fallback("ml.g5.48xlarge", 3)),
+            {
+                "InstancePreferences": [
+                    {"InstanceType": "ml.p4d.24xlarge", "TrainingPlanArns": [PLAN], "InstanceCount": 2},
+                    {"InstanceType": "ml.p4de.24xlarge", "InstanceCount": 2},
+                    {"InstanceType": "ml.g5.48xlarge", "InstanceCount": 3},
+                ],
+            },
+        ),
+    ],
+)
+def test_types_in_order(
+    fallbacks: tuple[Fallback, ...], expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("boto3", reason="the extra 'sagemaker' is not installed")
+    job = Job(type="ml.p4d.24xlarge", instances=2, fallbacks=fallbacks, training_plan=PLAN, role="arn:aws:iam::123456789012:role/R")  # fmt: skip
+    asked = request(job)
+    assert asked["ResourceConfig"] == {"VolumeSizeInGB": 100, **expected}
+    with CloudEndpoint() as cloud:
+        for key, value in environment(cloud.url).items():
+            monkeypatch.setenv(key, value)
+        submit(connect(), asked)  # the strict endpoint refuses counts here and there
+        assert cloud.calls[-1] == ("CreateTrainingJob", asked)
+    assert len(hosts_of(asked)) == 2
+    assert "sagemaker_torch_distributed_enabled" in asked["HyperParameters"]
+    assert "sagemaker_instance_type" not in asked["HyperParameters"]  # the toolkit asks the machine that was taken
+    assert machines(asked["ResourceConfig"]) == [("ml.p4d.24xlarge", 2)]  # the first, until one has been taken
+    taken = {**asked["ResourceConfig"], "SelectedInstanceType": "ml.g5.48xlarge", "SelectedInstanceCount": 3}
+    assert machines(taken) == [("ml.g5.48xlarge", 3)]
+
+
+def test_the_most_that_a_job_of_several_types_can_cost() -> None:
+    job = Job(type="ml.g5.12xlarge", instances=2, max_run=3600)
+    dear = replace(job, type="ml.p4d.24xlarge")
+    assert cost_ceiling(replace(job, fallbacks=(Fallback("ml.p4d.24xlarge"),))) == cost_ceiling(dear)
+    assert cost_ceiling(replace(dear, fallbacks=(Fallback("ml.g5.12xlarge"),))) == cost_ceiling(dear)
+    assert cost_ceiling(replace(dear, fallbacks=(Fallback("ml.unheard.of"),)))[0] is None
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        ({"InfraCheckConfg": {"EnableInfraCheck": True}}, ("request.InfraCheckConfg: unknown", "'InfraCheckConfig'")),
+        ({"InfraCheckConfig": {"EnableInfraChek": True}}, ("EnableInfraChek: unknown", "'EnableInfraCheck'")),
+        ({"InfraCheckConfig": {"EnableInfraCheck": "yes"}}, ("EnableInfraCheck='yes'", "true or false")),
+        ({"EnableManagedSpotTraining": True}, ("EnableManagedSpotTraining=True", "spot:")),
+        ({"ResourceConfig": {"InstanceCount": 3}}, ("ResourceConfig.InstanceCount=3", "instances:")),
+        ({"Environment": {"A": "b"}}, ("Environment.A='b'", "environment:")),
+        ({"VpcConfig": {}}, ("VpcConfig={}", "subnets:")),
+        ({"AlgorithmSpecification": {"TrainingInputMode": "Pipe"}}, ("TrainingInputMode='Pipe'", "FastFile")),
+        (
+            {"AlgorithmSpecification": {"EnableSageMakerMetricsTimeSeries": False}},
+            ("EnableSageMakerMetricsTimeSeries=False", "the launcher sends True"),
+        ),
+        ({"ResourceConfig": {"SelectedInstanceCount": 3}}, ("SelectedInstanceCount=3", "does not take it")),
+    ],
+)
+def test_a_member_that_would_override_or_is_unknown_is_refused(extra: dict[str, Any], words: tuple[str, ...]) -> None:
+    pytest.importorskip("botocore", reason="the extra 'sagemaker' is not installed")
+    with pytest.raises(ConfigError) as refused:
+        request(Job(request=extra))
+    assert all(word in str(refused.value) for word in words), refused.value
+
+
+def test_every_member_that_the_launcher_can_send_is_guarded() -> None:
+    """Whatever a job can put into the request is refused in `request:`: no member is forgotten in the table of keys."""
+    job = Job(
+        data=(Channel("train", "s3://b/p/"),), checkpoints="s3://b/c/", spot=True, max_wait=9, retries=1, warm_pool=9,
+        subnets=("s",), security_groups=("g",), tags={"a": "b"}, environment={"A": "b"}, training_plan=PLAN, max_pending=1800,
+        volume_kms=KEY, output_kms=KEY, network_isolation=True, encrypt_traffic=True, remote_debug=True,
+    )  # fmt: skip
+
+    def paths(members: dict[str, Any], where: str = "") -> list[str]:
+        found = []
+        for key, value in members.items():
+            found += paths(value, f"{where}{key}.") if isinstance(value, dict) else [f"{where}{key}"]
+        return found
+
+    for path in paths(request(job)):
+        extra: Any = "x"
+        for name in reversed(path.split(".")):
+            extra = {name: extra}
+        with pytest.raises(ConfigError, match=f"request.{path.split('.')[0]}"):
+            request(replace(Job(), request=extra))
+
+
+@pytest.mark.parametrize("text", ["{train: {uri: s3://b/p/, mode: Pipe}}", "{train: s3://b/p/}"])
+def test_pipe_mode_is_refused_with_what_to_take(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(f"data: {text}")
+    with pytest.raises(ConfigError, match=r"mode='Pipe'.*write FastFile"):
+        load_job(file, {} if "Pipe" in text else {"mode": "Pipe"})
+
+
+G5, P4D = Job(type="ml.g5.12xlarge"), Job(type="ml.p4d.24xlarge", instances=2)
+FOUND: dict[str, tuple[Job, str]] = {
+    "key for disks of the machine's own": (replace(G5, volume_kms=KEY), "error volume-kms-nvme"),
+    "alias for a volume": (replace(G5, type="ml.c5.4xlarge", volume_kms="alias/a"), "error volume-kms-alias"),
+    "warm pool with a key": (replace(G5, type="ml.c5.4xlarge", volume_kms=KEY, warm_pool=60), "note warm-pool-kms"),
+    "isolated on a stock image": (replace(G5, network_isolation=True), "error isolation-packages"),
+    "isolated on an own image": (replace(G5, network_isolation=True, image=OWN), "note isolation-packages"),
+    "isolated, with a tracker": (
+        replace(G5, network_isolation=True, image=OWN, settings={"log.wandb": "p"}), "error isolation-tracker"),
+    "plan on spot": (replace(P4D, spot=True, training_plan=PLAN), "warning plan-spot"),
+    "plan of another region": (replace(P4D, region="eu-west-1", training_plan=PLAN), "error other-region"),
+    "volume key of another region": (replace(G5, region="eu-west-1", volume_kms=KEY), "error other-region"),
+    "output key of another region": (replace(G5, region="eu-west-1", output_kms=KEY), "warning other-region"),
+    "fallbacks on spot": (replace(P4D, spot=True, fallbacks=(Fallback("ml.p4de.24xlarge"),)), "error fallbacks-spot"),
+    "fallbacks and groups": (
+        replace(P4D, groups=(Group("g", "ml.p4d.24xlarge"),), fallbacks=(Fallback("ml.p4de.24xlarge"),)), "error fallbacks-groups"),
+    "one type twice": (replace(P4D, fallbacks=(Fallback("ml.p4d.24xlarge"),)), "error fallbacks-twice"),
+    "six types": (
+        replace(P4D, fallbacks=tuple(Fallback(f"ml.g5.{n}xlarge") for n in (8, 16, 12, 24, 48))), "error fallbacks-count"),
+    "fallback without code in the image": (replace(P4D, fallbacks=(Fallback("ml.p3dn.24xlarge"),)), "error fallback-image"),
+    "fallback of no table": (replace(P4D, fallbacks=(Fallback("ml.p9.24xlarge"),)), "note fallback-unknown"),
+    "fallback without SMDDP": (
+        replace(P4D, strategy="smddp", fallbacks=(Fallback("ml.g5.48xlarge"),)), "error fallback-smddp"),
+    "batch smaller than a fallback's ranks": (
+        replace(G5, settings={"train.batch_size": 4}, fallbacks=(Fallback("ml.g5.48xlarge"),)), "error fallback-batch"),
+    "batch that does not divide": (
+        replace(G5, settings={"train.batch_size": 12}, fallbacks=(Fallback("ml.g5.48xlarge"),)), "warning fallback-batch"),
+    "other ranks": (
+        replace(G5, settings={"train.batch_size": 16}, fallbacks=(Fallback("ml.g5.48xlarge"),)), "note fallback-ranks"),
+    "nothing to encrypt": (replace(G5, encrypt_traffic=True), "note encrypt-traffic"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FOUND)
+def test_what_does_not_go_together_is_found(case: str) -> None:
+    job, kind = FOUND[case]
+    found = list(extras(job, choose(job.training_type, job.strategy, "us-east-1", job.image)))
+    assert kind in {f"{finding.level} {finding.code}" for finding in found}, found
+
+
+def test_a_job_without_any_of_it_is_told_nothing() -> None:
+    here = Job(type="ml.c5.4xlarge", region="us-east-1", training_plan=PLAN, volume_kms=KEY, output_kms=KEY)
+    assert not list(extras(here, choose(here.training_type, here.strategy, here.region)))
+    for path in sorted((ROOT / "configs/jobs").glob("*.yaml")):
+        job = load_job(path, {})
+        assert not list(extras(job, choose(job.training_type, job.strategy, "us-east-1", job.image)))

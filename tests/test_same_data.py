@@ -1,0 +1,351 @@
+"""Is a run resumed on the data that it was trained on alone, are the files named that differ, and is what is the same let in?"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from refusals import FOLDERS, finish, make_set, refuse, snapshot
+from test_pack import files, packed, quiet
+
+from segtrain.config import Config, load_config
+from segtrain.data.audit import audit
+from segtrain.data.datasets import open_dataset
+from segtrain.data.shards.pack_sample import Choice
+from segtrain.data.subset import select, without
+from segtrain.errors import CheckpointError, ConfigError, DataError
+from segtrain.observe.journal import read_journal
+from segtrain.parallel.cluster import Cluster
+from segtrain.parallel.strategy import start
+from segtrain.train import checkpoint
+from segtrain.train.lock import RunLock
+from segtrain.train.prepare import Found, prepare
+from segtrain.train.same_data import Record, check, differences, keep_list, split_of
+from segtrain.train.sample_lists import place_of, trained_on, write_list
+from segtrain.train.score import score
+from segtrain.train.session import open_session
+
+STEP = "run/checkpoints/step-00000004.pt"
+
+
+@pytest.fixture(scope="module")
+def trained(zygote: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the data set ``set`` and the run ``run``, which has been trained on it up to step 2 of 4."""
+    folder = tmp_path_factory.mktemp("trained")
+    make_set(folder / "set")
+    process = zygote.start("train", *FOLDERS, cwd=folder)
+    assert finish([process]) == [0], process.output
+    (folder / STEP).rename(folder / "whole.pt")
+    (folder / "run/best.json").unlink()
+    return folder
+
+
+@pytest.fixture
+def place(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it, to be changed; the working folder."""
+    monkeypatch.chdir(shutil.copytree(trained, tmp_path / "place"))
+    return tmp_path / "place"
+
+
+def again(*settings: str) -> dict[str, Any]:
+    """What rank 0 does before the run goes on."""
+    config: Config = load_config(None, [*FOLDERS, *settings])
+    train, val = (open_dataset(config.data, split) for split in (config.data.train_split, config.data.split))
+    with RunLock(config.run_dir) as lock:
+        return prepare(config, lock, Found(), train, val)
+
+
+def paint(path: Path, before: int, after: int) -> None:
+    mask = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
+    mask[mask == before] = after
+    cv2.imwrite(str(path), mask)
+
+
+def shorter(path: Path) -> None:
+    cv2.imwrite(str(path), np.zeros((40, 48, 3), np.uint8))
+
+
+def one_more(folder: Path, split: str) -> None:
+    for kind in ("images", "masks"):
+        shutil.copy(folder / f"set/{kind}/{split}/a1.png", folder / f"set/{kind}/{split}/a9.png")
+    shorter(folder / f"set/images/{split}/a9.png")  # no copy of another one
+
+
+def one_less(folder: Path, split: str) -> None:
+    for kind in ("images", "masks"):
+        (folder / f"set/{kind}/{split}/a1.png").unlink()
+
+
+def renamed(folder: Path) -> None:
+    for kind in ("images", "masks"):
+        (folder / f"set/{kind}/train/a1.png").rename(folder / f"set/{kind}/train/b.png")
+
+
+CHANGES: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
+    "an image more": (lambda d: one_more(d, "train"), ("train: it lists other samples (4, it was 3): 1 added (a9)",)),
+    "an image less": (lambda d: one_less(d, "train"), ("train: it lists other samples (2, it was 3): 1 removed (a1)",)),
+    "another name": (renamed, ("train: it lists other samples (3, it was 3): 1 added (b); 1 removed (a1)",)),
+    "an image more to score": (lambda d: one_more(d, "val"), ("val: it lists other samples (3, it was 2): 1 added (a9)",)),
+    "a mask with other labels": (
+        lambda d: paint(d / "set/masks/train/a2.png", 0, 1), ("train: masks have other labels: 1 changed (a2)",)
+    ),
+    "a mask with other labels to score": (
+        lambda d: paint(d / "set/masks/val/a0.png", 1, 2), ("val: masks have other labels: 1 changed (a0)",)
+    ),
+    "another image": (
+        lambda d: shorter(d / "set/images/train/a0.png"), ("train: images have another size in bytes: 1 changed (a0)",)
+    ),
+    "both splits": (
+        lambda d: (one_more(d, "train"), paint(d / "set/masks/val/a0.png", 1, 2)),
+        ("train: it lists other samples", "val: masks have other labels"),
+    ),
+    "classes": (lambda d: (d / "set/classes.txt").write_text("road\ncar\ntree\n"), ("train: the classes are others", "val: the classes")),
+    "no list": (
+        lambda d: (one_more(d, "train"), (d / "run/data/train.tsv.gz").write_bytes(b"torn")),
+        ("(4, it was 3)", "run/data/train.tsv.gz cannot be read"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_other_data_is_refused_and_named(place: Path, case: str) -> None:
+    change, words = CHANGES[case]
+    change(place)
+    before = snapshot(place)
+    with pytest.raises(DataError) as refused:
+        again()
+    for word in (*words, "restore the files", "out=FOLDER", "checkpoint.data_changed=accept"):
+        assert word in str(refused.value)
+    assert snapshot(place) == before
+
+
+@pytest.mark.parametrize("setting", ["data.check=full", "data.check=off", "data.workers=3"])
+def test_the_same_data_is_let_in(place: Path, setting: str) -> None:
+    told = again(setting)
+    assert told["data_changed"] == ""
+    assert not [remark for remark in told["remarks"] if "trained" in remark]
+    assert told["data"]["train"]["masks"]  # known from the checkpoint where nothing was read
+
+
+@pytest.mark.parametrize("change", ["an image more", "an image less", "another image", "classes"])
+def test_a_run_without_a_check_of_its_data_notices_names_and_sizes(place: Path, change: str) -> None:
+    CHANGES[change][0](place)
+    with pytest.raises(DataError, match="was trained on other data"):
+        again("data.check=off")
+
+
+def test_a_moved_set_is_the_same(place: Path) -> None:
+    shutil.move(place / "set", place / "elsewhere")
+    assert again("data.root=elsewhere")["data_changed"] == ""
+    assert "elsewhere" in (place / "run/config.yaml").read_text()
+
+
+def test_another_run_that_was_here_while_the_data_was_read_is_not_overwritten(place: Path) -> None:
+    """The folder was not there when the settings were compared; then another process began and ended in it."""
+    before = snapshot(place / "run")
+    with pytest.raises(ConfigError, match=r"run holds a run with other settings .*optim\.lr"):
+        again("optim.lr=0.5")
+    assert snapshot(place / "run") == before
+
+
+def test_another_split_to_score_is_refused(place: Path) -> None:
+    for kind in ("images", "masks"):
+        shutil.copytree(place / f"set/{kind}/val", place / f"set/{kind}/test")
+    with pytest.raises(DataError, match="val: the split is 'test', it was 'val'"):
+        again("data.split=test")
+
+
+def test_accepted_it_says_what_no_longer_holds_and_is_known_from_then_on(zygote: Any, place: Path) -> None:
+    one_more(place, "train")
+    refuse(zygote, place, ["train", *FOLDERS], "run was trained on other data", "1 added (a9)", ranks=2)
+    process = zygote.start("train", *FOLDERS, "checkpoint.data_changed=accept", "train.duration=4st", cwd=place)
+    assert finish([process]) == [0], process.output
+    assert "the samples from here on are not those that it would have had" in process.output
+    assert "1 added (a9)" in process.output
+    assert "going on from step 2 of 4" in process.output
+    told = [event for event in read_journal(place / "run") if event["event"] == "data_changed"]
+    assert [event["step"] for event in told] == [2]
+    assert "1 added (a9)" in told[0]["text"]
+    assert again()["data_changed"] == ""  # the new checkpoint holds the new data
+    paint(place / "set/masks/train/a9.png", 0, 1)
+    with pytest.raises(DataError, match=r"masks have other labels: 1 changed \(a9\)"):
+        again()
+
+
+@pytest.mark.parametrize("record", [None, 3, {"train": 7}, {"train": {"split": "train"}, "val": []}])
+def test_a_checkpoint_of_an_earlier_version_goes_on_with_one_remark(place: Path, record: Any) -> None:
+    path = checkpoint.checkpoints(place / "run")[-1]
+    state = torch.load(path, weights_only=True)
+    del state["data"]
+    torch.save(state if record is None else {**state, "data": record}, path)
+    one_more(place, "train")
+    told = again()
+    assert len([remark for remark in told["remarks"] if "does not say on which data it was trained" in remark]) == 1
+    assert told["data"]["train"]["images"] == 4
+
+
+def test_left_out_samples_stay_left_out_without_a_word(
+    zygote: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record is of the samples that are trained on."""
+    make_set(tmp_path / "set")
+    torn = tmp_path / "set/images/train/a1.png"
+    whole = torn.read_bytes()
+    torn.write_bytes(whole[:-400])
+    process = zygote.start("train", *FOLDERS, "data.faults=skip", "train.duration=2st", "eval.every=2st", cwd=tmp_path)
+    assert finish([process]) == [0], process.output
+    torn.write_bytes(whole)
+    monkeypatch.chdir(tmp_path)
+    told = again("data.faults=skip", "train.duration=2st", "eval.every=2st")
+    assert told["data_changed"] == ""
+    assert told["data"]["train"]["images"] == 2
+    assert any("are whole now" in remark for remark in told["remarks"])
+
+
+# ---- shards --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("divided", [False, True])
+@pytest.mark.parametrize("form", ["keep", "restart", "png", "raw"])
+def test_packed_without_loss_the_samples_are_the_same(tmp_path: Path, form: str, divided: bool) -> None:
+    dataset = files(tmp_path / "set")
+    if divided:  # as data.split_by does
+        dataset = select(dataset, np.arange(0, len(dataset), 2), dataset.split, ())
+    quiet(dataset, tmp_path / "shards", Choice(image=form))  # type: ignore[arg-type]
+    shards = packed(tmp_path / "shards")
+    then, now = (split_of(each, audit(each)).record for each in (dataset, shards))
+    assert differences(then, now) == differences(now, then) == []
+
+
+def test_packed_with_loss_they_are_not(tmp_path: Path) -> None:
+    dataset = files(tmp_path / "set")
+    quiet(dataset, tmp_path / "shards", Choice(image="recompress", quality=60))
+    shards = packed(tmp_path / "shards")
+    then, now = (split_of(each, audit(each)).record for each in (dataset, shards))
+    assert differences(then, now) == ["images have another size in bytes"]
+
+
+def test_a_run_on_files_goes_on_with_their_shards(zygote: Any, place: Path) -> None:
+    settings = ["data.root=shards", "data.layout=shards"]
+    process = zygote.start("data", "pack", "set", "shards", "data.layout=folders", cwd=place)
+    assert finish([process]) == [0], process.output
+    process = zygote.start("train", *FOLDERS, *settings, cwd=place)
+    assert finish([process]) == [0], process.output
+    assert "data.layout was folders, now it is shards: the samples and their labels are the same" in process.output
+    assert "going on from step 2 of 4" in process.output
+    mine, whole = (torch.load(path, weights_only=True) for path in (place / STEP, place / "whole.pt"))
+    for name, value in whole["model"].items():
+        assert torch.equal(mine["model"][name], value), name
+
+
+def test_a_file_in_the_place_of_the_lists_is_named(place: Path) -> None:
+    shutil.rmtree(place / "run/data")
+    (place / "run/data").write_text("mine")
+    with pytest.raises(CheckpointError, match=r"run/data: .*out=FOLDER"):
+        again()
+
+
+# ---- a run that is scored, or goes on from what it did not write ---------------------------------------------------------
+
+
+def warnings_of(*overrides: str) -> list[str]:
+    found = score(Path("run"), list(overrides), "last", Cluster(), quiet=True)
+    assert found is not None
+    return [text for text in found["warnings"] if "trained on" in text]
+
+
+def test_a_score_on_images_that_were_trained_on_says_so(place: Path) -> None:
+    assert warnings_of() == []
+    (text,) = warnings_of("data.split=train")
+    assert "the run was trained on these images" in text
+    shutil.copytree("set", "elsewhere")
+    one_more(place, "train")
+    (text,) = warnings_of("data.split=train")
+    assert "at least 3 of these 4 images" in text
+    (text,) = warnings_of("data.split=train", "data.root=elsewhere")  # the same files in another folder
+    assert "on these images" in text
+    for path in Path("elsewhere/images/train").iterdir():  # other files of the same names
+        shorter(path)
+    assert warnings_of("data.split=train", "data.root=elsewhere") == []
+    shutil.rmtree("run/data")
+    assert warnings_of("data.split=train") == []  # a run of an earlier version has no lists
+
+
+@pytest.mark.parametrize(("sizes", "expected"), [("their own", 7), ("all alike", 0)])
+def test_samples_of_another_split_count_where_their_sizes_tell_them_apart(
+    tmp_path: Path, sizes: str, expected: int
+) -> None:
+    dataset = files(tmp_path / "set", 7)
+    rows = [row for rows in split_of(dataset, audit(dataset)).blocks() for row in rows]
+    if sizes == "all alike":
+        for entry in dataset.entries:  # as files of pixels that are not compressed have them
+            Path(entry.image).write_bytes(bytes(3000))
+        rows = [(name, 3000, mask, crc) for name, _, mask, crc in rows]
+    write_list(place_of(tmp_path, "train"), [rows])
+    assert trained_on(tmp_path, dataset, same_split=False) == expected
+    assert trained_on(tmp_path, dataset, same_split=True) == 7
+
+
+def test_a_checkpoint_that_another_run_wrote_is_said(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = checkpoint.checkpoints(place / "run")[-1]
+    torch.save({**torch.load(path, weights_only=True), "config_hash": "0badf00d"}, path)
+    config = load_config(None, FOLDERS)
+    with start(config.parallel, Cluster(), "cpu") as strategy, RunLock(config.run_dir) as lock:
+        session = open_session(config, strategy, lock)
+    session.journal.close()
+    told = [line for line in capsys.readouterr().out.splitlines() if "#0badf00d" in line]
+    assert len(told) == 1
+    assert f"written by a run #0badf00d, this one is #{config.hash}" in told[0]
+    assert "take it away" in told[0]
+
+
+def test_a_run_that_has_lost_its_checkpoints_begins_again_with_a_remark(place: Path) -> None:
+    def remarks() -> list[str]:
+        return [remark for remark in again()["remarks"] if "no checkpoint that loads" in remark]
+
+    for path in checkpoint.checkpoints(place / "run"):
+        path.write_bytes(b"torn")
+    assert remarks() == []  # nothing was scored yet: an interrupted beginning
+    (place / "run/best.json").write_text('{"checkpoint": "step-00000002.pt", "step": 2, "miou": 0.1}')
+    (told,) = remarks()
+    assert told.startswith("warning: run holds the journal of a run")
+    assert "begins again at step 0" in told
+
+
+# ---- records -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_record_is_of_plain_values_and_comes_back(tmp_path: Path) -> None:
+    dataset = files(tmp_path / "set")
+    record = split_of(dataset, audit(dataset)).record
+    assert Record.read(asdict(record)) == record
+    assert all(isinstance(value, (str, int)) for value in asdict(record).values())
+    assert sum(len(str(value)) for value in asdict(record).values()) < 300  # whatever the number of images
+
+
+def test_samples_that_are_left_out_do_not_count(tmp_path: Path) -> None:
+    """The report of the whole set and that of the rest say the same of the rest."""
+    dataset = files(tmp_path / "set")
+    rest = without(dataset, [1, 4])
+    of_all, of_rest = split_of(rest, audit(dataset)).record, split_of(rest, audit(rest)).record
+    assert of_all == of_rest
+    assert differences(of_all, split_of(dataset, audit(dataset)).record) == ["it lists other samples (7, it was 5)"]
+
+
+def test_the_order_counts(tmp_path: Path) -> None:
+    """Sample ids are places in it."""
+    dataset = files(tmp_path / "set", 3)
+    turned = replace(dataset, entries=[dataset.entries[place] for place in (0, 2, 1)])
+    splits = [split_of(each, audit(each)) for each in (dataset, turned)]
+    assert differences(splits[0].record, splits[1].record) == ["it lists other samples (3, it was 3)"]
+    keep_list(tmp_path, {"train": splits[0]}, anew=True)
+    config = load_config(None, [f"out={tmp_path}"])
+    with pytest.raises(DataError, match="the same samples in another order"):
+        check(config, {"train": asdict(splits[0].record)}, {"train": splits[1]})

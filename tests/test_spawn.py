@@ -1,0 +1,78 @@
+"""How many ranks does one command start? One per GPU, or on a CPU host one per core."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from segtrain.config import Config
+from segtrain.errors import ConfigError
+from segtrain.parallel import spawn
+from segtrain.parallel.spawn import ranks_here, visible_gpus
+
+
+def host(folder: Path, gpus: int, slices: int = 0) -> Path:
+    (folder / "dev").mkdir()
+    for name in ("nvidiactl", "nvidia-uvm", "nvidia-modeset", *(f"nvidia{number}" for number in range(gpus))):
+        (folder / "dev" / name).touch()
+    for number in range(slices):
+        (folder / f"proc/driver/nvidia/capabilities/gpu0/mig/gi{number}").mkdir(parents=True)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("listed", "count"),
+    [
+        (None, 8), ("0,1,2", 3), ("7", 1), ("", 0), ("-1", 0), ("2, 3", 2), ("1,9,2", 1), ("GPU-8932f937,GPU-1", 2),
+        ("MIG-4f1a", 1), ("none", 0),
+    ],
+)  # fmt: skip
+def test_gpus_are_counted_as_cuda_would_show_them(tmp_path: Path, listed: str | None, count: int) -> None:
+    environ = {} if listed is None else {"CUDA_VISIBLE_DEVICES": listed}
+    assert visible_gpus(environ, host(tmp_path, 8)) == count
+
+
+def test_slices_and_hosts_without_gpus(tmp_path: Path) -> None:
+    (tmp_path / "mig").mkdir()
+    assert visible_gpus({}, host(tmp_path / "mig", 4, slices=3)) == 1
+    assert visible_gpus({}, tmp_path / "nothing") == 0
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "0,1"}, tmp_path / "nothing") == 0
+
+
+@pytest.mark.parametrize(
+    ("gpus", "settings", "ranks", "words"),
+    [
+        (8, {"train": {"batch_size": 16}}, 8, ""),
+        (8, {"train": {"batch_size": 64, "accumulate": 2}}, 8, ""),
+        (8, {"train": {"batch_size": 8}}, 4, "4 of 8 GPUs are used"),  # two images each
+        (8, {"train": {"batch_size": 8}, "parallel": {"sync_bn": True}}, 8, ""),
+        (8, {"train": {"batch_size": 1}}, 1, "1 of 8 GPUs is used"),
+        (3, {"train": {"batch_size": 16}}, 2, "2 of 3 GPUs are used"),
+        (8, {"train": {"batch_size": 16}, "parallel": {"procs": 2}}, 2, ""),
+        (8, {"train": {"batch_size": 16}, "parallel": {"strategy": "single"}}, 1, ""),
+        (8, {"train": {"batch_size": 16, "device": "cpu"}}, 4, ""),
+        (0, {"train": {"batch_size": 16}}, 4, ""),
+        (0, {"train": {"batch_size": 3}}, 3, ""),
+        (0, {"train": {"batch_size": 16, "device": "cuda"}}, 1, ""),  # an error of its own follows
+    ],
+)
+def test_one_rank_per_gpu_or_core(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, settings: dict[str, Any], ranks: int, words: str
+) -> None:
+    monkeypatch.setattr(spawn, "visible_gpus", lambda: gpus)
+    monkeypatch.setattr(spawn, "cores", lambda: 4)
+    said: list[str] = []
+    assert ranks_here(Config(**settings), said.append) == ranks
+    assert words in " ".join(said)
+    assert bool(said) == bool(words)
+
+
+def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spawn, "visible_gpus", lambda: 2)
+    asked: dict[str, Any] = {"train": {"batch_size": 16}, "parallel": {"procs": 3}}
+    with pytest.raises(ConfigError, match=r"parallel\.procs=3, but this host shows 2 GPUs"):
+        ranks_here(Config(**asked), print)
+    asked["parallel"]["backend"] = "gloo"
+    assert ranks_here(Config(**asked), print) == 3

@@ -1,0 +1,478 @@
+"""Is training on validation images found, by files and by content? Does ``data.split_by`` divide a set for good, and by groups?"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import zlib
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from refusals import TINY
+
+from segtrain.cli import main
+from segtrain.config import Data, load_config
+from segtrain.config.paste import words
+from segtrain.config.split_by import SplitBy
+from segtrain.data import overlap as overlaps
+from segtrain.data.audit import audit
+from segtrain.data.check import check_folder
+from segtrain.data.datasets import open_dataset
+from segtrain.data.overlap import overlap, overlap_finding
+from segtrain.data.shards.pack_folder import pack_folder
+from segtrain.data.split_by import TEST, TRAIN, VAL, divide, proposal
+from segtrain.errors import ConfigError, DataError
+from segtrain.train.agree import _sizes
+
+CLASSES = "data.classes=[background, cell]"
+PLAIN = ["data.layout=folders", "data.images=images", "data.masks=masks", CLASSES]
+
+
+def write(root: Path, names: list[str], split: str = "") -> None:
+    """Noise of its own for each name beside a mask of a square."""
+    for name in names:
+        for part in ("images", "masks"):
+            (root / part / split / name).parent.mkdir(parents=True, exist_ok=True)
+        rng = np.random.default_rng(zlib.crc32(f"{split}/{name}".encode()))
+        mask = np.zeros((32, 40), np.uint8)
+        mask[5:20, 5:20] = 1
+        cv2.imwrite(str(root / "images" / split / f"{name}.png"), rng.integers(0, 255, (32, 40, 3), np.uint8))
+        cv2.imwrite(str(root / "masks" / split / f"{name}.png"), mask)
+
+
+def split_set(root: Path) -> Data:
+    write(root, [f"t{n}" for n in range(6)], "train")
+    write(root, [f"v{n}" for n in range(3)], "val")
+    return Data(layout="folders", root=str(root), classes=("background", "cell"))
+
+
+def both(data: Data) -> tuple[Any, Any]:
+    return open_dataset(data, "train"), open_dataset(data, "val")
+
+
+def test_the_same_files_under_two_names_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, [f"n{n:02d}" for n in range(30)])
+    reports = check_folder(str(tmp_path), None, PLAIN).reports
+    (found,) = [finding for report in reports for finding in report.findings]
+    assert found.fatal
+    assert "train and val are the same 30 images (images/n00.png, ...)" in found.message
+    assert words(found.settings) == ["data.split_by={val: 20%}"]
+    again = check_folder(str(tmp_path), None, [*PLAIN, *words(found.settings)]).reports
+    assert not any(report.failed for report in again)
+    assert [report.split for report in again] == ["train", "val"]
+    assert sum(report.images for report in again) == 30
+    accepted = check_folder(str(tmp_path), None, [*PLAIN, *words(found.others[0][1])]).reports
+    assert not any(report.failed for report in accepted)
+    assert "the same 30 images" in accepted[1].table()
+
+
+def test_copies_are_found_by_content(tmp_path: Path) -> None:
+    data = split_set(tmp_path)
+    train, val = both(data)
+    assert overlap(train, val).count == 0
+    for source, target in (("val/v0", "train/copy"), ("val/v2", "train/deep/er")):
+        for part in ("images", "masks"):
+            (tmp_path / part / target).parent.mkdir(exist_ok=True)
+            shutil.copy(tmp_path / part / f"{source}.png", tmp_path / part / f"{target}.png")
+    train, val = both(data)
+    found = overlap(train, val)
+    assert found.count == 2
+    assert found.pairs == (
+        ("images/train/copy.png", "images/val/v0.png"), ("images/train/deep/er.png", "images/val/v2.png"),
+    )  # fmt: skip
+    finding = overlap_finding(data, train, val)
+    assert finding is not None
+    assert finding.fatal
+    assert "2 of 3 images of val are trained on: images/val/v0.png is images/train/copy.png" in finding.message
+    accepted = overlap_finding(data.model_copy(update={"overlap": "accept"}), train, val)
+    assert accepted is not None
+    assert not accepted.fatal
+    failed = {report.split: report.failed for report in check_folder(str(tmp_path), None, [CLASSES]).reports}
+    assert failed == {"train": False, "val": True}
+
+
+def test_links_and_pictures_that_only_look_alike(tmp_path: Path) -> None:
+    data = split_set(tmp_path)
+    os.unlink(tmp_path / "images/train/t1.png")
+    (tmp_path / "images/train/t1.png").symlink_to(tmp_path / "images/val/v1.png")
+    assert overlap(*both(data)).count == 1
+    rng = np.random.default_rng(0)
+    content = bytearray(rng.bytes(1 << 15))
+    for split, name, first in (("train", "t2", 1), ("val", "v2", 2)):  # one size, one middle, one end
+        content[40] = first
+        (tmp_path / f"images/{split}/{name}.png").write_bytes(bytes(content))
+    found = overlap(*both(data))
+    assert found.pairs == (("images/train/t1.png", "images/val/v1.png"),)
+
+
+def test_the_result_is_kept_until_a_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = split_set(tmp_path)
+    shutil.copy(tmp_path / "images/val/v0.png", tmp_path / "images/train/t0.png")
+    first = overlap(*both(data))
+    assert first.count == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(overlaps, "_by_content", lambda *_: pytest.fail("read again"))
+        assert overlap(*both(data)) == first
+    write(tmp_path, ["t0"], "train")
+    os.utime(tmp_path / "images/train/t0.png", ns=(1, 1))
+    assert overlap(*both(data)).count == 0
+
+
+def test_generated_scenes_of_one_split(tmp_path: Path) -> None:
+    data = Data(scenes=8, scene_size=(32, 40))
+    assert overlap(*both(data)).count == 0
+    one = data.model_copy(update={"split": "train"})
+    finding = overlap_finding(one, open_dataset(one, "train"), open_dataset(one, "train"))
+    assert finding is not None
+    assert finding.fatal
+
+
+def test_shards_are_compared_too(tmp_path: Path) -> None:
+    data = split_set(tmp_path / "set")
+    for part in ("images", "masks"):
+        shutil.copy(tmp_path / f"set/{part}/val/v1.png", tmp_path / f"set/{part}/train/zz.png")
+    pack_folder(str(tmp_path / "set"), str(tmp_path / "shards"), None, [CLASSES], say=lambda text: None)
+    found = overlap(*both(Data(layout="shards", root=str(tmp_path / "shards"))))
+    assert found.count == 1
+    assert found.pairs[0][1].endswith("v1.png")
+    assert found.pairs[0][0].endswith("zz.png")
+    assert len(both(data)[0]) == 7
+
+
+NAMES = [f"scene{n % 25}/frame{n:04d}" for n in range(500)]
+
+
+def test_a_new_file_moves_no_other() -> None:
+    rule = SplitBy(val="20%", test=0.1)
+    names = [f"img{n}" for n in range(4000)]
+    before = divide(names, rule)
+    counts = np.bincount(before).tolist()
+    assert 740 < counts[VAL] < 860
+    assert 340 < counts[TEST] < 460
+    more = [*(f"new{n}" for n in range(500)), *names]
+    assert divide(more, rule)[500:].tolist() == before.tolist()
+    assert divide(names[::-1], rule)[::-1].tolist() == before.tolist()
+    assert divide(names, SplitBy(val="20%", test=0.1, seed=1)).tolist() != before.tolist()
+    without_test = divide(names, SplitBy(val="20%"))  # a test split takes nothing from val
+    assert ((without_test == VAL) == (before == VAL)).all()
+
+
+def test_the_division_is_this_one_for_ever() -> None:
+    """By hand: blake2b("SEED\\0NAME"), its first 53 of 64 bits as a fraction, below the share for val."""
+    names = [f"img{n}" for n in range(12)]
+    drawn = [int.from_bytes(blake2b(f"3\0{name}".encode(), digest_size=8).digest(), "big") / 2**64 for name in names]
+    expected = [VAL if place < 0.5 else TRAIN for place in drawn]
+    assert divide(names, SplitBy(val="50%", seed=3)).tolist() == expected
+    assert expected == [0, 0, 0, 0, 0, 1, 1, 0, 1, 0, 1, 1]
+
+
+@pytest.mark.parametrize("group", ["[[a-z]+_", "[a||b]", "[a~~b]"])
+def test_a_group_that_a_later_python_reads_otherwise_is_refused(group: str) -> None:
+    with pytest.raises(ValueError, match="a later Python may read it otherwise") as told:
+        SplitBy(val="30%", group=group)
+    assert group in str(told.value)
+    assert SplitBy(val="30%", group=r"[\[a-z]+_").group == r"[\[a-z]+_"
+
+
+def test_groups_stay_together() -> None:
+    for group in (r"scene\d+", r"(scene\d+)/"):
+        found = divide(NAMES, SplitBy(val="30%", group=group))
+        of = {name.split("/")[0]: set() for name in NAMES}
+        for name, part in zip(NAMES, found.tolist()):
+            of[name.split("/")[0]].add(part)
+        assert all(len(parts) == 1 for parts in of.values())
+        assert set(found.tolist()) == {TRAIN, VAL}
+    with pytest.raises(DataError, match=r"matches 0 of 500 names, not scene0/frame0000.*and 497 more"):
+        divide(NAMES, SplitBy(val="30%", group=r"drive(\d+)"))
+    with pytest.raises(DataError, match=r"matches 20 of 500 names"):
+        divide(NAMES, SplitBy(val="30%", group="scene7/"))
+    with pytest.raises(DataError, match=r"leaves .* without an image: there are 500 images in 1 group for 2 splits"):
+        divide(NAMES, SplitBy(val="30%", group="(scene)"))
+
+
+def test_numbers_of_images() -> None:
+    found = divide(NAMES, SplitBy(val=37, test=5))
+    assert np.bincount(found).tolist() == [458, 37, 5]
+    grouped = divide(NAMES, SplitBy(val=37, group=r"scene\d+"))
+    assert int((grouped == VAL).sum()) == 40  # two whole scenes of 20
+    with pytest.raises(DataError, match="leaves train without an image"):
+        divide(NAMES[:5], SplitBy(val=5))
+
+
+def test_a_split_that_stays_empty_names_a_number() -> None:
+    names = [f"n{n:02d}" for n in range(16)]  # none of them is drawn below 0.2
+    with pytest.raises(
+        DataError, match=r"leaves val without an image: there are 16 images.*data.split_by.val=3"
+    ) as caught:
+        divide(names, SplitBy(val="20%"))
+    assert caught.value.settings == {"data.split_by.val": 3}
+    rule = proposal(names)
+    assert rule == SplitBy(val=3)
+    assert int((divide(names, rule) == VAL).sum()) == 3
+    assert proposal([f"n{n}" for n in range(100)]) == SplitBy(val="20%")
+    assert proposal(["one"]) is None
+
+
+@pytest.mark.parametrize(
+    ("names", "rule", "settings"),
+    [
+        (["a", "b"], {"val": "20%"}, {"val": 1}),
+        (["p2", "p7"], {"val": "20%"}, {"val": 1}),
+        (["a", "b"], {"val": "99%"}, {"val": 1}),
+        (["a", "b"], {"val": 2}, {"val": 1}),
+        (NAMES[:5], {"val": 5}, {"val": 1}),
+        (NAMES, {"val": 500}, {"val": 100}),
+        (NAMES, {"val": 400, "test": 100}, {"val": 100}),
+        (["a", "b", "c"], {"val": 1, "test": "1%"}, {"test": 1}),
+        ([f"g{n // 250}_{n}" for n in range(500)], {"val": 300, "group": "g."}, {"val": 100}),
+        ([f"g{n // 499}_{n}" for n in range(500)], {"val": "90%", "group": "g."}, {"val": 1}),
+        ([f"g{min(n, 2)}_{n}" for n in range(500)], {"val": 200, "test": 200, "group": "g."}, {"val": 1, "test": 1}),
+    ],
+)
+def test_the_numbers_that_are_proposed_leave_no_split_empty(
+    names: list[str], rule: dict[str, Any], settings: dict[str, int]
+) -> None:
+    error, seed = refused(names, rule)
+    assert error.settings is not None
+    assert str(error).endswith(f": {' '.join(words(error.settings))}")
+    mended = {key.removeprefix("data.split_by."): value for key, value in error.settings.items()}
+    assert mended == settings
+    divide(names, SplitBy(**{**rule, **mended, "seed": seed}))
+
+
+def refused(names: list[str], rule: dict[str, Any]) -> tuple[DataError, int]:
+    """The error of the first seed with which a split stays empty."""
+    for seed in range(99):
+        try:
+            divide(names, SplitBy(seed=seed, **rule))
+        except DataError as error:
+            return error, seed
+    pytest.fail("no seed leaves a split empty")
+
+
+def test_groups_that_are_too_few_are_said_to_be(tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError, match=r"500 images in 1 group for 2 splits, .* choose a data\.split_by\.group that gives more$"
+    ):
+        divide(NAMES, SplitBy(val="20%", group="scene"))
+    two = [f"g{n // 250}_{n}" for n in range(500)]
+    with pytest.raises(DataError, match=r"in 2 groups for 3 splits.* gives more or leave data\.split_by\.test out$"):
+        divide(two, SplitBy(val=5, test=5, group="g."))
+    with pytest.raises(DataError, match=r"there is 1 image for 2 splits: add images$"):
+        divide(["a"], SplitBy(val=1))
+
+
+@pytest.mark.parametrize("group", [r"scene(\d)?$", r"(?:(x)|scene\d)$", r"scene(\d*)$"])
+def test_an_empty_group_is_an_error(group: str) -> None:
+    names = [*(f"scene{n}" for n in range(5)), *("scene" for _ in range(5))]
+    with pytest.raises(DataError, match=r"of 10 names, not scene.* with an empty group, which would tie them together"):
+        divide(names, SplitBy(val="20%", group=group))
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("{val: 0%}", "above 0%"),
+        ("{val: 100%}", "below 100%"),
+        ("{val: 0}", "from 1"),
+        ("{val: many}", "'20%' or 0.2"),
+        ("{val: 60%, test: 40%}", "nothing to train on"),
+        ("{val: 20%, group: '('}", "no regular expression"),
+        ("{test: 5}", "data.split_by.val is empty"),
+        ("{val: 20%, seed: -1}", "greater than or equal to 0"),
+    ],
+)
+def test_rules_that_are_wrong(setting: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        load_config(None, ["data.root=x", *PLAIN, f"data.split_by={setting}"])
+
+
+def test_layouts_with_splits_say_which_one_is_divided(tmp_path: Path) -> None:
+    for layout in ("camvid", "cityscapes", "ade20k", "voc", "shards", "folders", "list"):
+        with pytest.raises(ConfigError, match=rf"{layout}.*of: train"):
+            load_config(None, ["data.root=x", f"data.layout={layout}", "data.split_by=20%"])
+    with pytest.raises(ConfigError, match="scenes"):
+        load_config(None, ["data.split_by=20%"])
+    with pytest.raises(ConfigError, match=r"data.train_split=val"):
+        load_config(None, ["data.root=x", *PLAIN, "data.split_by=20%", "data.train_split=val"])
+    assert (
+        load_config(None, ["data.root=x", *PLAIN, "data.split_by=20%", "data.split_by=null"]).data.split_by == SplitBy()
+    )
+
+
+def test_every_layout_is_divided_alike(tmp_path: Path) -> None:
+    """Folders without splits, one list, one split of folders, and shards of it: the same images are val."""
+    names = [f"s{n % 6}/i{n:02d}" for n in range(30)]
+    write(tmp_path / "a", names)
+    write(tmp_path / "b", names, "train")
+    (tmp_path / "a/all.csv").write_text(
+        "image,mask,name\n" + "".join(f"images/{n}.png,masks/{n}.png,{n}\n" for n in names)
+    )
+    pack_folder(str(tmp_path / "b"), str(tmp_path / "c"), None, [CLASSES], say=lambda text: None)
+    rule = {"val": "30%", "test": 4, "group": r"s\d"}
+    common = {"classes": ("background", "cell")}
+    settings = (
+        Data(layout="folders", root=str(tmp_path / "a"), images="images", masks="masks", split_by=rule, **common),
+        Data(layout="list", root=str(tmp_path / "a"), index="all.csv", split_by=rule, **common),
+        Data(layout="folders", root=str(tmp_path / "b"), split_by={**rule, "of": "train"}, **common),
+        Data(layout="shards", root=str(tmp_path / "c"), split_by={**rule, "of": "train"}),
+    )
+    divisions = []
+    for data in settings:
+        parts = {split: open_dataset(data, split) for split in ("train", "val", "test")}
+        divisions.append({split: sorted(e.meta["name"] for e in part.entries) for split, part in parts.items()})
+        assert sum(map(len, parts.values())) == 30
+        assert "divided by data.split_by" in parts["val"].notes[-1]
+        assert parts["val"].read(0)[1].max() == 1
+        assert _sizes(parts["val"]).shape == (len(parts["val"]), 2, 2)
+    assert all(found == divisions[0] for found in divisions)
+    limited = settings[0].model_copy(update={"limit": 4})
+    assert len(open_dataset(limited, "train")) == 4
+    with pytest.raises(DataError, match=r"makes the splits train, val, there is no 'test'.*data.split_by.test"):
+        open_dataset(settings[0].model_copy(update={"split_by": SplitBy(val="30%")}), "test")
+
+
+def test_folders_below_a_split_are_no_splits(tmp_path: Path) -> None:
+    write(tmp_path, ["city1/a", "city2/b", "city2/c"], "train")
+    for names, splits in (([], ["train"]), (["city3/d"], ["train", "val"])):
+        write(tmp_path, names, "val")
+        reports = check_folder(str(tmp_path), None, [CLASSES]).reports
+        assert [report.split for report in reports] == splits
+        assert reports[0].images == 3
+
+
+def test_what_was_found_with_other_settings_is_not_taken_for_a_divided_set(tmp_path: Path) -> None:
+    """The cure that an error names must reach the images again, also where the set is divided."""
+    write(tmp_path, [f"n{n}" for n in range(4)])
+    for path in (tmp_path / "images").glob("*.png"):
+        cv2.imwrite(str(path), np.full((32, 40, 3), 5000, np.uint16))
+
+    def faults(bits: int) -> tuple[Any, ...]:
+        words = [*PLAIN, f"data.root={tmp_path}", "data.split_by={val: 2}", f"data.bits={bits}"]
+        return audit(open_dataset(load_config(None, words).data, "train")).faults
+
+    assert "does not fit data.bits=12: set data.bits=13" in faults(12)[0][1]
+    assert faults(13) == ()
+
+
+def test_a_run_writes_its_division_down_and_is_scored_on_it(zygote: Any, tmp_path: Path) -> None:
+    write(tmp_path / "set", [f"p{n % 10}_{n:02d}" for n in range(30)])
+    settings = [*TINY, f"data.root={tmp_path}/set", *PLAIN, "log.profile_ms=0"]
+    refused = zygote.start("train", *settings, "out=run", cwd=tmp_path)
+    assert refused.wait() == 2
+    assert '"data.split_by={val: 20%}"' in refused.output
+    accepted = zygote.start("train", *settings, "data.overlap=accept", "out=same", cwd=tmp_path)
+    assert accepted.wait() == 0, accepted.output
+    beside_the_score = accepted.output.partition("best mIoU")[2]
+    assert "warning: set: train and val are the same 30 images" in beside_the_score
+    rule = {"val": 6, "test": 3, "group": r"p\d+"}
+    trained = zygote.start("train", *settings, *words({"data.split_by": rule}), cwd=tmp_path)
+    assert trained.wait() == 0, trained.output
+    listed = {path.stem: path.read_text().split() for path in (tmp_path / "run/splits").iterdir()}
+    assert {split: len(names) for split, names in listed.items()} == {"train": 21, "val": 6, "test": 3}
+    assert not {name[:2] for name in listed["train"]} & {name[:2] for name in listed["val"] + listed["test"]}
+    events = [json.loads(line) for line in (tmp_path / "run/journal.jsonl").read_text().splitlines()]
+    (division,) = [event for event in events if event["event"] == "split"]
+    assert division["rule"] == {**rule, "seed": 0, "of": ""}
+    assert division["images"] == {"train": 21, "val": 6}
+    scored = zygote.start("eval", "run", "data.split=test", "--json", cwd=tmp_path)
+    assert scored.wait() == 0, scored.output
+    assert json.loads(scored.output)["protocol"]["images"] == 3
+    other = zygote.start("train", *settings, *words({"data.split_by": {**rule, "seed": 1}}), cwd=tmp_path)
+    assert other.wait() == 2  # another division is another run
+    assert "data.split_by.seed" in other.output
+
+
+def pasted(out: str) -> Data:
+    """The settings of the command that was printed."""
+    return load_config(None, shlex.split(out.partition("segtrain train ")[2].partition("\n")[0])).data
+
+
+def trainable(data: Data) -> list[int]:
+    """Images of both splits of settings that can be trained with."""
+    train, val = (open_dataset(data, split) for split in (data.train_split, data.split))
+    assert overlap_finding(data, train, val) is None
+    return [len(train), len(val)]
+
+
+LACKING = {  # splits on the disk -> what is said, settings that are found
+    ("train",): ("it has no split 'val', only train. To train, divide train", {"of": "train"}),
+    ("val",): ("it has no split 'train', only val. To train, divide val", {"of": "val"}),
+    ("Train",): ("it has no split 'val', only Train. To train, divide Train", {"of": "Train"}),
+    ("fold1", "fold2"): ("it has no split 'train' and none 'val', only fold1, fold2. To train, divide fold1", {"of": "fold1"}),
+    ("Valid",): ("it has no split 'train', only Valid. To train, divide Valid", {"of": "Valid"}),
+    ("",): ("no splits. To train, divide the set", {}),
+    ("Train", "Val"): ("", None),
+    ("TRAIN", "TEST"): ("", None),
+    ("training", "testing"): ("", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", ["check", "convert"])
+@pytest.mark.parametrize("splits", LACKING, ids="-".join)
+def test_the_command_that_is_printed_trains(
+    tmp_path: Path, splits: tuple[str, ...], verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for split in splits:
+        write(tmp_path / "set", [f"{split}{n}" for n in range(9)], split)
+    root, target = str(tmp_path / "set"), [str(tmp_path / "new")] * (verb == "convert")
+    assert main(["data", verb, root, *target, CLASSES]) == 0
+    out = capsys.readouterr().out
+    says, rule = LACKING[splits]
+    data = pasted(out)
+    assert sum(trainable(data)) == (9 if rule is not None else 18)
+    if rule is None:
+        assert "warning: " not in out
+        assert (data.train_split, data.split) == splits
+    else:
+        assert f"{Path(data.root).name}: {says}\n" in out
+        assert data.split_by.of == rule.get("of", "")
+
+
+def test_a_single_image_is_said_to_be_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, ["a"], "train")
+    assert main(["data", "check", str(tmp_path), CLASSES]) == 0
+    out = capsys.readouterr().out
+    assert "it has no split 'val', only train, and train is a single image\n" in out
+    assert "split_by" not in out
+
+
+def test_shards_that_were_packed_without_splits_are_divided(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "set", [f"i{n:02d}" for n in range(12)])
+    shards = str(tmp_path / "shards")
+    pack_folder(str(tmp_path / "set"), shards, None, [CLASSES], say=lambda text: None)
+    assert main(["data", "check", shards]) == 0
+    out = capsys.readouterr().out
+    assert sum(trainable(pasted(out))) == 12
+    (line,) = (line for line in out.splitlines() if "on the command line" in line)
+    settings = ["data.layout=shards", f"data.root={shards}"]
+    assert sum(trainable(load_config(None, [*settings, *shlex.split(line.partition(": ")[2])]).data)) == 12
+    with pytest.raises(ConfigError, match="of: all, where shards were packed without splits"):
+        load_config(None, [*settings, "data.split_by=20%"])
+    with pytest.raises(DataError, match=r"no shards of split 'train'.*to divide them: ") as caught:
+        open_dataset(load_config(None, settings).data, "train")
+    cure = shlex.split(str(caught.value).partition("to divide them: ")[2])
+    assert sum(trainable(load_config(None, [*settings, *cure]).data)) == 12
+    same = [*settings, "data.train_split=all", "data.split=all"]
+    data = load_config(None, same).data
+    finding = overlap_finding(data, open_dataset(data, "all"), open_dataset(data, "all"))
+    assert finding is not None
+    assert sum(trainable(load_config(None, [*same, *words(finding.settings)]).data)) == 12
+
+
+def test_pack_writes_the_divided_splits(tmp_path: Path) -> None:
+    write(tmp_path / "set", [f"i{n:02d}" for n in range(12)])
+    rule = ["data.split_by={val: 4}"]
+    pack_folder(str(tmp_path / "set"), str(tmp_path / "out"), None, [CLASSES, *rule], say=lambda text: None)
+    packed = Data(layout="shards", root=str(tmp_path / "out"))
+    plain = load_config(None, [f"data.root={tmp_path}/set", *PLAIN, *rule]).data
+    for split, count in (("train", 8), ("val", 4)):
+        names = [[entry.meta["name"] for entry in open_dataset(data, split).entries] for data in (packed, plain)]
+        assert names[0] == names[1]
+        assert len(names[0]) == count

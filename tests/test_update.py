@@ -1,0 +1,113 @@
+"""Is SageMaker's profiler switched on, off and to another interval on a running job, and is what cannot change refused?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from cloud.endpoint import CloudEndpoint
+from cloud.life import Act, play
+from cloud.moto import environment
+from cloud.samples import training_job
+
+from launch import sagemaker
+from launch.aws.cloud import Clients, connect, submit
+from segtrain.errors import EXIT_ERROR
+
+RUNS = play("Starting", Act("Training", 3600), "Completed")
+ON = {"S3OutputPath": "s3://results/segtrain", "DisableProfiler": False, "ProfilingIntervalInMilliseconds": 500}
+
+
+@pytest.fixture
+def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[CloudEndpoint]:
+    pytest.importorskip("boto3", reason="boto3 is not installed: pip install 'segtrain[sagemaker]'")
+    with CloudEndpoint(plays={"": RUNS}, per_describe=0) as endpoint:
+        for key, value in environment(endpoint.url).items():
+            monkeypatch.setenv(key, value)
+        yield endpoint
+
+
+@pytest.fixture
+def clients(cloud: CloudEndpoint) -> Clients:
+    return connect("us-east-1")
+
+
+def profiler(clients: Clients) -> Any:
+    return clients.sagemaker.describe_training_job(TrainingJobName="job-1").get("ProfilerConfig")
+
+
+def test_the_profiler_of_a_running_job(
+    cloud: CloudEndpoint, clients: Clients, capsys: pytest.CaptureFixture[str]
+) -> None:
+    submit(clients, training_job(ProfilerConfig=ON))
+    cloud.tick(120)  # it trains
+    assert sagemaker.main(["--update", "job-1", "--profile-ms", "0"]) == 0
+    assert profiler(clients)["DisableProfiler"] is True
+    assert "profiler off" in capsys.readouterr().out
+    assert sagemaker.main(["--update", "job-1", "--profile-ms", "100"]) == 0
+    assert profiler(clients) == {**ON, "ProfilingIntervalInMilliseconds": 100}
+    assert "every 100 ms" in capsys.readouterr().out
+    assert [operation for operation, _ in cloud.calls].count("UpdateTrainingJob") == 2
+    assert "CreateTrainingJob" not in [operation for operation, _ in cloud.calls[1:]]
+
+
+def test_a_job_that_was_sent_without_a_profiler_gets_one(
+    cloud: CloudEndpoint, clients: Clients, capsys: pytest.CaptureFixture[str]
+) -> None:
+    submit(clients, training_job(ProfilerConfig={"DisableProfiler": True}))
+    cloud.tick(120)
+    assert sagemaker.main(["--update", "job-1", "--profile-ms", "1000", "--remote-debug"]) == 0
+    assert profiler(clients) == {**ON, "ProfilingIntervalInMilliseconds": 1000}
+    assert cloud.jobs["job-1"].request["RemoteDebugConfig"] == {"EnableRemoteDebug": True}
+    said = capsys.readouterr().out
+    assert "s3://results/segtrain/job-1/profiler-output/" in said  # where the files will be
+    assert "aws ssm start-session --target sagemaker-training-job:job-1_algo-1" in said
+
+
+def test_the_warm_pool_of_an_ended_job_is_let_go(cloud: CloudEndpoint, clients: Clients) -> None:
+    request = training_job()
+    request["ResourceConfig"]["KeepAlivePeriodInSeconds"] = 1800
+    submit(clients, request)
+    cloud.tick(7200)
+    assert sagemaker.main(["--update", "job-1", "--warm-pool", "0"]) == 0
+    assert cloud.jobs["job-1"].request["ResourceConfig"]["KeepAlivePeriodInSeconds"] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--profile-ms", "300"], "--profile-ms 300: the profiler knows 100, 200, 500"),
+        (["--type", "ml.g5.xlarge"], "--type cannot be changed"),
+        ([], "--update needs what to change"),
+        (["--warm-pool", "2h"], "the most is 3600"),
+    ],
+)
+def test_what_cannot_be_changed_is_refused_before_a_call(
+    words: list[str], told: str, cloud: CloudEndpoint, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sagemaker.main(["--update", "job-1", *words]) == EXIT_ERROR
+    assert told in capsys.readouterr().err
+    assert not cloud.calls
+
+
+def test_an_ended_and_an_unknown_job_are_said(
+    cloud: CloudEndpoint, clients: Clients, capsys: pytest.CaptureFixture[str]
+) -> None:
+    submit(clients, training_job())
+    cloud.tick(7200)
+    assert sagemaker.main(["--update", "job-1", "--profile-ms", "500"]) == EXIT_ERROR
+    assert "job-1 is Completed" in capsys.readouterr().err
+    assert sagemaker.main(["--update", "job-2", "--profile-ms", "500"]) == EXIT_ERROR
+    assert "job-2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "what", [["--stop", "job-1"], ["--update", "job-1", "--profile-ms", "0"], ["--attach", "job-1"]]
+)
+def test_a_dry_run_touches_no_job_that_has_been_sent(
+    what: list[str], cloud: CloudEndpoint, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sagemaker.main([*what, "--dry-run"]) == EXIT_ERROR
+    assert "--dry-run is for a new job" in capsys.readouterr().err
+    assert not cloud.calls
