@@ -1,10 +1,18 @@
-"""Is a cause that was planted into a real run the first that its diagnosis names, and is none named for healthy ones?"""
+"""Real runs with a planted cause: the diagnosis must name it first, and must name none for healthy runs.
+
+These runs are judged by real time on this machine, so they are not part of the default suite: `make test-planted` runs them.
+The default suite judges recordings of them (test_diagnose_recorded.py). `RECORD_PLANTS=tests/recorded make test-planted`
+writes the recordings again.
+"""
 
 from __future__ import annotations
 
+import io
 import os
+import socket
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 
@@ -20,6 +28,8 @@ from segtrain.diagnose.words import page
 from segtrain.observe.journal import read_journal
 from segtrain.observe.profile_format import Value, Writer
 from segtrain.observe.spans import read_spans
+
+pytestmark = pytest.mark.planted
 
 BENCH = os.pathsep.join([str(ROOT), str(ROOT / "bench")])
 
@@ -49,6 +59,20 @@ def own_causes(found: Diagnosis) -> list[str]:
     return [verdict.cause for verdict in found.verdicts if verdict.cause not in OF_THE_MACHINE]
 
 
+def record(run: Path, name: str, data: Path) -> None:
+    """Keep what the diagnosis reads of ``run``, less names of this machine, as RECORD_PLANTS/NAME.tar.gz if that is asked for."""
+    if not (folder := os.environ.get("RECORD_PLANTS")):
+        return
+    with tarfile.open(ROOT / folder / f"{name.replace(' ', '-')}.tar.gz", "w:gz") as archive:
+        for pattern in ("config.yaml", "journal.jsonl", "spans/**/*", "profile/**/*"):
+            for path in sorted(file for file in run.glob(pattern) if file.is_file()):
+                text = path.read_text().replace(str(run), "run").replace(str(data), "pictures")
+                content = text.replace(f'"{socket.gethostname()}"', '"one-host"').encode()
+                member = tarfile.TarInfo(str(path.relative_to(run)))
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+
+
 def syncing_works(folder: Path) -> float:
     """Of the time in which lines are synced one by one, the share in which the thread computes."""
     with (folder / "probe").open("wb") as file:
@@ -68,6 +92,7 @@ def test_the_planted_cause_comes_first(name: str, zygote: Zygote, data: Path, tm
     train(zygote, data, run, name, plant, expected=2 if plant.cause == "shm" else 0)
     found = diagnose(run)
     assert own_causes(found)[:1] == [plant.cause], page(run, found)
+    record(run, name, data)
 
 
 @pytest.mark.parametrize("name", HEALTHY)
@@ -78,6 +103,7 @@ def test_none_is_named_for_a_healthy_run(name: str, zygote: Zygote, data: Path, 
     assert found.bound in ("healthy", *OF_THE_MACHINE), page(run, found)
     if found.bound == "healthy":
         assert found.verdicts == ()
+        record(run, name, data)
 
 
 def test_a_host_that_swaps(zygote: Zygote, data: Path, tmp_path: Path) -> None:

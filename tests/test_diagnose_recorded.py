@@ -1,0 +1,37 @@
+"""Recordings of real runs with a planted cause: the diagnosis names it first, and none for healthy runs, on any machine."""
+
+from __future__ import annotations
+
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "bench"))
+
+from plants import HEALTHY, PLANTS
+
+from segtrain.diagnose import diagnose
+from segtrain.diagnose.words import page
+
+RECORDED = ROOT / "tests" / "recorded"
+
+
+def unpacked(name: str, folder: Path) -> Path:
+    with tarfile.open(RECORDED / f"{name.replace(' ', '-')}.tar.gz") as archive:
+        archive.extractall(folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_the_planted_cause_comes_first(name: str, tmp_path: Path) -> None:
+    found = diagnose(unpacked(name, tmp_path))
+    assert [verdict.cause for verdict in found.verdicts][:1] == [PLANTS[name].cause], page(tmp_path, found)
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_none_is_named_for_a_healthy_run(name: str, tmp_path: Path) -> None:
+    found = diagnose(unpacked(name, tmp_path))
+    assert (found.bound, found.verdicts) == ("healthy", ()), page(tmp_path, found)
