@@ -6,7 +6,7 @@ tyro make a flag of every field and import slowly; OmegaConf checks neither rang
 """
 
 from segtrain.config.data import Data
-from segtrain.config.load import load_config, load_saved, make_config, parse_overrides
+from segtrain.config.load import WRITTEN, load_config, load_saved, make_config, meaningful, parse_overrides
 from segtrain.config.loss import Loss, LossTerm
 from segtrain.config.networks import SMP, architectures, is_file_name, refuse_arch, refuse_names
 from segtrain.config.optim import SGD, AdamW, Muon, Optim
@@ -20,6 +20,7 @@ from segtrain.config.yaml_text import load_yaml
 __all__ = [
     "SGD",
     "SMP",
+    "WRITTEN",
     "AdamW",
     "Checkpoint",
     "Config",
@@ -44,6 +45,7 @@ __all__ = [
     "load_saved",
     "load_yaml",
     "make_config",
+    "meaningful",
     "parse_overrides",
     "refuse_arch",
     "refuse_names",

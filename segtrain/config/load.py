@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from segtrain.config.section import Section, blocks, is_section, members
 from segtrain.config.yaml_slips import find_slip, unspaced
 from segtrain.config.yaml_text import RefusedYaml, load_yaml
 from segtrain.errors import ConfigError
+
+# The config.yaml of a run folder begins with it.
+WRITTEN = "# segtrain run "
 
 
 def parse_overrides(arguments: list[str]) -> dict[str, Any]:
@@ -100,6 +104,8 @@ def _merge(base: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
 def load_config(path: str | Path | None = None, overrides: list[str] | tuple[str, ...] = ()) -> Config:
     """Read a YAML file (or only defaults), apply overrides, check everything.
 
+    A run's config.yaml trains again, also one of an older version: see ``meaningful``.
+
     Raises ConfigError with one line for each mistake: the key, the value, the nearest right key, the cure.
     """
     settings: dict[str, Any] = {} if path is None else {"name": Path(path).stem, **_read(Path(path))}
@@ -110,12 +116,11 @@ def load_config(path: str | Path | None = None, overrides: list[str] | tuple[str
 def load_saved(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Config:
     """As ``load_config``, of a config.yaml that a run has written, perhaps an older version, or on another machine.
 
-    Settings without a meaning beside the others (those of another optimizer or loss), which older versions wrote down, are
-    left out; ``data.transforms`` is not looked up, so no code beside the run is touched.
+    ``data.transforms`` is not looked up, so no code beside the run is touched; and see ``meaningful``.
     """
     settings = _read(Path(path))
     given = parse_overrides(list(overrides))
-    return make_config(_merge(_other_block(_meaningful(settings), given), given), source=str(path), saved=True)
+    return make_config(_merge(_other_block(meaningful(settings), given), given), source=str(path), saved=True)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -132,7 +137,8 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: {why}") from None
     if loaded is not None and not isinstance(loaded, dict):
         raise ConfigError(f"{path} holds a {type(loaded).__name__}, not sections with keys{unspaced(loaded)}")
-    return loaded or {}
+    settings = loaded or {}
+    return meaningful(settings) if text.startswith(WRITTEN) else settings
 
 
 def _near_file(path: Path) -> str:
@@ -153,7 +159,8 @@ def _other_block(settings: dict[str, Any], given: dict[str, Any]) -> dict[str, A
     return {**settings, "optim": _own({**mine, **names}, "optim", "adamw")} if names else settings
 
 
-def _meaningful(settings: dict[str, Any]) -> dict[str, Any]:
+def meaningful(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run's config.yaml without those of other optimizers and losses, which older versions wrote down."""
     settings = dict(settings)
     if isinstance(settings.get("optim"), dict):
         settings["optim"] = _own(settings["optim"], "optim", "adamw")

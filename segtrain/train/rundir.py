@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from segtrain.config import Config, load_saved
+from segtrain.config import WRITTEN, Config, load_saved
 from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.labels import LabelSpace
 from segtrain.data.split_by import splits as by_rule
@@ -85,7 +85,7 @@ def prepare_run_dir(config: Config, labels: LabelSpace) -> None:
     for name in ("best.json", "config.yaml", "labels.json", "images-*.csv"):
         for torn in run_dir.glob(f".{name}.*.part"):  # left by a run that was killed while it wrote
             torn.unlink(missing_ok=True)
-    write_atomically(run_dir / "config.yaml", f"# segtrain run {config.hash}\n{config.to_yaml()}".encode())
+    write_atomically(run_dir / "config.yaml", f"{WRITTEN}{config.hash}\n{config.to_yaml()}".encode())
     write_atomically(run_dir / "labels.json", json.dumps(labels.to_dict(), indent=1).encode())
 
 
