@@ -112,6 +112,7 @@ def test_the_score_is_the_one_that_was_recorded(old: Path, capsys: pytest.Captur
     assert found["miou"] == json.loads(Path("runs", run, "best.json").read_text())["miou"]
     then = journal(run, "eval")[-1]
     assert {name: found[name] for name in then["scores"]} == then["scores"]
+    assert found["protocol"] == then["protocol"]
 
 
 @pytest.mark.parametrize(("folder", "run"), [("runs/adamw", "adamw"), ("export", "adamw"), ("runs/sgd", "sgd")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -164,6 +165,17 @@ class LabelSpace:
             "raw_to_train": {str(raw): train for raw, train in sorted(self.raw_to_train.items())},
             "colours": {f"{colour:06x}": train for colour, train in sorted(self.colours.items())},
         }
+
+    def identity(self) -> bytes:
+        """The part of a split's fingerprint that is about labels.
+
+        No score depends on the default colors. When they changed, the fingerprint kept the first ones, so that scores of
+        older runs stay comparable.
+        """
+        content = self.to_dict()
+        if self.palette == class_palette(self.names):
+            content["palette"] = [list(color) for color in colour_wheel(self.num_classes)]
+        return json.dumps(content, sort_keys=True).encode()
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> LabelSpace:

@@ -139,7 +139,7 @@ class ShardDataset(Dataset):
 
     def fingerprint(self, stamped: np.ndarray | None = None) -> str:
         """Twelve hex digits over names, sizes in bytes, the label space, and the checksums of shards that segtrain wrote."""
-        digest = hashlib.sha256(json.dumps(self.labels.to_dict(), sort_keys=True).encode())
+        digest = hashlib.sha256(self.labels.identity())
         digest.update(json.dumps([[s.name, s.sha256] for s in self.table.what.shards if s.sha256]).encode())
         rows, whole = self._rows(), len(self) == len(self.table)
         names = (
