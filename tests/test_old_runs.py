@@ -28,6 +28,7 @@ from conftest import ROOT, Zygote
 from PIL import Image
 
 from segtrain.cli import main
+from segtrain.config import load_saved
 
 RUNS = ("adamw", "interrupted", "sgd")
 ROUNDING = 1e-3  # relative, of a loss some steps after the resume on a machine with other kernels
@@ -157,6 +158,10 @@ def test_reports(old: Path, capsys: pytest.CaptureFixture[str], run: str) -> Non
     assert f"{100 * best:.2f}" in page
     names = json.loads(Path("runs", run, "labels.json").read_text())["names"]
     assert [name for name in names if name not in page] == []
+    # Older versions wrote down the settings of all optimizers.
+    optimizer = load_saved(Path("runs", run, "config.yaml")).optim.name
+    shown = [key for key in ("optim.betas", "optim.momentum", "optim.muon_lr") if key in page]
+    assert shown == {"adamw": ["optim.betas"], "sgd": ["optim.momentum"]}[optimizer]
 
 
 @pytest.mark.parametrize("run", RUNS)
@@ -176,3 +181,17 @@ def test_compares_them(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = {line.split()[0] for line in text.splitlines() if line.startswith("optim.")}
     assert {"optim.name", "optim.lr", "optim.ema"} <= rows
     assert "changed" in printed(capsys, "diagnose", "runs/adamw", "--against", "runs/sgd")
+
+
+def test_differs_from_a_new_run_in_nothing_but_what_was_changed(
+    old: Path, zygote: Zygote, capsys: pytest.CaptureFixture[str]
+) -> None:
+    process = zygote.start("train", "runs/sgd/config.yaml", "out=runs/new", "parallel.procs=1", cwd=old)
+    assert process.wait() == 0, process.output
+    text = printed(capsys, "diff", "runs/sgd", "runs/new")
+    assert "The scores were made in different ways" not in text
+    _, _, table = text.partition("\nconfig ")
+    assert [line.split()[0] for line in table.split("\n\n")[0].splitlines()[1:]] == ["parallel.procs"], text
+    text = printed(capsys, "diagnose", "runs/sgd", "--against", "runs/new")
+    assert "parallel.procs 2 -> 1" in text
+    assert not [key for key in ("loss.terms", "optim.", "data.") if key in text], text

@@ -65,7 +65,7 @@ def compare(a: Run, b: Run) -> Comparison:
         stages=tuple(_stages(*means)),
         moved=_moved(*means),
         classes=tuple(_classes(a, b)),
-        config=differences(facts.flat(a.config), facts.flat(b.config)),
+        config=differences(_in_full(a), _in_full(b)),
         environment=differences(facts.environment(a), facts.environment(b)),
         data=data,
         protocol=scored,
@@ -80,6 +80,14 @@ def _cure(a: Run, b: Run) -> Verification | None:
         )  # loading the runs has said what is wrong with their files
     except DataError:
         return None
+
+
+def _in_full(run: Run) -> dict[str, str]:
+    """The settings of a run. One that its version did not know did what its default does."""
+    known = facts.flat(run.config)
+    # An optimizer has no settings but its own.
+    usual = {key: value for key, value in facts.defaults().items() if not key.startswith("optim.")}
+    return {**known, **{key: value for key, value in usual.items() if known and key not in known}}
 
 
 def differences(a: Mapping[str, str], b: Mapping[str, str]) -> tuple[Row, ...]:
