@@ -116,6 +116,16 @@ def test_the_score_is_the_one_that_was_recorded(old: Path, capsys: pytest.Captur
     assert found["protocol"] == then["protocol"]
 
 
+def test_best_json_says_which_checkpoint_is_the_best(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Checkpoints of that version do not say it."""
+    first, last = (event["scores"]["miou"] for event in journal("sgd", "eval"))
+    assert first != last
+    named = {"checkpoint": "step-00000015.pt", "step": 15, "miou": first}
+    Path("runs/sgd/best.json").write_text(json.dumps(named))
+    for which, score in (("best", first), ("last", last)):
+        assert json.loads(printed(capsys, "eval", "runs/sgd", "--which", which, "--json"))["miou"] == score
+
+
 @pytest.mark.parametrize(("folder", "run"), [("runs/adamw", "adamw"), ("export", "adamw"), ("runs/sgd", "sgd")])
 def test_masks_are_those_that_were_written(
     old: Path, capsys: pytest.CaptureFixture[str], folder: str, run: str
