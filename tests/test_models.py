@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,24 @@ def test_same_names_as_smp() -> None:
     images = torch.randn(1, 3, 64, 96)
     with torch.no_grad():
         torch.testing.assert_close(model(images), stock(images), rtol=0, atol=0)
+
+
+def test_weights_of_timm_are_named_by_the_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``imagenet`` asks for those of ``tu-NAME.TAG``, without SMP's warning; another name would be lost."""
+    timm = pytest.importorskip("timm")
+    asked, create = [], timm.create_model
+
+    def without_download(name: str, pretrained: bool = False, **settings: Any) -> Any:
+        asked.append((name, pretrained))
+        return create(name, **settings)
+
+    monkeypatch.setattr(timm, "create_model", without_download)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make("upernet", encoder="tu-convnext_atto.d2_in1k", encoder_weights="imagenet")
+    assert asked[-1] == ("convnext_atto.d2_in1k", True)
+    with pytest.raises(ConfigError, match="'in22k'"):
+        make("upernet", encoder="tu-convnext_atto.d2_in1k", encoder_weights="in22k")
 
 
 def test_same_as_torchvision() -> None:

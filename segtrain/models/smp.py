@@ -124,10 +124,10 @@ def _network(model: Model, num_classes: int) -> nn.Module:
     _check_options(model, known[arch])
     if arch == "dpt":
         options.setdefault("dynamic_img_size", True)  # else the ViT takes one size only
+    # Of timm's encoders the name says which weights; SMP warns of any other text than True.
+    weights = model.encoder_weights and (True if model.encoder.startswith("tu-") else model.encoder_weights)
     try:
-        return known[arch](
-            encoder_name=model.encoder, encoder_weights=model.encoder_weights, classes=num_classes, **options
-        )
+        return known[arch](encoder_name=model.encoder, encoder_weights=weights, classes=num_classes, **options)
     except (TypeError, ValueError, KeyError, RuntimeError, AttributeError, AssertionError) as error:
         reason = " ".join(str(error).strip("\"'").split())
         raise ConfigError(f"model.arch={model.arch}, encoder={model.encoder}, options={options}: {reason}") from error
@@ -174,6 +174,11 @@ def _check_encoder(model: Model, arch: str, encoders: Any) -> None:
             near = difflib.get_close_matches(bare, timm.list_models(), n=1, cutoff=0.4)
             hint = f"did you mean 'tu-{near[0]}'?" if near else "timm.list_models() names all"
             raise ConfigError(f"unknown model.encoder={name!r}: {hint}")
+        if name.startswith("tu-") and model.encoder_weights not in (None, "imagenet"):
+            raise ConfigError(
+                f"model.encoder_weights={model.encoder_weights!r} of {name}: timm names weights in the encoder, as in "
+                "model.encoder=tu-convnext_tiny.fb_in1k: set model.encoder_weights=imagenet and name them there"
+            )
         return
     names = encoders.get_encoder_names()
     if name not in names:
