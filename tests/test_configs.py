@@ -95,6 +95,7 @@ def test_there_are_gpu_configs_of_each_data_set_and_model() -> None:
 def test_a_gpu_config_resolves_and_says_how_to_start_it(path: Path) -> None:
     config = load_config(path)
     refuse_names(config.model)
+    assert path.stem.startswith(config.data.layout)
     assert config.train.precision == "bf16"
     assert config.model.encoder_weights == "imagenet"
     assert config.parallel.sync_bn
