@@ -12,7 +12,7 @@ OLD_VENV ?= .venv-oldest
 LOCK := $(shell $(PYTHON) -c 'import sys; print("-c requirements.lock" if sys.version_info >= (3, 11) else "")')
 
 # The native decoder is built where these are; without them the package works through others, with more CPU for each image.
-NATIVE := $(wildcard segtrain/data/native/*.cpp segtrain/data/native/*.h) setup.py
+NATIVE := $(wildcard segtrain/data/pixels/native/*.cpp segtrain/data/pixels/native/*.h) setup.py
 NATIVE_PACKAGES := g++ libjpeg-dev libdeflate-dev
 HAS_LIBRARIES := printf '\#include <stdio.h>\n\#include <jpeglib.h>\n\#include <libdeflate.h>\n' | c++ -E -x c++ - >/dev/null 2>&1
 

@@ -1,4 +1,4 @@
-"""Builds the native decoder (segtrain/data/native) where its libraries are; without them the package works through others, slower.
+"""Builds the native decoder (segtrain/data/pixels/native) where its libraries are; without them the package works through others, slower.
 Puts the launcher (launch/, configs/ and what it sends into containers) into the wheel.
 
 SEGTRAIN_NATIVE=0 leaves it out, SEGTRAIN_NATIVE=1 makes a missing library an error; otherwise it is tried.
@@ -17,7 +17,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
-NATIVE = Path("segtrain/data/native")
+NATIVE = Path("segtrain/data/pixels/native")
 WANTED = os.environ.get("SEGTRAIN_NATIVE", "")
 
 
@@ -113,7 +113,7 @@ ext_modules = []
 if WANTED != "0" and os.name == "posix":
     ext_modules = [
         Extension(
-            "segtrain.data.native.libsegtrain_data",
+            "segtrain.data.pixels.native.libsegtrain_data",
             sources=sorted(str(path.relative_to(HERE)) for path in (HERE / NATIVE).glob("*.cpp")),
             depends=sorted(str(path.relative_to(HERE)) for path in (HERE / NATIVE).glob("*.h")),
             libraries=["jpeg"],

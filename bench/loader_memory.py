@@ -15,9 +15,9 @@ import cv2
 import numpy as np
 
 from segtrain.config import Data
-from segtrain.data.crew.workers import Crew
 from segtrain.data.datasets import open_dataset
 from segtrain.data.loader import TrainLoader
+from segtrain.data.workers.pool import Crew
 
 LIMIT_MB = 50
 

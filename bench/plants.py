@@ -45,9 +45,11 @@ def fixed_time_device() -> None:
 
 def _reading(before: Callable[[Path], None]) -> None:
     """``before`` each image or mask is opened."""
-    import segtrain.data.header
+    import segtrain.data.pixels.header
 
-    _around(segtrain.data.header, "opened", lambda source, _: before(Path(source)) if _stored(Path(source)) else None)
+    _around(
+        segtrain.data.pixels.header, "opened", lambda source, _: before(Path(source)) if _stored(Path(source)) else None
+    )
 
 
 def _stored(path: Path) -> bool:
@@ -77,14 +79,16 @@ def storage_bandwidth() -> None:
 def decode() -> None:
     import numpy as np
 
-    import segtrain.data.native
-    import segtrain.data.pixels
+    import segtrain.data.pixels.crop
+    import segtrain.data.pixels.native
 
     _around(
-        segtrain.data.native, "crop", lambda image, *_: None if isinstance(image, np.ndarray) else burn(0.05 * TIMES)
+        segtrain.data.pixels.native,
+        "crop",
+        lambda image, *_: None if isinstance(image, np.ndarray) else burn(0.05 * TIMES),
     )
     _around(
-        segtrain.data.pixels,
+        segtrain.data.pixels.crop,
         "image_of",
         lambda record: None if isinstance(record.image, np.ndarray) else burn(0.05 * TIMES),
     )
@@ -157,7 +161,7 @@ def small_batch() -> None:
 
 def shm() -> None:
     """A platform without memfd_create, a container whose /dev/shm is full."""
-    import segtrain.data.crew.memory as memory
+    import segtrain.data.workers.memory as memory
 
     del os.memfd_create
     real = os.statvfs
@@ -275,8 +279,8 @@ def pictures(root: Path, count: int = 16, size: tuple[int, int] = (240, 320)) ->
     import cv2
     import numpy as np
 
-    from segtrain.data.presets import SCENES
-    from segtrain.data.scenes import scene
+    from segtrain.data.labels.presets import SCENES
+    from segtrain.data.scenes.scene import scene
 
     for split, images, first in (("train", count, 0), ("val", 4, 10_000)):
         for part in ("images", "masks"):
@@ -314,7 +318,7 @@ def prepare(name: str, device: bool) -> None:
 
 
 # For the code of a rank: what other programs do to it is neither counted nor looked at, so that it says the same beside any.
-ALONE = "import segtrain.late\nsegtrain.late.FILE = '/nonexistent'\n"
+ALONE = "import segtrain.cpu_wait\nsegtrain.late.FILE = '/nonexistent'\n"
 UNSEEN = "log.profile_ms=0"
 
 

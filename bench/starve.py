@@ -57,7 +57,7 @@ def pictures(root: Path, count: int, size: tuple[int, int]) -> None:
     import cv2
     import numpy as np
 
-    from segtrain.data.scenes import scene
+    from segtrain.data.scenes.scene import scene
 
     for part in ("images", "masks"):
         (root / part / "train").mkdir(parents=True)
@@ -77,10 +77,10 @@ def our_steps(task: dict, workers: int, kind: str):
     import torch
 
     from segtrain.config import Data
-    from segtrain.data.crew.pace import Pace, staff
-    from segtrain.data.crew.workers import Crew
     from segtrain.data.datasets import open_dataset
     from segtrain.data.loader import TrainLoader
+    from segtrain.data.workers.autoscaler import Pace, staff
+    from segtrain.data.workers.pool import Crew
     from segtrain.parallel.cluster import cores
 
     torch.set_num_threads(1)

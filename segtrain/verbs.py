@@ -115,7 +115,7 @@ def data_convert(known: argparse.Namespace, overrides: list[str], arguments: lis
 
 
 def data_check(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
-    from segtrain.data.check import check_folder
+    from segtrain.data.audit.check import check_folder
 
     checked = check_folder(known.dir, known.split, overrides)
     if known.json:
@@ -126,8 +126,8 @@ def data_check(known: argparse.Namespace, overrides: list[str], arguments: list[
 
 
 def runs(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
-    from segtrain.observe.remote import rows
-    from segtrain.observe.runs import table
+    from segtrain.runs.remote import rows
+    from segtrain.runs.table import table
 
     found = rows(known.dir)
     say("\n".join(json.dumps(row) for row in found) if known.json else table(found))
@@ -135,8 +135,8 @@ def runs(known: argparse.Namespace, overrides: list[str], arguments: list[str]) 
 
 
 def report(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
-    from segtrain.observe.remote import local
     from segtrain.report.page import report
+    from segtrain.runs.remote import local
 
     run = local(known.run)
     out = Path(f"{run.stem}-report.html") if run.stem else None
@@ -145,8 +145,8 @@ def report(known: argparse.Namespace, overrides: list[str], arguments: list[str]
 
 
 def diff(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
-    from segtrain.observe.remote import local
     from segtrain.report.diff import diff
+    from segtrain.runs.remote import local
 
     say(diff(local(known.a).folder, local(known.b).folder, known.out))
     return 0
@@ -154,8 +154,8 @@ def diff(known: argparse.Namespace, overrides: list[str], arguments: list[str]) 
 
 def diagnose(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
     from segtrain.diagnose import diagnose, verify, verify_words, words
-    from segtrain.diagnose.foretold import foretold
-    from segtrain.observe.remote import local
+    from segtrain.diagnose.earlier_prediction import foretold
+    from segtrain.runs.remote import local
 
     run = local(known.run)
     if known.against is not None:

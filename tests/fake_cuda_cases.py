@@ -18,10 +18,11 @@ import torch.distributed as dist
 from fake_cuda import FakeGpu
 
 from segtrain.config import Config, Eval, Model, Parallel
-from segtrain.data.crew import memory
-from segtrain.data.crew.workers import Crew
 from segtrain.data.datasets import open_dataset
+from segtrain.data.workers import memory
+from segtrain.data.workers.pool import Crew
 from segtrain.errors import DataError
+from segtrain.evaluate import evaluation as evaluation
 from segtrain.losses import build_criterion
 from segtrain.models import build_model
 from segtrain.observe.clock import Clock
@@ -31,7 +32,6 @@ from segtrain.optim import Ema, LossScaler, build_optimizer, clip_
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.digest import digest
 from segtrain.parallel.strategy import Strategy, full_state, load_full_state
-from segtrain.train import evaluate as evaluation
 from segtrain.train import loop, sentinel
 from segtrain.train.plan import make_plan
 from segtrain.train.session import Session

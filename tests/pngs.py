@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 import pytest
 
-from segtrain.data import native
+from segtrain.data.pixels import native
 
 LIBRARY = native.LIBRARY
 GREY, RGB, PALETTE, GREY_ALPHA, RGB_ALPHA = 0, 2, 3, 4, 6

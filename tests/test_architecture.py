@@ -17,17 +17,23 @@ PACKAGE = ROOT / "segtrain"
 FILES = sorted(PACKAGE.rglob("*.py"))
 PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
 
-BASE = {"config", "cores", "errors", "filetime", "json_text", "late", "memory", "stacks", "terminal", "__version__"}
-ABOVE = BASE | {"data", "models", "losses", "metrics", "optim", "parallel", "observe"}
+BASE = {
+    "config", "cores", "cpu_wait", "errors", "files", "filetime", "json_text", "memory", "stacks", "terminal", "__version__",
+}  # fmt: skip
+PARTS = {"data", "models", "losses", "metrics", "optim", "parallel", "observe"}
 MAY_IMPORT = {
     "config": {"errors"},
     "errors": set[str](),
-    **dict.fromkeys(("data", "models", "losses", "metrics", "optim", "parallel", "observe"), BASE),
-    "diagnose": BASE | {"observe"},
-    "train": ABOVE | {"diagnose", "infer.tiles", "infer.load"},
+    "files": {"errors"},
+    **dict.fromkeys(PARTS, BASE),
+    "runs": BASE | {"observe"},
+    "checkpoint": BASE | {"models", "observe"},
+    "evaluate": BASE | PARTS | {"checkpoint"},
+    "diagnose": BASE | {"observe", "runs"},
+    "train": BASE | PARTS | {"checkpoint", "evaluate", "diagnose"},
+    "infer": BASE | PARTS | {"checkpoint", "evaluate"},
     "bench": BASE | {"data"},
-    "report": BASE | {"observe", "diagnose"},
-    "infer": BASE | {"data", "models", "metrics", "train.checkpoint"},
+    "report": BASE | {"observe", "runs", "diagnose"},
 }
 HOME = {  # outside library -> the one room that touches it
     "segmentation_models_pytorch": "models",
@@ -39,7 +45,7 @@ HOME = {  # outside library -> the one room that touches it
     "tensorboard": "observe",
     "mlflow": "observe",
     "wandb": "observe",
-    "pandas": "observe",
+    "pandas": "runs",
     "psutil": "observe",
     "pynvml": "observe",
     "onnx": "infer",
@@ -137,7 +143,7 @@ def test_the_light_rooms_import_no_torch() -> None:
     code = (
         "import sys\n"
         "import segtrain.cli, segtrain.verbs, segtrain.config, segtrain.bench.data, segtrain.doctor, segtrain.data.order, segtrain.data.datasets, segtrain.parallel.cluster, segtrain.report.page, segtrain.report.diff, segtrain.diagnose.words\n"
-        "from segtrain.observe import journal, runs\n"
+        "from segtrain.observe import journal\nfrom segtrain.runs import remote, table\n"
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -12,7 +12,7 @@ import pytest
 from test_datasets import CAMVID, camvid, ids, picture
 
 from segtrain.config import Data
-from segtrain.data.audit import AuditReport, audit, check_before_training, class_weights
+from segtrain.data.audit.audit import AuditReport, audit, check_before_training, class_weights
 from segtrain.data.datasets import open_dataset
 from segtrain.errors import DataError
 
@@ -125,7 +125,7 @@ def test_statistics_are_kept_until_a_file_changes(data, cache, tmp_path, monkeyp
     dataset = open_dataset(data, "val")
     first = audit(dataset)
     assert len(list(cache.iterdir())) == 1
-    monkeypatch.setattr("segtrain.data.audit._scan", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr("segtrain.data.audit.audit._scan", lambda *_: pytest.fail("read again"))
     again = audit(dataset)
     assert again.to_dict() == first.to_dict()
     check_before_training(dataset)
@@ -149,7 +149,7 @@ def test_faulty_splits_are_kept_too(tmp_path, monkeypatch):
     assert first.bad.tolist() == [0, 1, 2, 3]
     assert first.sizes == {(12, 16): 26}
     with monkeypatch.context() as patch:
-        patch.setattr("segtrain.data.audit._scan", lambda *_: pytest.fail("read again"))
+        patch.setattr("segtrain.data.audit.audit._scan", lambda *_: pytest.fail("read again"))
         assert audit(dataset).to_dict() == first.to_dict()
         with pytest.raises(DataError, match="4 faults in 4 of 30 samples"):
             check_before_training(dataset)

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from segtrain.config import Data
-from segtrain.data import native
-from segtrain.data.augment import FILL, Geometry, apply, class_centre, draw
+from segtrain.data.augment.geometry import FILL, Geometry, apply, class_centre, draw
 from segtrain.data.order import rng_for
-from segtrain.data.pixels import write_crop
+from segtrain.data.pixels import native
+from segtrain.data.pixels.crop import write_crop
 from segtrain.data.record import Record
 
 VOID = 255

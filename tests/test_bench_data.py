@@ -24,11 +24,11 @@ from segtrain.bench.stages import less, summary
 from segtrain.bench.table import size, table
 from segtrain.cli import main
 from segtrain.config import Data, load_config
-from segtrain.data import native
 from segtrain.data.datasets import Dataset, open_dataset
+from segtrain.data.pixels import native
 from segtrain.data.record import Record
 from segtrain.data.sample import Sampler, Task
-from segtrain.data.scenes import scene
+from segtrain.data.scenes.scene import scene
 from segtrain.errors import ConfigError, DataError
 
 CLASSES = [f"class{k}" for k in range(10)]

@@ -15,10 +15,10 @@ import pytest
 import torch
 from test_train import command, final
 
+from segtrain import checkpoint
+from segtrain.checkpoint import Best, load_weights, mend_best, named_best
 from segtrain.errors import CheckpointError
 from segtrain.observe.journal import read_journal
-from segtrain.train import checkpoint
-from segtrain.train.checkpoint import Best, load_weights, mend_best, named_best
 from segtrain.train.state import State
 from segtrain.train.writer import Writer
 

@@ -20,11 +20,11 @@ from segtrain.errors import ConfigError
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A small copy of what a checkout has, with what must stay out of a bundle."""
     root = tmp_path / "checkout"
-    for name in ("segtrain/errors.py", "segtrain/__init__.py", "segtrain/data/native/core.h", "segtrain/data/native/png.cpp",
+    for name in ("segtrain/errors.py", "segtrain/__init__.py", "segtrain/data/pixels/native/core.h", "segtrain/data/pixels/native/png.cpp",
                  "configs/scenes.yaml", "configs/jobs/sagemaker.yaml", "docker/sagemaker/train.py", "pyproject.toml", "setup.py"):  # fmt: skip
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / name, root / name)
-    for name in ("segtrain/data/native/libsegtrain_data.so", "segtrain/__pycache__/errors.cpython-311.pyc", "segtrain/notes.txt",
+    for name in ("segtrain/data/pixels/native/libsegtrain_data.so", "segtrain/__pycache__/errors.cpython-311.pyc", "segtrain/notes.txt",
                  "segtrain/.hidden.py", ".git/config", "runs/a/config.yaml", "CamVid/a.png", ".venv/lib/x.py", "tests/test_a.py"):  # fmt: skip
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("x")
@@ -41,8 +41,8 @@ def test_exactly_what_the_machines_need(checkout: Path) -> None:
         "configs/scenes.yaml",
         "requirements.txt",
         "segtrain/__init__.py",
-        "segtrain/data/native/core.h",
-        "segtrain/data/native/png.cpp",
+        "segtrain/data/pixels/native/core.h",
+        "segtrain/data/pixels/native/png.cpp",
         "segtrain/errors.py",
         "train.py",
     ]

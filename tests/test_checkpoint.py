@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from segtrain import checkpoint
 from segtrain.errors import CheckpointError
-from segtrain.train import checkpoint
 from segtrain.train.writer import Writer
 
 

@@ -152,7 +152,7 @@ def test_a_job_leaves_its_model_and_what_explains_it(zygote, tmp_path: Path) -> 
     assert (base / "output/data/journal.jsonl").is_file()
     assert not (base / "output/data/checkpoints").exists()
     assert not (base / "output/failure").exists()
-    from segtrain.infer.load import load_run
+    from segtrain.evaluate.load import load_run
 
     load_run(base / "model")  # what is in model.tar.gz loads by itself
 

@@ -16,7 +16,7 @@ from segtrain.config import load_config
 from segtrain.config.split_by import SplitBy
 from segtrain.data.convert import convert_folder, ids_of
 from segtrain.data.datasets import open_dataset
-from segtrain.data.labels import LabelSpace, plain_space
+from segtrain.data.labels.space import LabelSpace, plain_space
 from segtrain.errors import EXIT_ERROR, DataError
 
 SIZE = (48, 64)

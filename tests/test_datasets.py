@@ -15,10 +15,10 @@ from PIL import Image
 
 from segtrain.cli import main
 from segtrain.config import Data, load_config
-from segtrain.data import decode
 from segtrain.data.cache import RamCache
 from segtrain.data.datasets import open_dataset
-from segtrain.data.detect import detect
+from segtrain.data.index.detect import detect
+from segtrain.data.pixels import decode
 from segtrain.errors import ConfigError, DataError
 
 CAMVID = Path(os.environ.get("SEGTRAIN_CAMVID") or Path(__file__).parents[2] / "shared" / "data" / "camvid")

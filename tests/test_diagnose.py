@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from segtrain.data import stages
-from segtrain.data.decode import load
+from segtrain.data.pixels.decode import load
 from segtrain.diagnose import Diagnosis, diagnose, judge
 from segtrain.diagnose.evidence import Evidence, Host, gather
 from segtrain.diagnose.length import Length, length_of, rarer

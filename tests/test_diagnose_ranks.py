@@ -13,9 +13,9 @@ from test_diagnose import rank_records
 
 from segtrain.diagnose import Diagnosis, judge
 from segtrain.diagnose.evidence import Evidence, Host
-from segtrain.diagnose.figures import figures
 from segtrain.diagnose.live import Starving
 from segtrain.diagnose.model import stages_of
+from segtrain.diagnose.stats import figures
 from segtrain.diagnose.together import together
 from segtrain.observe.spans import Records, file_of, read_recent
 

@@ -265,7 +265,7 @@ def test_the_wheel_of_the_images_holds_the_native_decoder(tmp_path: Path) -> Non
     install = [plain / "bin/pip", "install", "--no-index", "--no-deps", "--quiet", *wheels.glob("*.whl")]
     subprocess.run(install, check=True)
     look = "import ctypes, importlib.util as u, pathlib as p; here = p.Path(u.find_spec('segtrain').origin).parent; "
-    look += "ctypes.CDLL(str(here / 'data/native/libsegtrain_data.so')); print(here)"
+    look += "ctypes.CDLL(str(here / 'data/pixels/native/libsegtrain_data.so')); print(here)"
     own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # a checkout of the developer's
     said = subprocess.run(
         [plain / "bin/python", "-c", look], cwd=tmp_path, env=own, capture_output=True, text=True, check=True

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from segtrain.cli import main
-from segtrain.data import native
+from segtrain.data.pixels import native
 from segtrain.doctor import decoders, machine, packages, page
 from segtrain.doctor.line import NOTE, OK, PROBLEM, Line
 from segtrain.errors import SegtrainError

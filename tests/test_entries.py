@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 
 from segtrain.config import Data
-from segtrain.data import entries as kept
-from segtrain.data import listing, lists
-from segtrain.data import stamps as looks
 from segtrain.data.datasets import open_dataset
-from segtrain.data.entries import Column, Entries, Entry, TextsBuilder, pack_keys
-from segtrain.data.layouts import LISTERS
+from segtrain.data.index import entries as kept
+from segtrain.data.index import listing, lists
+from segtrain.data.index import stamps as looks
+from segtrain.data.index.entries import Column, Entries, Entry, TextsBuilder, pack_keys
+from segtrain.data.index.layouts import LISTERS
 from segtrain.errors import DataError
 
 

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 from segtrain.config import Eval
 from segtrain.data.datasets import Dataset
-from segtrain.data.labels import plain_space
-from segtrain.data.layouts import Entry
+from segtrain.data.index.layouts import Entry
+from segtrain.data.labels.space import plain_space
 from segtrain.errors import DataError
-from segtrain.infer.tiles import nearest
+from segtrain.evaluate import evaluation as evaluation
+from segtrain.evaluate.evaluation import evaluate
+from segtrain.evaluate.tiles import nearest
 from segtrain.parallel import collective
-from segtrain.train import evaluate as evaluation
-from segtrain.train.evaluate import evaluate
 
 CLASSES = 5
 SIZES = ((24, 32), (17, 40), (33, 21), (24, 31))

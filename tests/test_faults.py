@@ -14,10 +14,10 @@ import pytest
 from refusals import TINY, finish
 
 from segtrain.config import Data
-from segtrain.data import decode, native
-from segtrain.data.audit import audit
+from segtrain.data.audit.audit import audit
 from segtrain.data.datasets import open_dataset
-from segtrain.data.subset import without
+from segtrain.data.index.subset import without
+from segtrain.data.pixels import decode, native
 from segtrain.errors import DataError
 
 COUNT, SIZE = 2000, (40, 48)

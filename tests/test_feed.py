@@ -12,8 +12,8 @@ from torch import Tensor
 
 from segtrain.config import Data
 from segtrain.data.datasets import open_dataset
+from segtrain.data.device_feed import DeviceFeed
 from segtrain.data.loader import Batch, TrainLoader
-from segtrain.train.feed import DeviceFeed
 
 N = 12
 

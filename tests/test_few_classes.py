@@ -13,7 +13,7 @@ from refusals import TINY
 
 from segtrain.metrics import Scores
 from segtrain.observe.console import class_table, of_classes
-from segtrain.observe.runs import read_run, table
+from segtrain.runs.table import read_run, table
 
 # A mean IoU that is not followed by how many classes it is over.
 PLAIN = re.compile(r"mIoU:? \d+\.\d+ ?%(?! \(1 of 2 classes\))")

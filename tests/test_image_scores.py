@@ -19,9 +19,11 @@ from torch import Tensor, nn
 
 from segtrain.config import Eval
 from segtrain.data.datasets import Dataset
-from segtrain.data.labels import plain_space
-from segtrain.data.layouts import Entry
+from segtrain.data.index.layouts import Entry
+from segtrain.data.labels.space import plain_space
 from segtrain.errors import DataError
+from segtrain.evaluate.evaluation import evaluate
+from segtrain.evaluate.image_scores import counts, packed, unpacked
 from segtrain.metrics import Scores, confusion, confusions
 from segtrain.observe import image_table
 from segtrain.observe.image_table import Row
@@ -29,9 +31,7 @@ from segtrain.observe.pictures import image_miou
 from segtrain.parallel import collective
 from segtrain.report.charts import image_scores
 from segtrain.report.gallery import gallery
-from segtrain.report.run import Run, load
-from segtrain.train.evaluate import evaluate
-from segtrain.train.image_scores import counts, packed, unpacked
+from segtrain.runs.folder import Run, load
 
 CLASSES, LEVEL = 4, 60  # a class c is painted as red = LEVEL * c
 SIZES = ((24, 32), (20, 28))

@@ -10,10 +10,10 @@ import pytest
 from PIL import Image
 
 from segtrain.config import Data
-from segtrain.data import presets
-from segtrain.data.classes import label_space, read_classes
-from segtrain.data.decode import decode_mask
-from segtrain.data.labels import LabelSpace, colour_wheel, plain_space
+from segtrain.data.labels import presets
+from segtrain.data.labels.classes import label_space, read_classes
+from segtrain.data.labels.space import LabelSpace, colour_wheel, plain_space
+from segtrain.data.pixels.decode import decode_mask
 from segtrain.errors import ConfigError, DataError
 
 SPACE = LabelSpace(

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-import segtrain.late
-from segtrain.late import late
+import segtrain.cpu_wait
+from segtrain.cpu_wait import late
 from segtrain.observe.clock import Clock
 
 if late() is None:
@@ -25,7 +25,7 @@ PATIENCE_S = 120.0
 
 def counted() -> float:
     """What the kernel's file says of this thread, read without the code that is tested: seconds without a core."""
-    with open(segtrain.late.FILE) as file:
+    with open(segtrain.cpu_wait.FILE) as file:
         return int(file.read().split()[1]) / 1e9
 
 
@@ -115,5 +115,5 @@ def test_a_fork_counts_for_itself() -> None:
     child = os.fork()
     if not child:
         asked()
-        os._exit(f"/{os.getpid()}/" not in os.readlink(f"/proc/self/fd/{segtrain.late._here.file.number}"))
+        os._exit(f"/{os.getpid()}/" not in os.readlink(f"/proc/self/fd/{segtrain.cpu_wait._here.file.number}"))
     assert os.waitpid(child, 0)[1] == 0

@@ -15,10 +15,10 @@ from test_datasets import ids, picture
 from segtrain.cli import main
 from segtrain.config import Data, load_config
 from segtrain.config.split_by import SplitBy
-from segtrain.data.below import folders_that_fit
 from segtrain.data.datasets import open_dataset
-from segtrain.data.detect import detect
-from segtrain.data.names import Pattern, propose
+from segtrain.data.index.below import folders_that_fit
+from segtrain.data.index.detect import detect
+from segtrain.data.index.names import Pattern, propose
 from segtrain.errors import EXIT_ERROR, ConfigError, DataError
 
 

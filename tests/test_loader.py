@@ -17,12 +17,12 @@ import torch
 
 from segtrain.config import Data
 from segtrain.data.cache import RamCache
-from segtrain.data.crew.pace import Pace, Staff, staff
 from segtrain.data.datasets import open_dataset
 from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD, Batch, EvalLoader, TrainLoader, normalise, worker_kind
 from segtrain.data.order import eval_groups, samples
 from segtrain.data.record import Record
 from segtrain.data.sample import Sampler, Task
+from segtrain.data.workers.autoscaler import Pace, Staff, staff
 from segtrain.errors import ConfigError, DataError
 
 SETTINGS = Data(crop=(24, 32), balance=0.3)

@@ -16,8 +16,9 @@ import torch
 from refusals import SCENES
 from test_train import command, until
 
+from segtrain import checkpoint
 from segtrain.errors import EXIT_ERROR, EXIT_RESUMABLE, ConfigError, SegtrainError
-from segtrain.train import checkpoint, holder, lock
+from segtrain.train import holder, lock
 from segtrain.train.holder import Holder, this_process
 from segtrain.train.lock import FILE, RunLock
 

@@ -20,14 +20,14 @@ from refusals import TINY
 
 from segtrain.config import load_config
 from segtrain.config.paste import command, in_yaml, words
-from segtrain.data.check import check_folder
-from segtrain.data.classes import label_space
-from segtrain.data.decode import decode_mask, palette_of
-from segtrain.data.encoding import mask_finding
-from segtrain.data.finding import Finding
-from segtrain.data.labels import plain_space
-from segtrain.data.mask_values import MaskValues, top_of, values_of
-from segtrain.data.statistics import AuditReport, label_warnings
+from segtrain.data.audit.check import check_folder
+from segtrain.data.audit.finding import Finding
+from segtrain.data.audit.mask_encoding import mask_finding
+from segtrain.data.audit.mask_values import MaskValues, top_of, values_of
+from segtrain.data.audit.statistics import AuditReport, label_warnings
+from segtrain.data.labels.classes import label_space
+from segtrain.data.labels.space import plain_space
+from segtrain.data.pixels.decode import decode_mask, palette_of
 from segtrain.errors import ConfigError, DataError
 
 Encode = Callable[

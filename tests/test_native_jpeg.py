@@ -16,11 +16,12 @@ import pytest
 from PIL import Image
 
 from segtrain.config import Data
-from segtrain.data import decode, native, scenes
-from segtrain.data.augment import Geometry
+from segtrain.data.augment.geometry import Geometry
 from segtrain.data.datasets import open_dataset
+from segtrain.data.pixels import decode, native
+from segtrain.data.pixels.jpeg_tiles import Tiles
 from segtrain.data.sample import Sampler, Task
-from segtrain.data.tiles import Tiles
+from segtrain.data.scenes import scene as scenes
 from segtrain.errors import DataError
 
 built = pytest.mark.skipif(not native.available(), reason=f"no native decoder here: {native.describe()}")

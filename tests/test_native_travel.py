@@ -26,7 +26,7 @@ IMAGE = choose("ml.g5.xlarge", "ddp", "us-east-1")
 def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A process whose library is not there, with room for another; what is changed is put back."""
     pytest.importorskip("numpy")
-    from segtrain.data import native
+    from segtrain.data.pixels import native
 
     monkeypatch.delenv("SEGTRAIN_NATIVE", raising=False)
     monkeypatch.setenv("SEGTRAIN_NATIVE_LIBRARY", str(tmp_path / "gone.so"))
@@ -97,7 +97,7 @@ def test_a_library_finds_what_came_with_it(away: Path) -> None:
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler")
-    from segtrain.data import native
+    from segtrain.data.pixels import native
 
     (away / "part.c").write_text("int companion(void) { return 7; }")
     (away / "whole.c").write_text("int companion(void); int st_layout(void) { return companion(); }")
@@ -145,7 +145,7 @@ def compiler(away: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_where_headers_are_it_is_compiled_once_a_host(compiler: Path) -> None:
     if not BUILT:
         pytest.skip(travel.carried(ROOT)[1])
-    from segtrain.data import native
+    from segtrain.data.pixels import native
     from segtrain.platforms.decoder import prepare
 
     assert not native.available()
@@ -187,7 +187,7 @@ def test_without_a_compiler_it_is_said(away: Path, monkeypatch: pytest.MonkeyPat
 def test_the_bundles_library_is_taken_where_the_images_is_of_another_version(away: Path) -> None:
     if not BUILT:
         pytest.skip(travel.carried(ROOT)[1])
-    from segtrain.data import native
+    from segtrain.data.pixels import native
     from segtrain.platforms.decoder import prepare
 
     native.LIBRARY = BUILT[next(name for name in BUILT if "libjpeg" in name)]  # some library that is not segtrain's

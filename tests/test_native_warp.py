@@ -11,7 +11,7 @@ from pngs import LIBRARY
 from test_augment import VOID, plain
 
 from segtrain.config import Data
-from segtrain.data.augment import FILL, GREY, Geometry, apply, draw
+from segtrain.data.augment.geometry import FILL, GREY, Geometry, apply, draw
 from segtrain.data.order import rng_for
 
 LEVELS = {"plain": 0, "avx2": 1, "avx512": 2}  # a processor without one of them tests the next lower twice

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from segtrain.config import Data
-from segtrain.data.augment import FILL, Geometry, apply, colour_matrix, colour_terms, draw
-from segtrain.data.normalise import IMAGENET_MEAN, IMAGENET_STD, normalise
+from segtrain.data.augment.geometry import FILL, Geometry, apply, colour_matrix, colour_terms, draw
 from segtrain.data.order import rng_for
+from segtrain.data.pixels.normalize import IMAGENET_MEAN, IMAGENET_STD, normalise
 
 CROP = (40, 56)
 DEVICES = ["cpu", "cuda"]

@@ -16,7 +16,7 @@ import pytest
 from refusals import FOLDERS, SCENES, assert_refused, make_set
 
 from segtrain import cli, verbs
-from segtrain.data.crew.pace import too_many
+from segtrain.data.workers.autoscaler import too_many
 from segtrain.observe import system
 from segtrain.observe.journal import LAST_TS, is_time, parse_lines
 from segtrain.parallel import meeting

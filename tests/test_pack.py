@@ -17,9 +17,9 @@ from PIL import Image
 
 from segtrain.cli import main
 from segtrain.config import Data
-from segtrain.data import native
 from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.loader import TrainLoader
+from segtrain.data.pixels import native
 from segtrain.data.shards import pack_shard
 from segtrain.data.shards.pack import pack
 from segtrain.data.shards.pack_estimate import estimate

@@ -11,12 +11,12 @@ import torch
 from PIL import Image
 
 from segtrain.config import Config, make_config
-from segtrain.data.labels import plain_space
+from segtrain.data.labels.space import plain_space
 from segtrain.data.loader import normalise
 from segtrain.errors import CheckpointError, ConfigError, DataError, MissingExtra, SegtrainError
+from segtrain.evaluate.load import load_export, load_run
 from segtrain.infer import export as exporting
 from segtrain.infer import onnx_file, predict
-from segtrain.infer.load import load_export, load_run
 from segtrain.models import build_model
 
 NAMES = ("road", "sky", "car", "tree")
@@ -116,7 +116,7 @@ def test_predict_writes_ids_that_viewers_show_in_colour(run: Path, tmp_path: Pat
 
 def test_predict_sees_images_as_the_evaluation_does(tmp_path: Path) -> None:
     """Windows, scales, mirror image and base_scale come from the run's config."""
-    from segtrain.infer.tiles import predict_ids
+    from segtrain.evaluate.tiles import predict_ids
 
     run = tmp_path / "run"
     make_run(run, {**SETTINGS, "data": {"crop": [64, 64], "base_scale": 0.5}, "eval": {"tile": [32, 32], "flip": True}})

@@ -15,12 +15,12 @@ from test_predict_export import NAMES, make_run, picture
 
 from segtrain import cli
 from segtrain.config import Model
-from segtrain.data.labels import class_palette, is_background, plain_space
-from segtrain.data.normalise import normalise
+from segtrain.data.labels.space import class_palette, is_background, plain_space
+from segtrain.data.pixels.normalize import normalise
 from segtrain.errors import CheckpointError, ConfigError, DataError
+from segtrain.evaluate.load import load_run
+from segtrain.evaluate.tiles import predict_ids, predict_scores
 from segtrain.infer import predict, view
-from segtrain.infer.load import load_run
-from segtrain.infer.tiles import predict_ids, predict_scores
 from segtrain.losses import build_criterion
 from segtrain.memory import memory_free
 from segtrain.models import build_model
@@ -205,7 +205,7 @@ def nearest(colors: list[tuple[int, int, int]], kind: str) -> float:
 
 @pytest.mark.parametrize("kind", DEFICIENT)
 def test_color_blind_readers_tell_the_first_classes_apart(kind: str) -> None:
-    from segtrain.data.labels import colour_wheel
+    from segtrain.data.labels.space import colour_wheel
 
     names = ("background", *(f"class {k}" for k in range(7)))
     assert nearest(list(class_palette(names)), kind) > 35

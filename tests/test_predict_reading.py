@@ -15,8 +15,8 @@ from test_predict_export import SETTINGS, files, make_run, picture
 from segtrain.config import Config
 from segtrain.data.loader import normalise
 from segtrain.errors import DataError
+from segtrain.evaluate.load import load_run
 from segtrain.infer import export as exporting
-from segtrain.infer.load import load_run
 from segtrain.infer.picture import upright
 from segtrain.infer.predict import predict
 

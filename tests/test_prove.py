@@ -135,7 +135,7 @@ def test_pixels_that_differ_are_found(zygote, tmp_path: Path) -> None:  # type: 
 
 
 NO_CHECK = """
-from segtrain.data.audit import audit
+from segtrain.data.audit.audit import audit
 from segtrain.train import faults
 faults.check_before_training = lambda split, **settings: audit(split)
 """

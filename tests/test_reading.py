@@ -18,13 +18,13 @@ from PIL import Image, TiffImagePlugin
 
 from segtrain.cli import main
 from segtrain.config import Data, load_config
-from segtrain.data import decode, native
-from segtrain.data.augment import Geometry
+from segtrain.data.audit.image_depth import look_at
+from segtrain.data.augment.geometry import Geometry
 from segtrain.data.cache import RamCache
 from segtrain.data.datasets import open_dataset
-from segtrain.data.forms import look_at
-from segtrain.data.pixels import image_of, write_crop, write_whole
-from segtrain.data.reading import Reading
+from segtrain.data.pixels import decode, native
+from segtrain.data.pixels.crop import image_of, write_crop, write_whole
+from segtrain.data.pixels.reading import Reading
 from segtrain.errors import EXIT_ERROR, ConfigError, DataError
 from segtrain.train.faults import look
 

@@ -20,9 +20,9 @@ from cloud.moto import environment, moto_server
 from cloud.samples import training_job
 
 from segtrain.errors import ConfigError, DataError, MissingExtra, SegtrainError
-from segtrain.observe import remote
 from segtrain.observe.profile_format import Value, Writer, read_profile
-from segtrain.observe.remote import local, rows
+from segtrain.runs import remote
+from segtrain.runs.remote import local, rows
 
 JOB = "segtrain-2026-11-21-03-56-05-089"
 TINY = "data.scenes=9 data.scene_size=[48,64] data.crop=[32,48] train.batch_size=4 parallel.procs=1 parallel.threads=1 data.workers=0"

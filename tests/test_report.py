@@ -23,9 +23,9 @@ from segtrain.report import charts, heat, page
 from segtrain.report.compare import compare, sentences
 from segtrain.report.diff import diff
 from segtrain.report.ranks import read_waits
-from segtrain.report.run import load
 from segtrain.report.speed import histogram, quantiles, speed
 from segtrain.report.timeline import axis, laps, merged, pauses, pieces
+from segtrain.runs.folder import load
 
 BEGIN = 1_750_000_000.0
 PHASES = {"wait": 0.2, "forward": 0.3, "backward": 0.4, "other": 0.1}  # seconds of a step

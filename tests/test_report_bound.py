@@ -16,7 +16,7 @@ from segtrain.diagnose.fix import Fix
 from segtrain.errors import DataError
 from segtrain.observe.profile_format import Value, Writer
 from segtrain.report import bound, page
-from segtrain.report.run import load
+from segtrain.runs.folder import load
 
 __all__ = ["chromium"]  # the fixture
 FED = {"forward": 0.5, "backward": 0.4, "update": 0.1}  # seconds of a window

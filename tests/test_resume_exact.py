@@ -10,8 +10,8 @@ import pytest
 import torch
 from test_train import assert_same_weights, command, digests, final, until
 
+from segtrain import checkpoint
 from segtrain.errors import EXIT_RESUMABLE
-from segtrain.train import checkpoint
 
 ROOT = Path(__file__).parents[1]
 RANKS = 3  # of two, a sum knows no order

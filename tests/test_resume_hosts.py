@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from segtrain.train import checkpoint
+from segtrain import checkpoint
 
 ROOT = Path(__file__).parents[1]
 SMALL = [

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from segtrain.config import Data
-from segtrain.data.augment import FILL, Geometry, draw
+from segtrain.data.augment.geometry import FILL, Geometry, draw
 from segtrain.data.order import rng_for
-from segtrain.data.pixels import write_crop
+from segtrain.data.pixels.crop import write_crop
 from segtrain.data.record import Record
 from segtrain.errors import ConfigError
 

@@ -15,7 +15,7 @@ import pytest
 
 from segtrain.config import make_config
 from segtrain.errors import DataError, MissingExtra
-from segtrain.observe.runs import COLUMNS, data_frame, list_runs, table
+from segtrain.runs.table import COLUMNS, data_frame, list_runs, table
 
 CONFIG = make_config({"name": "street"})
 

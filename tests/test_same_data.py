@@ -15,16 +15,16 @@ import torch
 from refusals import FOLDERS, finish, make_set, refuse, snapshot
 from test_pack import files, packed, quiet
 
+from segtrain import checkpoint
 from segtrain.config import Config, load_config
-from segtrain.data.audit import audit
+from segtrain.data.audit.audit import audit
 from segtrain.data.datasets import open_dataset
+from segtrain.data.index.subset import select, without
 from segtrain.data.shards.pack_sample import Choice
-from segtrain.data.subset import select, without
 from segtrain.errors import CheckpointError, ConfigError, DataError
 from segtrain.observe.journal import read_journal
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import start
-from segtrain.train import checkpoint
 from segtrain.train.lock import RunLock
 from segtrain.train.prepare import Found, prepare
 from segtrain.train.same_data import Record, check, differences, keep_list, split_of

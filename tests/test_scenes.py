@@ -8,8 +8,8 @@ import pytest
 
 from segtrain.config import Data
 from segtrain.data.datasets import open_dataset
-from segtrain.data.presets import SCENES
-from segtrain.data.scenes import scene
+from segtrain.data.labels.presets import SCENES
+from segtrain.data.scenes.scene import scene
 
 
 def test_the_same_arguments_give_the_same_pixels():

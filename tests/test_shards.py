@@ -19,7 +19,7 @@ import pytest
 from segtrain.config import Data
 from segtrain.data import storage
 from segtrain.data.datasets import open_dataset
-from segtrain.data.detect import detect
+from segtrain.data.index.detect import detect
 from segtrain.data.shards import index as shard_index
 from segtrain.data.shards import tar
 from segtrain.data.shards.index import Description, Place, Shard

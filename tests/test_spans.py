@@ -20,10 +20,11 @@ import torch
 import torch.distributed as dist
 
 from segtrain.config import Data
-from segtrain.data import native, stages
-from segtrain.data.crew.workers import Crew
+from segtrain.data import stages
 from segtrain.data.datasets import open_dataset
 from segtrain.data.loader import TrainLoader
+from segtrain.data.pixels import native
+from segtrain.data.workers.pool import Crew
 from segtrain.errors import DataError
 from segtrain.observe.clock import Clock
 from segtrain.observe.device_clock import DeviceClock
@@ -330,12 +331,12 @@ def test_what_a_stage_takes_is_charged_to_it(monkeypatch: pytest.MonkeyPatch) ->
     ("place", "stage"),
     [
         ("segtrain.data.datasets.Dataset.record", "read"),
-        ("segtrain.data.header.opened", "read"),
-        ("segtrain.data.native.crop", "decode"),
-        ("segtrain.data.decode.decode_mask", "decode"),
+        ("segtrain.data.pixels.header.opened", "read"),
+        ("segtrain.data.pixels.native.crop", "decode"),
+        ("segtrain.data.pixels.decode.decode_mask", "decode"),
         ("segtrain.data.sample.draw", "augment"),
-        ("segtrain.data.pixels.apply", "augment"),
-        ("segtrain.data.crew.memory.Block.part", "assemble"),
+        ("segtrain.data.pixels.crop.apply", "augment"),
+        ("segtrain.data.workers.memory.Block.part", "assemble"),
     ],
 )
 def test_a_slow_part_shows_in_its_stage(

@@ -20,13 +20,13 @@ from segtrain.cli import main
 from segtrain.config import Data, load_config
 from segtrain.config.paste import words
 from segtrain.config.split_by import SplitBy
-from segtrain.data import overlap as overlaps
-from segtrain.data.audit import audit
-from segtrain.data.check import check_folder
+from segtrain.data.audit import overlap as overlaps
+from segtrain.data.audit.audit import audit
+from segtrain.data.audit.check import check_folder
+from segtrain.data.audit.overlap import overlap, overlap_finding
 from segtrain.data.datasets import open_dataset
-from segtrain.data.overlap import overlap, overlap_finding
+from segtrain.data.index.split_by import TEST, TRAIN, VAL, divide, proposal
 from segtrain.data.shards.pack_folder import pack_folder
-from segtrain.data.split_by import TEST, TRAIN, VAL, divide, proposal
 from segtrain.errors import ConfigError, DataError
 from segtrain.train.agree import _sizes
 

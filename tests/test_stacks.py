@@ -15,7 +15,7 @@ import browser
 import pytest
 
 from segtrain import stacks
-from segtrain.data.crew.child import _Worker
+from segtrain.data.workers.child import _Worker
 from segtrain.errors import SegtrainError
 from segtrain.observe import stacks as request
 from segtrain.observe.system import write_json
@@ -196,7 +196,7 @@ def planted(run: Path) -> Path:
         ): 6.0,
         ("MainThread", "main (segtrain/cli.py:1)", loop, "wait (threading.py:1)"): 4.0,
         ("segtrain-data-0", "make (segtrain/data/sample.py:1)", f"{HOSTILE} (mine/own.py:7)"): 9.0,
-        ("segtrain-data-0", "make (segtrain/data/sample.py:1)", "crop (segtrain/data/pixels.py:1)"): 1.0,
+        ("segtrain-data-0", "make (segtrain/data/sample.py:1)", "crop (segtrain/data/pixels/crop.py:1)"): 1.0,
         ("watchdog", "wait (threading.py:1)"): 10.0,
     }
     stacks.write(run / stacks.FOLDER, "rank-00000", found, {"asked": 1.0, "seconds": 10.0, "samples": 1000})

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segtrain.infer import tiles
+from segtrain.evaluate import tiles
 
 
 def pointwise(images: torch.Tensor) -> torch.Tensor:

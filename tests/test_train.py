@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import torch
 
+from segtrain import checkpoint
 from segtrain.config import load_config
-from segtrain.data import native
+from segtrain.data.pixels import native
 from segtrain.errors import EXIT_ERROR, EXIT_RESUMABLE
 from segtrain.observe.journal import read_journal
-from segtrain.observe.runs import read_run
-from segtrain.train import checkpoint
+from segtrain.runs.table import read_run
 
 SMALL = [
     "data.scenes=13", "data.scene_size=[40,48]", "data.crop=[32,32]", "data.workers=1", "data.prefetch=2",

@@ -18,12 +18,12 @@ import pytest
 import torch
 
 from segtrain.config import Data, load_config
+from segtrain.data.augment.repeatable import rehearse
+from segtrain.data.augment.transforms import Transforms
+from segtrain.data.augment.transforms_build import albumentations
 from segtrain.data.datasets import open_dataset
 from segtrain.data.loader import TrainLoader
-from segtrain.data.rehearse import rehearse
 from segtrain.data.sample import Sampler, Task
-from segtrain.data.transforms import Transforms
-from segtrain.data.transforms_build import albumentations
 from segtrain.errors import ConfigError, DataError, SegtrainError
 
 VOID = 255
@@ -115,7 +115,7 @@ def test_another_process_gives_the_same_pixels(A: Any, tmp_path: Path) -> None:
     A.save(rich(A), tmp_path / "aug.yaml", data_format="yaml")
     code = (
         "import sys, pickle\n"
-        "from segtrain.data.transforms import Transforms\n"
+        "from segtrain.data.augment.transforms import Transforms\n"
         "transforms, pair, out = pickle.load(sys.stdin.buffer)\n"
         "transforms(pair, out, (1, 2, 3), 'a.png')\n"
         "sys.stdout.buffer.write(pickle.dumps(out))"
@@ -150,7 +150,7 @@ def test_every_random_transform_of_torchvision_is_seeded(v2: Any) -> None:
         if name in ("RandomIoUCrop", "GaussianNoise"):  # for boxes; for floats
             continue
         transform = getattr(v2, name)(*needs.get(name, []))
-        from segtrain.data.transforms_torch import runner
+        from segtrain.data.augment.transforms_torch import runner
 
         state, made = torch.get_rng_state(), []
         for _ in range(2):

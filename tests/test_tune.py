@@ -22,8 +22,8 @@ from launch.aws.service_model import violations
 from launch.aws.tune import Range, Tuning, read
 from launch.job import ROOT, Job, load_job
 from segtrain.errors import EXIT_ERROR, ConfigError
-from segtrain.observe import remote
 from segtrain.platforms import container
+from segtrain.runs import remote
 
 NOW = datetime(2026, 11, 22, 9, 30)
 SHIPPED = ROOT / "configs/jobs/tune/camvid.yaml"

@@ -15,9 +15,9 @@ from test_layouts import tree
 
 from segtrain.cli import main
 from segtrain.config import Data, load_config
-from segtrain.data import listing
 from segtrain.data.datasets import open_dataset
-from segtrain.data.names import Pattern, fitted, propose
+from segtrain.data.index import listing
+from segtrain.data.index.names import Pattern, fitted, propose
 from segtrain.errors import EXIT_ERROR, DataError
 
 CLASSES = "data.classes=[a, b]"

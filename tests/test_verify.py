@@ -23,8 +23,8 @@ from segtrain.cli import main
 from segtrain.config import parse_overrides
 from segtrain.diagnose import diagnose
 from segtrain.diagnose.differences import _flat, changes, differing, fit
+from segtrain.diagnose.earlier_prediction import foretold
 from segtrain.diagnose.fix import Fix
-from segtrain.diagnose.foretold import foretold
 from segtrain.diagnose.live import closing_line
 from segtrain.diagnose.reasons import reasons
 from segtrain.diagnose.terms import phases
@@ -35,7 +35,7 @@ from segtrain.errors import DataError
 from segtrain.observe.spans import Records
 from segtrain.report.compare import compare
 from segtrain.report.compare import sentences as of_diff
-from segtrain.report.run import load
+from segtrain.runs.folder import load
 
 LATENCY = moments(0, 0.0575)  # a sample takes 121 ms, 2 workers: 10 of them are proposed, and a gain of 4.98 / 0.99
 

@@ -20,13 +20,13 @@ from deadly import Deadly, Sleepy, Telling, Unpicklable
 from test_loader import content, kept, threads
 
 from segtrain.config import Data
-from segtrain.data.crew import memory, process
-from segtrain.data.crew.job import Job
-from segtrain.data.crew.memory import Ring
-from segtrain.data.crew.workers import Crew
 from segtrain.data.datasets import open_dataset
 from segtrain.data.loader import EvalLoader, TrainLoader
 from segtrain.data.order import samples
+from segtrain.data.workers import memory, process
+from segtrain.data.workers.job import Job
+from segtrain.data.workers.memory import Ring
+from segtrain.data.workers.pool import Crew
 from segtrain.errors import ConfigError, DataError
 
 N, STEPS = 7, 5
@@ -237,7 +237,7 @@ if __name__ == "__main__":
     from segtrain.config import Data
     from segtrain.data.datasets import open_dataset
     from segtrain.data.loader import TrainLoader
-    from segtrain.data.crew.workers import Crew
+    from segtrain.data.workers.pool import Crew
 
     data = Data(scenes=8, scene_size=(48, 64), crop=(24, 32))
     crew = Crew(2, "process")

@@ -13,8 +13,8 @@ from segtrain.config import load_config, load_saved, load_yaml
 from segtrain.config.paste import shell_word
 from segtrain.diagnose.evidence import _config
 from segtrain.errors import ConfigError
-from segtrain.observe.runs import read_run
-from segtrain.report.run import load
+from segtrain.runs.folder import load
+from segtrain.runs.table import read_run
 
 LEVELS = "abcdefghi"
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(

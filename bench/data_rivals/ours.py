@@ -16,10 +16,10 @@ from common import FLIP, HUE, JITTER, JITTER_P, SCALE, arguments, beside
 from measure import measure
 
 import segtrain.config
-from segtrain.data import native
 from segtrain.data.datasets import open_dataset
 from segtrain.data.loader import TrainLoader
-from segtrain.data.normalise import normalise
+from segtrain.data.pixels import native
+from segtrain.data.pixels.normalize import normalise
 
 
 def packed(source: Path, target: Path, image: str) -> Path:

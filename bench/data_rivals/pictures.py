@@ -124,6 +124,6 @@ def _from_frames(
 
 
 def _scenes(size: tuple[int, int]) -> Callable[[int], tuple[np.ndarray, np.ndarray]]:
-    from segtrain.data.scenes import scene
+    from segtrain.data.scenes.scene import scene
 
     return lambda index: scene(0, index, size)

@@ -15,7 +15,7 @@ from pathlib import Path
 from launch.aws.images import Image, version
 from launch.job import PACKAGE
 
-FOLDER = "segtrain/data/native"
+FOLDER = "segtrain/data/pixels/native"
 NAME = "libsegtrain_data.so"
 _X86_64 = 62  # e_machine of an ELF file
 _COMPANIONS = re.compile(r"(/\S*/lib(?:jpeg|deflate)\.so\.\S+)$", re.MULTILINE)
@@ -26,7 +26,7 @@ AL2023, UBUNTU_22, UBUNTU_20 = 34, 35, 31
 def carried(root: Path) -> tuple[dict[str, Path], str]:
     """Name in the bundle -> file, and ""; or nothing, and why no library can be brought."""
     package = root / "segtrain" if (root / "segtrain").is_dir() else PACKAGE
-    library = Path(os.environ.get("SEGTRAIN_NATIVE_LIBRARY") or package / "data/native" / NAME)
+    library = Path(os.environ.get("SEGTRAIN_NATIVE_LIBRARY") or package / "data/pixels/native" / NAME)
     if not _fits(library):
         there = "is not a library for Linux on x86-64" if library.is_file() else "was not built on this machine"
         return {}, f"{library.name} {there}"

@@ -32,14 +32,14 @@ def draw(folder: Path, config: Any) -> dict[str, Any]:
         raise ConfigError(f"data.layout={data.layout}: no data are at hand for the channel: give --sample FOLDER")
     changes: dict[str, Any] = {}
     if data.layout == "scenes":
-        from segtrain.data.presets import SCENES
+        from segtrain.data.labels.presets import SCENES
 
         changes = {"data.layout": "folders", "data.classes": list(SCENES.names)}
         data = data.model_copy(update={"layout": "folders", "root": "/", "classes": SCENES.names})
     first, few = 0, max(2, MOST // 4)
     parts: tuple[tuple[str, int], ...] = ((data.train_split, MOST), (data.split, few))
     if data.split_by.on:  # one pool; its names have no groups
-        from segtrain.data.split_by import POOL
+        from segtrain.data.index.split_by import POOL
 
         changes["data.split_by"] = {"val": few, "test": few if data.split_by.test else "", "group": ""}
         parts = ((data.split_by.of or POOL, MOST + 2 * few),)
@@ -52,7 +52,7 @@ def draw(folder: Path, config: Any) -> dict[str, Any]:
 def _split(folder: Path, data: Any, split: str, indices: range) -> None:
     import cv2
 
-    from segtrain.data.scenes import scene
+    from segtrain.data.scenes.scene import scene
 
     ids, listed = _raw_ids(data), []
     for index in indices:
@@ -103,7 +103,7 @@ def _raw_ids(data: Any) -> Any:
 
 
 def _known(data: Any) -> dict[int, int]:
-    from segtrain.data import presets
+    from segtrain.data.labels import presets
 
     spaces = {
         "camvid": presets.CAMVID11,

@@ -12,9 +12,9 @@ from typing import Any
 import cv2
 
 from segtrain.config import Config, make_config
-from segtrain.data.audit import check_before_training
+from segtrain.data.audit.audit import check_before_training
 from segtrain.data.datasets import Dataset, open_dataset
-from segtrain.data.subset import without
+from segtrain.data.index.subset import without
 from segtrain.errors import SegtrainError
 
 

@@ -10,8 +10,8 @@ import cv2
 import numpy as np
 
 from segtrain.config import Data
-from segtrain.data import decode
-from segtrain.data.labels import LabelSpace
+from segtrain.data.labels.space import LabelSpace
+from segtrain.data.pixels import decode
 from segtrain.data.record import Record
 from segtrain.errors import DataError
 

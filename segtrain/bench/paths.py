@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from segtrain.data import native
+from segtrain.data.pixels import native
 
 NATIVE, PACKAGES = "native", "packages"
 

@@ -19,11 +19,11 @@ import numpy as np
 from segtrain.bench.held import Held, jpeg, png
 from segtrain.bench.paths import path
 from segtrain.config import Data
-from segtrain.data.layouts import Entry
-from segtrain.data.presets import SCENES
+from segtrain.data.index.layouts import Entry
+from segtrain.data.labels.presets import SCENES
 from segtrain.data.record import Record
 from segtrain.data.sample import Sampler, Task
-from segtrain.data.scenes import scene
+from segtrain.data.scenes.scene import scene
 
 SIZE = (512, 1024)  # of the scene
 CROP = (512, 512)

@@ -24,12 +24,12 @@ from segtrain.bench.child import answer_with, few
 from segtrain.bench.held import Held, cut_to_size, decoded
 from segtrain.bench.paths import path
 from segtrain.config import Config, Data
-from segtrain.data import decode
-from segtrain.data.augment import class_centre, draw
+from segtrain.data.augment.geometry import class_centre, draw
 from segtrain.data.cache import RamCache, Source
 from segtrain.data.datasets import Dataset
-from segtrain.data.layouts import Entry
+from segtrain.data.index.layouts import Entry
 from segtrain.data.order import CLASS, rng_for
+from segtrain.data.pixels import decode
 from segtrain.data.record import Record
 from segtrain.data.sample import Sampler, Task
 from segtrain.data.shards.pack_estimate import estimate

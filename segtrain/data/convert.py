@@ -20,11 +20,11 @@ import numpy as np
 from segtrain.config import Data
 from segtrain.config.paste import command
 from segtrain.cores import cores
-from segtrain.data import decode
 from segtrain.data.datasets import Dataset, open_dataset
-from segtrain.data.labels import LabelSpace
-from segtrain.data.listing import WARNING
-from segtrain.data.split_by import POOL, missing, names_of, with_settings
+from segtrain.data.index.listing import WARNING
+from segtrain.data.index.split_by import POOL, missing, names_of, with_settings
+from segtrain.data.labels.space import LabelSpace
+from segtrain.data.pixels import decode
 from segtrain.errors import ConfigError, DataError
 
 _APART = 16  # values or colors closer than this cannot be told apart in a JPEG
@@ -48,7 +48,7 @@ def convert_folder(
 
     Returns plain values by split. All of it appears at the end, or nothing. Raises DataError, ConfigError.
     """
-    from segtrain.data.check import settings_of  # which names this command in its findings
+    from segtrain.data.audit.check import settings_of  # which names this command in its findings
 
     data, found = settings_of(root, overrides)
     if data.layout in ("scenes", "shards"):

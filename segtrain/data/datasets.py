@@ -13,15 +13,18 @@ from typing import Any
 import numpy as np
 
 from segtrain import config
-from segtrain.data import decode, layouts, presets, scenes
-from segtrain.data.classes import label_space, read_classes, voc_colored
-from segtrain.data.entries import Entry
-from segtrain.data.labels import LabelSpace
-from segtrain.data.listing import Watch, entries_of
-from segtrain.data.reading import PLAIN, Reading
+from segtrain.data.index import layouts
+from segtrain.data.index.entries import Entry
+from segtrain.data.index.listing import Watch, entries_of
+from segtrain.data.index.stamps import listing_text, stamps
+from segtrain.data.labels import presets
+from segtrain.data.labels.classes import label_space, read_classes, voc_colored
+from segtrain.data.labels.space import LabelSpace
+from segtrain.data.pixels import decode
+from segtrain.data.pixels.reading import PLAIN, Reading
 from segtrain.data.record import Record
+from segtrain.data.scenes import scene as scenes
 from segtrain.data.stages import DECODE
-from segtrain.data.stamps import listing_text, stamps
 from segtrain.errors import DataError
 
 Draw = Callable[[int], "tuple[np.ndarray, np.ndarray]"]  # index -> image, mask
@@ -165,7 +168,7 @@ def open_dataset(data: config.Data, split: str) -> Dataset:
     lists with missing columns, files or double rows; ConfigError where the classes are not described.
     """
     if data.split_by.on:
-        from segtrain.data.split_by import divided
+        from segtrain.data.index.split_by import divided
 
         return divided(data, split, open_dataset)
     if data.layout == "scenes":

@@ -20,16 +20,16 @@ import torch
 
 from segtrain.config import Data
 from segtrain.data.cache import RamCache, Source
-from segtrain.data.crew.job import Job
-from segtrain.data.crew.memory import Ring
-from segtrain.data.crew.pace import Pace
-from segtrain.data.crew.run import Run
-from segtrain.data.crew.workers import Crew
-from segtrain.data.normalise import IMAGENET_MEAN as IMAGENET_MEAN
-from segtrain.data.normalise import IMAGENET_STD as IMAGENET_STD
-from segtrain.data.normalise import normalise as normalise
 from segtrain.data.order import rank_slice, samples
+from segtrain.data.pixels.normalize import IMAGENET_MEAN as IMAGENET_MEAN
+from segtrain.data.pixels.normalize import IMAGENET_STD as IMAGENET_STD
+from segtrain.data.pixels.normalize import normalise as normalise
 from segtrain.data.sample import COLOURS, Sampler, Task, colours_in, named, whole
+from segtrain.data.workers.autoscaler import Pace
+from segtrain.data.workers.job import Job
+from segtrain.data.workers.memory import Ring
+from segtrain.data.workers.pool import Crew
+from segtrain.data.workers.run import Run
 from segtrain.errors import ConfigError
 
 if TYPE_CHECKING:

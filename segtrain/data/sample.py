@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from segtrain.config import Data
-from segtrain.data.augment import class_centre, colour_terms, draw
+from segtrain.data.augment.geometry import class_centre, colour_terms, draw
+from segtrain.data.augment.transforms import transforms_of
 from segtrain.data.cache import Source
 from segtrain.data.order import CLASS, rng_for
-from segtrain.data.pixels import mask_of, size_of, write_crop, write_whole
+from segtrain.data.pixels.crop import mask_of, size_of, write_crop, write_whole
+from segtrain.data.pixels.jpeg_tiles import Tiles
 from segtrain.data.stages import AUGMENT, DECODE, READ
-from segtrain.data.tiles import Tiles
-from segtrain.data.transforms import transforms_of
 from segtrain.errors import DataError, SegtrainError
 
 COLOURS = 56  # bytes: ten numbers of float32, four of int32

@@ -14,7 +14,7 @@ import time
 from collections import deque
 from typing import NamedTuple
 
-from segtrain.late import late
+from segtrain.cpu_wait import late
 
 
 class Cost(NamedTuple):

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from segtrain.diagnose.evidence import Evidence
-from segtrain.diagnose.figures import BESIDE, TOGETHER
 from segtrain.diagnose.fix import Fix
 from segtrain.diagnose.length import length_of
+from segtrain.diagnose.stats import BESIDE, TOGETHER
 from segtrain.diagnose.verdict import Verdict
 from segtrain.observe.spans import Records
 

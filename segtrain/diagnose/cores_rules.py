@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from segtrain.diagnose.figures import Figures, Rank
 from segtrain.diagnose.fix import Fix
 from segtrain.diagnose.model import stages_of
+from segtrain.diagnose.stats import Figures, Rank
 from segtrain.diagnose.verdict import Verdict
 
 LOST = 0.10  # share of the time

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from segtrain.diagnose.evidence import Evidence
-from segtrain.diagnose.figures import Figures, Rank, Samples
 from segtrain.diagnose.fix import Fix
 from segtrain.diagnose.model import Stages, idle, stages_of, workers_needed
 from segtrain.diagnose.rank_rules import behind
+from segtrain.diagnose.stats import Figures, Rank, Samples
 from segtrain.diagnose.verdict import Verdict
 
 STARVED = 0.10  # share of the time that may be waited for

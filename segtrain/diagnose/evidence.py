@@ -16,8 +16,8 @@ from segtrain.config import load_yaml, meaningful
 from segtrain.errors import DataError
 from segtrain.observe import journal
 from segtrain.observe.profile_format import Series, Track, read_profile
-from segtrain.observe.runs import run_home
 from segtrain.observe.spans import Records, read_spans
+from segtrain.runs.table import run_home
 
 
 @dataclass(frozen=True)

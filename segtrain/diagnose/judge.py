@@ -12,8 +12,8 @@ from segtrain.diagnose.cores_rules import other_programs, too_few_cores, usable
 from segtrain.diagnose.data_rules import STARVED, data_verdicts
 from segtrain.diagnose.differences import equal
 from segtrain.diagnose.evidence import Evidence, gather
-from segtrain.diagnose.figures import Figures, figures
 from segtrain.diagnose.rank_rules import rank_verdicts
+from segtrain.diagnose.stats import Figures, figures
 from segtrain.diagnose.verdict import HEALTHY, Diagnosis, Verdict
 
 UNKNOWN = "unknown"

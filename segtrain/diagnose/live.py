@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from segtrain.diagnose.data_rules import STARVED
+from segtrain.diagnose.earlier_prediction import foretold
 from segtrain.diagnose.evidence import Evidence, gather
-from segtrain.diagnose.foretold import foretold
 from segtrain.diagnose.judge import UNKNOWN, judge
 from segtrain.diagnose.words import closing, line
 from segtrain.errors import DataError

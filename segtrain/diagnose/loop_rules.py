@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from segtrain.diagnose.evidence import Evidence
-from segtrain.diagnose.figures import Figures, Rank
 from segtrain.diagnose.fix import Fix
 from segtrain.diagnose.length import every_of, length_of, rarer
+from segtrain.diagnose.stats import Figures, Rank
 from segtrain.diagnose.verdict import Verdict
 
 PAUSES = {"logging": 0.05, "checkpoint": 0.05, "evaluation": 0.20}  # shares of the time that may go there

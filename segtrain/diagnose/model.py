@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from segtrain.diagnose.figures import BESIDE, Figures, Rank
+from segtrain.diagnose.stats import BESIDE, Figures, Rank
 
 SHARED = (
     0.5  # of its cores, which a rank gets at least where other programs want them too: the system deals them out evenly

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from segtrain.diagnose.figures import BESIDE, TOGETHER, Figures, Rank
 from segtrain.diagnose.fix import Fix
+from segtrain.diagnose.stats import BESIDE, TOGETHER, Figures, Rank
 from segtrain.diagnose.verdict import Verdict
 
 SLOWER = 0.20  # share of a step by which the slowest rank may be behind

@@ -14,13 +14,13 @@ import torch
 from torch import nn
 
 from segtrain import __version__
+from segtrain.checkpoint import named_best
 from segtrain.config import Config
-from segtrain.data.labels import LabelSpace
+from segtrain.data.labels.space import LabelSpace
 from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD
 from segtrain.errors import ConfigError, SegtrainError
-from segtrain.infer.load import assemble, load_run
+from segtrain.evaluate.load import assemble, load_run
 from segtrain.infer.onnx_file import Size, require_onnx, write_onnx
-from segtrain.train.checkpoint import named_best
 
 FORMATS = ("safetensors", "onnx")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from segtrain.config.paste import command
-from segtrain.data import decode
-from segtrain.data.forms import look_at
-from segtrain.data.reading import PLAIN, depth_of, too_dark
+from segtrain.data.audit.image_depth import look_at
+from segtrain.data.pixels import decode
+from segtrain.data.pixels.reading import PLAIN, depth_of, too_dark
 from segtrain.errors import DataError
 
 

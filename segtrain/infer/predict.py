@@ -16,13 +16,13 @@ import numpy as np
 import torch
 
 from segtrain.config import Config
-from segtrain.data.decode import Reading
-from segtrain.data.labels import LabelSpace, is_background
-from segtrain.data.layouts import SUFFIXES
+from segtrain.data.index.layouts import SUFFIXES
+from segtrain.data.labels.space import LabelSpace, is_background
+from segtrain.data.pixels.decode import Reading
 from segtrain.errors import ConfigError, DataError
-from segtrain.infer.load import load_run
+from segtrain.evaluate.load import load_run
+from segtrain.evaluate.tiles import predict_ids, predict_scores, single_view
 from segtrain.infer.picture import Picture, read_picture
-from segtrain.infer.tiles import predict_ids, predict_scores, single_view
 from segtrain.infer.view import View, bytes_per_pixel, counted, fitted, free_memory, with_settings
 from segtrain.metrics import predict_classes
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from segtrain.config import Config, make_config
 from segtrain.config.load import parse_overrides
 from segtrain.errors import ConfigError
-from segtrain.infer.tiles import Forward, Size, scaled, starts
+from segtrain.evaluate.tiles import Forward, Size, scaled, starts
 from segtrain.memory import memory_free
 
 SETTINGS = ("eval.tile", "eval.overlap", "eval.scales", "eval.flip", "data.base_scale", "data.bits", "data.extra_bands")

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 
-from segtrain.late import late
+from segtrain.cpu_wait import late
 
 REST = "other"  # what no span covers
 WAIT = "wait"  # a thread that sleeps, and is late when it wakes, was not held up in its work

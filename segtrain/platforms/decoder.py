@@ -6,8 +6,8 @@ import fcntl
 import os
 from pathlib import Path
 
-from segtrain.data import native
-from segtrain.data.native.build import build
+from segtrain.data.pixels import native
+from segtrain.data.pixels.native.build import build
 
 NAME = "libsegtrain_data.so"
 EFFECT = "reading an image takes several times the CPU"

@@ -88,7 +88,7 @@ def keep_model(run_dir: Path, model: Path, *, onnx: bool, say: Callable[[str], N
     """
     from segtrain.infer.export import export
     from segtrain.observe.journal import curve, read_journal
-    from segtrain.observe.runs import read_run
+    from segtrain.runs.table import read_run
 
     try:
         done = export(run_dir, model, ("safetensors", "onnx") if onnx else ("safetensors",))

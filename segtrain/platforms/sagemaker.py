@@ -150,7 +150,7 @@ def shm_remarks(config: Config, local_ranks: int, shm: Path = Path("/dev/shm")) 
 
 def _keep(config: Config, base: Path, stopped: bool) -> None:
     """Rank 0, at the end. A stopped job has two minutes in all, and its checkpoints already: what fails then is only said."""
-    from segtrain.train import checkpoint
+    from segtrain import checkpoint
 
     try:
         outcome.keep_journal(config.run_dir, container.output_folder(base))

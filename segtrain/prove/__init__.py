@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from segtrain.config import Config, load_config
-from segtrain.data.audit import class_weights
+from segtrain.data.audit.audit import class_weights
 from segtrain.errors import ConfigError, SegtrainError
 from segtrain.prove import counts, gradient, plant, resume
 from segtrain.prove.ranks import RankFailed, on_ranks

@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from segtrain import checkpoint
 from segtrain.config import Config
 from segtrain.data.datasets import open_dataset
 from segtrain.data.loader import TrainLoader
+from segtrain.evaluate.evaluation import evaluate
 from segtrain.models import build_model
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import start
 from segtrain.prove.ranks import RankFailed, on_ranks
 from segtrain.prove.table import Row, listed, row
-from segtrain.train import checkpoint
-from segtrain.train.evaluate import evaluate
 from segtrain.train.loop import _digest
 
 SCORES, WORKERS = "3 evaluation", "4 workers"

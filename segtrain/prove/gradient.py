@@ -14,8 +14,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from segtrain.config import Config
 from segtrain.data.datasets import open_dataset
 from segtrain.data.loader import Batch, TrainLoader
-from segtrain.data.normalise import normalise
 from segtrain.data.order import samples
+from segtrain.data.pixels.normalize import normalise
 from segtrain.losses import build_criterion
 from segtrain.models import build_model
 from segtrain.observe.clock import Clock

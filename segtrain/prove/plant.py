@@ -12,8 +12,8 @@ from PIL import Image
 
 from segtrain.config import Config
 from segtrain.data.datasets import Dataset, open_dataset
-from segtrain.data.decode import decode_mask
-from segtrain.data.labels import LabelSpace
+from segtrain.data.labels.space import LabelSpace
+from segtrain.data.pixels.decode import decode_mask
 from segtrain.data.record import Stored
 from segtrain.errors import SegtrainError
 from segtrain.observe.journal import read_journal

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from segtrain import checkpoint
 from segtrain.config import Config
 from segtrain.errors import EXIT_RESUMABLE
 from segtrain.observe.journal import read_journal
@@ -18,7 +19,6 @@ from segtrain.parallel.cluster import Cluster
 from segtrain.prove.ranks import TIMEOUT_S, RankFailed, Ranks, on_ranks
 from segtrain.prove.short import STEPS, changed
 from segtrain.prove.table import Row, row
-from segtrain.train import checkpoint
 from segtrain.train.loop import train
 
 NAME = "2 resume"

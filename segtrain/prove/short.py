@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from segtrain.config import Config, make_config
-from segtrain.data.audit import audit
+from segtrain.data.audit.audit import audit
 from segtrain.data.datasets import open_dataset
 from segtrain.models import build_model
 from segtrain.parallel.cluster import Cluster

@@ -15,7 +15,7 @@ from segtrain.report import charts, costs
 from segtrain.report.heat import GPUS
 from segtrain.report.html import esc, percent
 from segtrain.report.ranks import WAITS
-from segtrain.report.run import Run
+from segtrain.runs.folder import Run
 
 NO_SPANS = (
     "This run wrote no spans, so that nothing here says what held it up: log.spans=true (the default) writes them."

@@ -8,9 +8,9 @@ from typing import Any
 from segtrain.observe.console import duration
 from segtrain.report import heat
 from segtrain.report.html import figure, figures, percent, short_seconds, table, thinned
-from segtrain.report.run import Event, Run, number
 from segtrain.report.speed import histogram, quantiles, words
 from segtrain.report.timeline import Axis, Lap, Piece, steady
+from segtrain.runs.folder import Event, Run, number
 
 Chart = dict[str, Any]
 Figure = tuple[str, Chart]  # HTML, data

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from segtrain.report.html import esc, percent, table
-from segtrain.report.run import Event, Run, number
+from segtrain.runs.folder import Event, Run, number
 
 _NUMBERED = 24  # classes up to which the cells of the matrix hold figures
 _WORST = 10

@@ -11,9 +11,9 @@ from segtrain.errors import DataError
 from segtrain.observe.console import duration
 from segtrain.report import classes, facts
 from segtrain.report.html import percent, short_seconds
-from segtrain.report.run import Run, few, number
 from segtrain.report.speed import Speed, phases, speed, words
 from segtrain.report.timeline import Lap, laps, steady
+from segtrain.runs.folder import Run, few, number
 
 NOTHING = "-"
 # Differ between any two runs, and change nothing.

@@ -13,8 +13,8 @@ from segtrain.report import charts
 from segtrain.report.compare import Comparison, Row, compare, console, names, sentences
 from segtrain.report.html import esc, page
 from segtrain.report.page import write
-from segtrain.report.run import Run, load, number
 from segtrain.report.timeline import axis
+from segtrain.runs.folder import Run, load, number
 
 MARKS = {1: "up", -1: "down", 0: ""}
 

@@ -10,7 +10,7 @@ from typing import Any
 from segtrain.config import Config
 from segtrain.observe.console import duration
 from segtrain.report.html import details, esc, percent, table, thinned
-from segtrain.report.run import Run, few, number
+from segtrain.runs.folder import Run, few, number
 
 _DATA = ("data",)  # of the derived quantities: the others tell of the environment
 

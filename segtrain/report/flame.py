@@ -11,7 +11,7 @@ from typing import Any
 
 from segtrain import json_text
 from segtrain.report.html import details, esc, percent, table
-from segtrain.report.run import number
+from segtrain.runs.folder import number
 from segtrain.stacks import FOLDER
 
 LEAST = 0.004  # of a graph's time: narrower frames cannot be read, and are left out

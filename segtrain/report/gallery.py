@@ -14,7 +14,7 @@ from segtrain.observe import image_table
 from segtrain.observe.image_table import Row
 from segtrain.report import charts
 from segtrain.report.html import esc, percent, table
-from segtrain.report.run import Run
+from segtrain.runs.folder import Run
 
 _MOST_BYTES = 500_000  # of all pictures together
 # Width in pixels, quality of the JPEG: the first is two pixels a point of a laptop's column, the next ones for a sheet above its share.

@@ -12,8 +12,8 @@ import numpy as np
 from segtrain.errors import DataError
 from segtrain.observe.journal import say_on_stderr
 from segtrain.observe.profile_format import Series, Track, read_profile
-from segtrain.report.run import Run
 from segtrain.report.timeline import Axis
+from segtrain.runs.folder import Run
 
 NONE = 255  # a cell without a reading; the others are half percents, 0 to 200
 GPUS = "GPUs"

@@ -17,9 +17,9 @@ from segtrain.report.gallery import gallery
 from segtrain.report.heat import Map, read_maps
 from segtrain.report.html import esc, page
 from segtrain.report.ranks import read_waits
-from segtrain.report.run import Run, load, number
 from segtrain.report.speed import phases, speed
 from segtrain.report.timeline import axis, laps, merged, pauses, pieces
+from segtrain.runs.folder import Run, load, number
 
 FILE = "report.html"
 _LAPS = 700  # stretches of a chart: more than a screen has columns for

@@ -10,8 +10,8 @@ import numpy as np
 from segtrain.errors import DataError
 from segtrain.observe.spans import read_spans
 from segtrain.report.heat import NONE, Map
-from segtrain.report.run import Run, number
 from segtrain.report.timeline import Axis
+from segtrain.runs.folder import Run, number
 
 # Title, and the phases whose share of each window is shown.
 WAITS = {

@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from segtrain.report.run import number
 from segtrain.report.timeline import Lap, steady
+from segtrain.runs.folder import number
 
 # In the order in which a step does them, with words for people; what a later version adds keeps its own name.
 PHASES = {

@@ -8,9 +8,9 @@ from segtrain.diagnose.data_rules import STARVED
 from segtrain.observe.console import duration
 from segtrain.report.heat import GPUS, Map
 from segtrain.report.html import esc, percent, short_seconds
-from segtrain.report.run import Run, few, number
 from segtrain.report.speed import Speed, words
 from segtrain.report.timeline import Piece
+from segtrain.runs.folder import Run, few, number
 
 _FULL = 90.0  # percent of the cores
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from segtrain.report.run import Event, number
+from segtrain.runs.folder import Event, number
 
 START, EVAL, CHECKPOINT = "start", "eval", "checkpoint"
 _SLACK = 2.0  # seconds that a profile may begin before the first event and end after the last

@@ -13,8 +13,8 @@ import torch
 
 from segtrain.config import Config
 from segtrain.data.datasets import Dataset
-from segtrain.data.stamps import files, listing_text, relative, stamps
-from segtrain.data.subset import whole
+from segtrain.data.index.stamps import files, listing_text, relative, stamps
+from segtrain.data.index.subset import whole
 from segtrain.errors import ConfigError, DataError
 from segtrain.parallel.exchange import names_of, table, tell
 from segtrain.parallel.strategy import Strategy

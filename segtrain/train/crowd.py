@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from segtrain.cores import cores
-from segtrain.late import late
+from segtrain.cpu_wait import late
 from segtrain.train.session import Session
 from segtrain.train.step import Precision, running_statistics_kept
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from segtrain.config import Config
-from segtrain.data import native
 from segtrain.data.datasets import Dataset
+from segtrain.data.pixels import native
 from segtrain.observe import console
 from segtrain.parallel.strategy import Strategy
 from segtrain.train.plan import Plan

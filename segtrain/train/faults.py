@@ -12,19 +12,19 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from segtrain.checkpoint import checkpoints, write_atomically
 from segtrain.config import Config
-from segtrain.data.audit import AuditReport, audit, check_before_training, class_weights
+from segtrain.data.audit.audit import AuditReport, audit, check_before_training, class_weights
+from segtrain.data.audit.finding import Finding, refuse
+from segtrain.data.audit.image_depth import depth_finding
+from segtrain.data.audit.mask_encoding import mask_finding
+from segtrain.data.audit.overlap import overlap_finding
+from segtrain.data.audit.statistics import label_warnings
+from segtrain.data.augment.repeatable import rehearse
 from segtrain.data.datasets import Dataset
-from segtrain.data.encoding import mask_finding
-from segtrain.data.finding import Finding, refuse
-from segtrain.data.forms import depth_finding
-from segtrain.data.overlap import overlap_finding
-from segtrain.data.rehearse import rehearse
-from segtrain.data.stamps import relative
-from segtrain.data.statistics import label_warnings
-from segtrain.data.subset import without
+from segtrain.data.index.stamps import relative
+from segtrain.data.index.subset import without
 from segtrain.errors import DataError
-from segtrain.train.checkpoint import checkpoints, write_atomically
 
 FILE = "faults.jsonl"
 _SHOWN = 20  # faults in one error

@@ -11,14 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from segtrain import json_text
+from segtrain import checkpoint, json_text
 from segtrain.errors import ConfigError, SegtrainError
-from segtrain.infer.load import load_export, read_description
+from segtrain.evaluate.load import load_export, read_description
 from segtrain.models.base import SegModel
 from segtrain.models.weights import fill, misfit, read_tensors, refuse_not_finite, renamed
 from segtrain.parallel.exchange import names_of, table, tell
 from segtrain.parallel.strategy import Strategy
-from segtrain.train import checkpoint
 
 KEY = "model.init"
 SHOWN = 6  # names in one line

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from segtrain.config import Config
-from segtrain.data.crew.pace import Pace
+from segtrain.data.device_feed import DeviceFeed
 from segtrain.data.loader import Batch, TrainLoader, colours_on_device, normalise
+from segtrain.data.workers.autoscaler import Pace
 from segtrain.errors import EXIT_RESUMABLE, SegtrainError
 from segtrain.observe.clock import Clock
 from segtrain.observe.profile import sampling
@@ -23,7 +24,6 @@ from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.startup import compiler_kept_out
 from segtrain.parallel.strategy import start
 from segtrain.train.exact import settle_buckets
-from segtrain.train.feed import DeviceFeed
 from segtrain.train.lock import RunLock
 from segtrain.train.record import clock_of, recording
 from segtrain.train.sentinel import Sentinel

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from segtrain.config import Config, Size, duration_in_steps
 from segtrain.cores import cores
-from segtrain.data.crew.pace import Staff, staff
 from segtrain.data.loader import worker_kind
+from segtrain.data.workers.autoscaler import Staff, staff
 from segtrain.errors import ConfigError
 from segtrain.parallel.cluster import Cluster
 from segtrain.train.early import refuse_batch

@@ -7,17 +7,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from segtrain import checkpoint
 from segtrain.config import Config
 from segtrain.cores import cores
 from segtrain.data.cache import refuse_cache
-from segtrain.data.crew.pace import too_many
 from segtrain.data.datasets import Dataset
+from segtrain.data.index.subset import without
 from segtrain.data.loader import worker_kind
-from segtrain.data.subset import without
+from segtrain.data.workers.autoscaler import too_many
 from segtrain.losses import build_criterion
 from segtrain.observe.journal import FILE as JOURNAL
 from segtrain.observe.trackers import refuse_trackers
-from segtrain.train import checkpoint, faults, same_data
+from segtrain.train import faults, same_data
 from segtrain.train.lock import RunLock
 from segtrain.train.rundir import keep_names, make_run_dir, other_layout, prepare_run_dir, refuse_run_dir
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from segtrain import checkpoint
 from segtrain.errors import CheckpointError
 from segtrain.parallel.strategy import Strategy
-from segtrain.train import checkpoint
 from segtrain.train.prepare import Found
 
 CHUNK = 1 << 24  # bytes that travel at once; a strategy keeps a few of the last ones

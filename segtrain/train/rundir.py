@@ -9,10 +9,10 @@ from typing import Any
 
 from segtrain.config import WRITTEN, Config, load_saved
 from segtrain.data.datasets import Dataset, open_dataset
-from segtrain.data.labels import LabelSpace
-from segtrain.data.split_by import splits as by_rule
+from segtrain.data.index.split_by import splits as by_rule
+from segtrain.data.labels.space import LabelSpace
 from segtrain.errors import ConfigError, SegtrainError
-from segtrain.train.files import write_atomically
+from segtrain.files import write_atomically
 
 NAMES = "splits"  # folder of the names of each split, where data.split_by makes them
 

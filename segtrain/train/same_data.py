@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 
 from segtrain.config import Config
+from segtrain.data.audit.statistics import AuditReport
 from segtrain.data.datasets import Dataset
-from segtrain.data.labels import LabelSpace
+from segtrain.data.index.stamps import stamps
+from segtrain.data.index.subset import Subset
+from segtrain.data.index.subset import whole as whole_of
+from segtrain.data.labels.space import LabelSpace
 from segtrain.data.shards.reader import ShardDataset
-from segtrain.data.stamps import stamps
-from segtrain.data.statistics import AuditReport
-from segtrain.data.subset import Subset
-from segtrain.data.subset import whole as whole_of
 from segtrain.errors import DataError
 from segtrain.train.sample_lists import BLOCK, DAMAGED, Row, names_of, place_of, read_list, rows_of, write_list
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from segtrain.data.datasets import Dataset
-from segtrain.data.entries import Entries
-from segtrain.data.stamps import relative
+from segtrain.data.index.entries import Entries
+from segtrain.data.index.stamps import relative
 from segtrain.errors import CheckpointError
-from segtrain.train.files import write_atomically
+from segtrain.files import write_atomically
 
 FOLDER = "data"  # in the run folder
 BLOCK = 4096  # samples that are looked at together

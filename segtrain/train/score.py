@@ -8,18 +8,18 @@ from typing import Any
 
 from segtrain.config import Config
 from segtrain.cores import cores
-from segtrain.data.crew.pace import staff
+from segtrain.data.audit.statistics import label_warnings
 from segtrain.data.datasets import Dataset, open_dataset
-from segtrain.data.statistics import label_warnings
-from segtrain.data.subset import without
+from segtrain.data.index.subset import without
+from segtrain.data.workers.autoscaler import staff
 from segtrain.errors import DataError
-from segtrain.infer.load import load_run
+from segtrain.evaluate.evaluation import evaluate
+from segtrain.evaluate.load import load_run
 from segtrain.observe.console import of_classes
 from segtrain.observe.image_table import table
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import start
 from segtrain.terminal import say
-from segtrain.train.evaluate import evaluate
 from segtrain.train.faults import FILE, left_out
 from segtrain.train.rundir import open_run
 from segtrain.train.sample_lists import trained_on

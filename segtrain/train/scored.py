@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from segtrain.checkpoint import write_atomically
 from segtrain.config import Config
-from segtrain.data.labels import LabelSpace
+from segtrain.data.labels.space import LabelSpace
 from segtrain.errors import DataError
 from segtrain.observe import image_table, pictures
 from segtrain.observe.console import of_classes
-from segtrain.train.checkpoint import write_atomically
 
 if TYPE_CHECKING:
-    from segtrain.train.evaluate import Evaluation
+    from segtrain.evaluate.evaluation import Evaluation
     from segtrain.train.session import Session
 
 MOST_CLASSES = 64  # whose confusion matrix goes into the journal: some 30 kB a line

@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from segtrain import __version__
+from segtrain import __version__, checkpoint
 from segtrain.config import Config
-from segtrain.data import native
-from segtrain.data.crew.workers import Crew
 from segtrain.data.datasets import Dataset, open_dataset
-from segtrain.data.subset import without
+from segtrain.data.index.subset import without
+from segtrain.data.pixels import native
+from segtrain.data.workers.pool import Crew
 from segtrain.errors import CheckpointError, ConfigError
+from segtrain.evaluate.evaluation import evaluate
 from segtrain.losses import Criterion, build_criterion
 from segtrain.models import build_model
 from segtrain.models.deterministic import refuse_nondeterministic
@@ -27,10 +28,9 @@ from segtrain.observe.trackers import Trackers, open_trackers
 from segtrain.optim import Ema, LossScaler, build_optimizer
 from segtrain.parallel.startup import compiler_kept_out
 from segtrain.parallel.strategy import Strategy, full_state, load_full_state, unwrapped
-from segtrain.train import checkpoint, faults, scored
+from segtrain.train import faults, scored
 from segtrain.train.agree import agree_on_config, agree_on_index
 from segtrain.train.derived import decoder, derive, versions, wants_channels_last
-from segtrain.train.evaluate import evaluate
 from segtrain.train.exact import mean_buffers, restore_buffers
 from segtrain.train.initial import starting_network
 from segtrain.train.lock import RunLock

@@ -6,7 +6,7 @@ import socket
 import time
 from pathlib import Path
 
-from segtrain.data.crew.workers import Crew
+from segtrain.data.workers.pool import Crew
 from segtrain.stacks import Sampler, read_order
 
 LOOK_S = 0.5  # between two looks at the request

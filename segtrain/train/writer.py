@@ -12,8 +12,8 @@ from typing import Any, BinaryIO
 
 import torch
 
+from segtrain.checkpoint import FORMAT, SUFFIX, Best, best_of, checkpoints, named_best, write_best
 from segtrain.errors import CheckpointError, SegtrainError
-from segtrain.train.checkpoint import FORMAT, SUFFIX, Best, best_of, checkpoints, named_best, write_best
 
 
 class _Remembering:

@@ -1,8 +1,8 @@
 // Can any bytes make the JPEG part read or write where it must not? The first 8 bytes choose what is done, the others are the file.
 #include <cstdlib>
 
-#include "../../segtrain/data/native/jpeg.h"
-#include "../../segtrain/data/native/jpeg_pixels.h"
+#include "../../segtrain/data/pixels/native/jpeg.h"
+#include "../../segtrain/data/pixels/native/jpeg_pixels.h"
 
 using namespace segtrain;
 

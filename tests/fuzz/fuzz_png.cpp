@@ -6,7 +6,7 @@
 #include <cstring>
 #include <vector>
 
-#include "../../segtrain/data/native/core.h"
+#include "../../segtrain/data/pixels/native/core.h"
 
 using namespace segtrain;
 

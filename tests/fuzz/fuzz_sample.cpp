@@ -4,8 +4,8 @@
 #include <cstring>
 #include <vector>
 
-#include "../../segtrain/data/native/jpeg.h"
-#include "../../segtrain/data/native/sample.h"
+#include "../../segtrain/data/pixels/native/jpeg.h"
+#include "../../segtrain/data/pixels/native/sample.h"
 
 using namespace segtrain;
 

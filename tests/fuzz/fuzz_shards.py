@@ -27,8 +27,9 @@ import cv2
 import numpy as np
 
 from segtrain.config import Data
-from segtrain.data import native, storage
+from segtrain.data import storage
 from segtrain.data.datasets import open_dataset
+from segtrain.data.pixels import native
 from segtrain.data.sample import Sampler, Task
 from segtrain.data.shards import index as shard_index
 from segtrain.data.shards import png_strips

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "../../segtrain/data/native/warp_rows.h"
+#include "../../segtrain/data/pixels/native/warp_rows.h"
 
 using namespace segtrain;
 

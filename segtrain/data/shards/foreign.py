@@ -10,14 +10,15 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from segtrain.config.paste import command
-from segtrain.data import decode, storage
+from segtrain.data import storage
+from segtrain.data.index.layouts import no_folder
+from segtrain.data.index.split_by import POOL
 from segtrain.data.keep import cache_folder
-from segtrain.data.layouts import no_folder
+from segtrain.data.pixels import decode
 from segtrain.data.shards import index as shard_index
 from segtrain.data.shards.index import Description, Place, Shard, ShardIndex
 from segtrain.data.shards.reader import array
 from segtrain.data.shards.tar import Member, members
-from segtrain.data.split_by import POOL
 from segtrain.errors import DataError
 
 _PICTURES = ("jpg", "jpeg", "png", "npy", "webp", "tif", "tiff", "bmp", "ppm")

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from segtrain.data import storage
-from segtrain.data.entries import Entry
-from segtrain.data.labels import LabelSpace
+from segtrain.data.index.entries import Entry
+from segtrain.data.labels.space import LabelSpace
 from segtrain.errors import DataError
 
 ENDING = ".index"

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from segtrain.data import storage
-from segtrain.data.audit import audit
+from segtrain.data.audit.audit import audit
 from segtrain.data.datasets import Dataset
 from segtrain.data.shards import index as shard_index
 from segtrain.data.shards.index import Description, Place, Shard

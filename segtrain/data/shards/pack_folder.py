@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from segtrain.data.check import settings_of
+from segtrain.data.audit.check import settings_of
 from segtrain.data.datasets import open_dataset
 from segtrain.data.shards.pack import pack
 from segtrain.data.shards.pack_estimate import estimate

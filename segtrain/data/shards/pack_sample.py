@@ -12,13 +12,13 @@ from typing import Literal, cast
 import cv2
 import numpy as np
 
-from segtrain.data import decode, native
 from segtrain.data.datasets import Dataset
-from segtrain.data.labels import LabelSpace, plain_space
+from segtrain.data.index.subset import whole
+from segtrain.data.labels.space import LabelSpace, plain_space
+from segtrain.data.pixels import decode, native
 from segtrain.data.record import Record
 from segtrain.data.shards import png_strips
 from segtrain.data.shards.reader import ShardDataset, array
-from segtrain.data.subset import whole
 from segtrain.errors import DataError, MissingExtra
 
 Form = Literal["keep", "restart", "recompress", "png", "raw"]

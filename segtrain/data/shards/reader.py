@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Union
 import numpy as np
 
 from segtrain import config
-from segtrain.data import decode, storage
-from segtrain.data.classes import label_space
+from segtrain.data import storage
 from segtrain.data.datasets import Dataset
-from segtrain.data.labels import LabelSpace
-from segtrain.data.reading import Reading
+from segtrain.data.labels.classes import label_space
+from segtrain.data.labels.space import LabelSpace
+from segtrain.data.pixels import decode
+from segtrain.data.pixels.reading import Reading
 from segtrain.data.record import Record
 from segtrain.data.shards import index as shard_index
 from segtrain.data.shards.index import Row, ShardEntries, ShardIndex

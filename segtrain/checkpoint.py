@@ -1,0 +1,295 @@
+"""Finds the newest whole checkpoint and the best one, reads them, and says whether they fit; writer.py writes them."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import io
+import json
+import warnings
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from segtrain.errors import CheckpointError
+from segtrain.files import write_atomically as write_atomically
+from segtrain.models.weights import misfit
+
+FORMAT = 1
+SUFFIX = ".pt"
+_CAN_MAP = "mmap" in inspect.signature(torch.load).parameters
+PARTS = {
+    "model": dict,
+    "optimizer": dict,
+    "ema": dict,
+    "scaler": dict,
+    "state": dict,
+    "world_size": int,
+}  # see Session.save
+
+
+def checkpoints(run_dir: Path) -> list[Path]:
+    """Whole checkpoints by step, oldest first (a file has its final name only when it is whole)."""
+    found = Path(run_dir, "checkpoints").glob(f"step-*{SUFFIX}")
+    return sorted(path for path in found if path.stem.removeprefix("step-").isdecimal())
+
+
+def step_of(path: Path) -> int:
+    return int(path.stem.rpartition("-")[2])
+
+
+def fingerprint(path: Path) -> str:
+    """Of a checkpoint's content, from the checksums in its archive's table: equal on two hosts whose files are equal.
+
+    Raises CheckpointError when the file is not there, or torn.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            table = [(item.filename.partition("/")[2], item.CRC, item.file_size) for item in archive.infolist()]
+    except (OSError, zipfile.BadZipFile) as error:
+        raise CheckpointError(f"{path} is no whole checkpoint ({error}): delete it, or take another") from None
+    return hashlib.sha256(repr(table).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Best:
+    """The step with the best score so far."""
+
+    step: int
+    miou: float
+
+    @property
+    def file(self) -> str:
+        return f"step-{self.step:08d}{SUFFIX}"
+
+
+def best_of(state: Mapping[str, Any]) -> Best | None:
+    """What a checkpoint's state says; None where nothing was scored, or an earlier version wrote it."""
+    step, miou = state.get("best_step"), state.get("best_miou")
+    known = type(step) is int and step > 0 and isinstance(miou, float)
+    return Best(step, miou) if known else None  # type: ignore[arg-type]
+
+
+def named_best(run_dir: Path) -> Best | None:
+    """What best.json says; None where it is missing, torn, or something else."""
+    try:
+        found = json.loads(Path(run_dir, "best.json").read_text(encoding="utf-8"))
+        best = Best(int(found["step"]), float(found["miou"]))
+        return best if found["checkpoint"] == best.file else None
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None
+
+
+def write_best(run_dir: Path, best: Best) -> None:
+    content = {"checkpoint": best.file, "step": best.step, "miou": best.miou}
+    write_atomically(run_dir / "best.json", json.dumps(content).encode())
+
+
+def mend_best(run_dir: Path, state: Mapping[str, Any]) -> tuple[Best | None, list[str]]:
+    """Make best.json say what the checkpoint says that a run goes on from, and remarks where that changed something.
+
+    None where there is no best one yet, or its file is gone: the next score counts then. Checkpoints of earlier versions do not
+    name their best one; then best.json does, or else the journal.
+    """
+    named = named_best(run_dir)
+    best, place = best_of(state), run_dir / "best.json"
+    if best is None and state.get("best_miou", -1.0) >= 0:
+        told = [named, _scored(run_dir, state["best_miou"])]
+        told.sort(key=lambda one: one is None or one.miou != state["best_miou"])
+        best = next((one for one in told if one and (run_dir / "checkpoints" / one.file).is_file()), told[0])
+    if best is not None and not (run_dir / "checkpoints" / best.file).is_file():
+        place.unlink(missing_ok=True)
+        return None, [f"the best checkpoint {best.file} is gone: from now on the best score of what follows counts"]
+    if best is None:
+        if not place.exists():
+            return None, []
+        place.unlink()
+        return None, [f"{place} names a score of later steps, which are done again: removed"]
+    if best == named:
+        return best, []
+    before = f"named {named.file}" if named else _no_best(place)
+    write_best(run_dir, best)
+    return best, [
+        f"{place} {before}: the best so far is {best.file} (mIoU {100 * best.miou:.2f}%), and it says so again"
+    ]
+
+
+def _no_best(place: Path) -> str:
+    """What is wrong with a best.json that names no checkpoint of this run."""
+    try:
+        found = json.loads(place.read_text(encoding="utf-8"))
+        values = ", ".join(f"{key} {str(found[key])[:40]!r}" for key in ("checkpoint", "step", "miou"))
+    except FileNotFoundError:
+        return "was missing"
+    except (TypeError, KeyError):
+        return "held other JSON than a run writes there"
+    except (OSError, ValueError, RecursionError):
+        return "was torn"
+    return f"held values that no run writes there ({values})"
+
+
+def _scored(run_dir: Path, miou: float) -> Best | None:
+    """The step of this score, by the journal."""
+    from segtrain.observe.journal import read_journal
+
+    events = read_journal(run_dir, say=lambda _: None) if (run_dir / "journal.jsonl").is_file() else []
+    scores = [e for e in events if e.get("event") == "eval" and isinstance(e.get("scores"), dict)]
+    steps = [e["step"] for e in scores if e["scores"].get("miou") == miou and isinstance(e.get("step"), int)]
+    return Best(steps[-1], miou) if steps else None
+
+
+def read(path: Path, content: bytes | None = None, lazily: bool = False) -> dict[str, Any]:
+    """One checkpoint on the CPU, by the safe loader (tensors and plain values; no code in it is run).
+
+    ``content``: the file's, where it came from another host. ``lazily``: tensors are mapped, not read, where torch can (2.1).
+
+    Raises CheckpointError when the file is torn, foreign, or of another format.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            source = str(path) if content is None else io.BytesIO(content)
+            mapped = {"mmap": True} if lazily and content is None and _CAN_MAP else {}
+            state = torch.load(source, map_location="cpu", weights_only=True, **mapped)
+        if not lazily:  # torch itself does not look at the checksums in the archive
+            with zipfile.ZipFile(path if content is None else io.BytesIO(content)) as archive:
+                damaged = archive.testzip()
+            if damaged is not None:
+                raise zipfile.BadZipFile(f"{damaged} has another checksum")
+    except FileNotFoundError:
+        raise CheckpointError(f"there is no checkpoint {path}") from None
+    except Exception as error:  # zip, pickle and zlib each have their own
+        raise CheckpointError(
+            f"{path} is no whole checkpoint ({type(error).__name__}): delete it, or take another"
+        ) from None
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise CheckpointError(f"{path} is no checkpoint of this format ({FORMAT}): it was not written by this version")
+    return state
+
+
+def misfits(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[str]:
+    """In which tensors ``weights`` differ from what a model has: one remark each."""
+    return [
+        *(f"{key} is missing" for key in own if key not in weights),
+        *(f"{key} is unknown" for key in weights if key not in own),
+        *misfit(own, weights),
+    ]
+
+
+def refuse_foreign(
+    state: dict[str, Any], own: Mapping[str, Tensor], run_dir: str, averaged: Mapping[str, Tensor] | None = None
+) -> None:
+    """Raises CheckpointError where a checkpoint lacks a part, or is of another network than the one it shall go on with.
+
+    ``averaged``: the moving average to be loaded, where the run has one.
+    """
+    odd = (
+        _odd_parts(state)
+        or misfits(own, state["model"])
+        or _odd_moments(state["optimizer"], own)
+        or _odd_numbers(state)
+    )
+    odd += [f"ema: {text}" for text in misfits(averaged, state["ema"])] if averaged is not None and not odd else []
+    if odd:
+        raise CheckpointError(
+            f"the newest checkpoint of {run_dir} is of another run ({len(odd)} differences; {odd[0]}): "
+            "take that file away, or choose another out=FOLDER"
+        )
+
+
+def _odd_parts(state: Mapping[str, Any]) -> list[str]:
+    odd = [f"{part} is missing" for part in PARTS if part not in state]
+    for part, kind in PARTS.items():
+        if part in state and not isinstance(state[part], kind):
+            odd.append(f"{part} is a {type(state[part]).__name__}")
+    for part in ("model", "ema"):
+        if not odd:
+            odd = [
+                f"{part}.{name} is no tensor" for name, value in state[part].items() if not isinstance(value, Tensor)
+            ]
+    return odd
+
+
+def _odd_numbers(state: Mapping[str, Any]) -> list[str]:
+    odd = []
+    if not all(isinstance(state["scaler"].get(key), (int, float)) for key in ("scale", "good")):
+        odd.append("scaler lacks a number")
+    if not isinstance(state.get("buffers_of_ranks"), (Tensor, type(None))):
+        odd.append("buffers_of_ranks is no tensor")
+    return odd
+
+
+def _odd_moments(moments: Mapping[str, Any], own: Mapping[str, Tensor]) -> list[str]:
+    """What the optimizer's state of a parameter cannot be: no mapping, or tensors of another shape."""
+    odd = [f"optimizer.{name} is unknown" for name in moments if name not in own]
+    for name, slots in moments.items():
+        if not isinstance(slots, dict):
+            odd.append(f"optimizer.{name} is a {type(slots).__name__}")
+        elif name in own:
+            odd += [
+                f"optimizer.{name}.{key} has another shape than its weight"
+                for key, value in slots.items()
+                if isinstance(value, Tensor) and value.dim() and value.shape != own[name].shape
+            ]
+    return odd
+
+
+def newest(run_dir: Path, lazily: bool = False) -> tuple[dict[str, Any] | None, list[str]]:
+    """The newest checkpoint that loads, and a line about each one that does not."""
+    _, state, remarks = newest_file(run_dir, lazily)
+    return state, remarks
+
+
+def newest_file(run_dir: Path, lazily: bool = False) -> tuple[Path | None, dict[str, Any] | None, list[str]]:
+    remarks: list[str] = []
+    for path in reversed(checkpoints(run_dir)):
+        try:
+            return path, read(path, lazily=lazily), remarks
+        except CheckpointError as error:
+            remarks.append(f"skipped: {error}")
+    return None, None, remarks
+
+
+def best_file(run_dir: Path) -> Path | None:
+    """The best checkpoint: the newest whole one names it, else best.json does. None where nothing was scored.
+
+    Raises CheckpointError where the file is not there.
+    """
+    last = newest(run_dir, lazily=True)[0]
+    state = (last or {}).get("state")
+    told = [best_of(state) if isinstance(state, dict) else None, named_best(run_dir)]
+    files = [run_dir / "checkpoints" / best.file for best in told if best]
+    there = next((path for path in files if path.is_file()), None)
+    if files and there is None:
+        cure = "use --which last" if last else "no other one loads: restore it, or train again"
+        raise CheckpointError(f"the best checkpoint of {run_dir}, {files[-1].name}, is not there: {cure}")
+    return there
+
+
+def load_weights(run_dir: Path, which: str = "best") -> dict[str, Tensor]:
+    """State dict of the model (its moving average where the run has one) of the best or the last checkpoint.
+
+    Raises CheckpointError when the run folder has none.
+    """
+    run_dir = Path(run_dir)
+    if which not in ("best", "last"):
+        raise CheckpointError(f"which={which!r}: choose best or last")
+    path = best_file(run_dir) if which == "best" else None
+    state: dict[str, Any] | None = read(path) if path is not None else newest(run_dir)[0]
+    if state is None:
+        raise CheckpointError(f"{run_dir} holds no checkpoint: train it first (segtrain train ... out={run_dir})")
+    weights = state.get("ema") or state.get("model")
+    if not isinstance(weights, dict):
+        raise CheckpointError(f"the checkpoint of {run_dir} holds no weights: delete it, or take another")
+    bad = [name for name, value in weights.items() if isinstance(value, Tensor) and not value.isfinite().all()]
+    if bad:
+        raise CheckpointError(
+            f"the {which} checkpoint of {run_dir} holds values that are not finite ({len(bad)} of {len(weights)} tensors; {bad[0]}): "
+            "nothing can be predicted with it; take an earlier checkpoint, or train again with a lower optim.lr"
+        )
+    return weights

@@ -1,0 +1,57 @@
+"""How deep are the images of a split, which bands do they have, and do the settings read them right?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from segtrain import config
+from segtrain.data.audit.finding import Finding
+from segtrain.data.pixels import decode
+from segtrain.data.pixels.reading import depth_of, too_dark
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the audit sees of one image beyond its size."""
+
+    form: str  # "8-bit RGB"
+    brightest: int = -1  # largest value of an image of more than 8 bits; -1: it has not more
+    transparent: bool = False
+
+
+def look_at(stored: Any, name: str, header: decode.Header) -> Look:
+    """``stored``: the file's bytes. Decodes only what is deep or has an alpha channel. Raises DataError."""
+    if header.format != "jpeg" and header.bits > 8:
+        values = decode.deep_values(bytes(stored), header, name)
+        colors = values if values.ndim == 2 else values[..., : 3 if values.shape[2] >= 3 else 1]
+        return Look(header.form, int(colors.max()), header.format == "png" and _transparent(values))
+    if header.format not in ("jpeg", "tiff") and header.channels in (2, 4):
+        return Look(header.form, transparent=_transparent(decode.all_bands(bytes(stored), name)))
+    return Look(header.form)
+
+
+def _transparent(values: np.ndarray) -> bool:
+    """Whether an alpha channel says anything."""
+    return (
+        values.ndim == 3 and values.shape[2] in (2, 4) and bool((values[..., -1] != np.iinfo(values.dtype).max).any())
+    )
+
+
+def depth_finding(data: config.Data, seen: Iterable[tuple[int, str]]) -> Finding | None:
+    """Deep images of all splits that would turn nearly black. ``seen``: the brightest value of each split, and its file."""
+    brightest, name = max(seen, default=(-1, ""))
+    reading = decode.Reading.of(data)
+    if brightest < 0 or not too_dark(brightest, reading):
+        return None
+    bits = depth_of(brightest)
+    return Finding(
+        f"images of 16 bits a band hold no value above {brightest:,} ({name}), which are {bits} bits: with the upper 8 of 16 they would "
+        "be nearly black",
+        True,
+        {"data.bits": bits},
+        (("if they are meant to be so dark", {"data.bits": 16}),),
+    )

@@ -1,0 +1,153 @@
+"""Which images of one split are in another one too? By their files, then by content: sizes, some bytes, all bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from segtrain import config
+from segtrain.data.audit.finding import Finding
+from segtrain.data.datasets import Dataset
+from segtrain.data.index.split_by import POOL, division, names_of
+from segtrain.data.index.stamps import relative
+from segtrain.data.keep import cache_folder, writing
+from segtrain.errors import DataError
+
+VERSION = 1  # of the kept results
+_SHOWN = 3
+_BYTES = 4096  # at two places of a file: enough to tell nearly all pictures of one size apart
+_WINDOW = 4096  # images that are on their way at once
+_BLOCK = 1 << 20
+Key = Callable[[Dataset, int, int], bytes]  # split, index, bytes of the file -> digest; empty for what cannot be read
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """``count`` images of the second split are in the first; ``pairs``: the first few, (there, here); ``same``: all files are."""
+
+    count: int
+    pairs: tuple[tuple[str, str], ...]
+    same: bool = False
+
+
+def overlap(train: Dataset, other: Dataset, workers: int = 8) -> Overlap:
+    """Compares what is stored, byte for byte; kept as long as no file of both splits changes. Raises DataError for a file that is gone."""
+    if train.draw or other.draw:  # generated: by name alone
+        return _by_name(train, other)
+    stamped = [split.stamps() for split in (train, other)]
+    prints = [split.fingerprint(stamps) for split, stamps in zip((train, other), stamped)]
+    if prints[0] == prints[1]:
+        return _by_name(train, other)
+    digest = hashlib.sha256(json.dumps([VERSION, train.root, train.split, other.split, *prints]).encode())
+    for stamps in stamped:
+        digest.update(np.ascontiguousarray(stamps[:, 0, 1]).data)
+    place = cache_folder() / f"overlap-{digest.hexdigest()[:24]}.json"
+    found = _kept(place)
+    if found is None:
+        found = _by_content(train, other, stamped[0][:, 0, 0], stamped[1][:, 0, 0], workers)
+        try:
+            with writing(place) as stream:
+                stream.write(json.dumps(asdict(found)).encode())
+        except OSError:  # the audit has said that nothing can be kept
+            pass
+    return found
+
+
+def _by_name(train: Dataset, other: Dataset) -> Overlap:
+    names = {entry.image for entry in train.entries}
+    both = [entry.image for entry in other.entries if entry.image in names]
+    same = len(both) == len(train) == len(other)
+    return Overlap(len(both), tuple((_name(train, name), _name(other, name)) for name in both[:_SHOWN]), same)
+
+
+def _kept(place: Path) -> Overlap | None:
+    try:
+        content = json.loads(place.read_text(encoding="utf-8"))
+        return Overlap(int(content["count"]), tuple((a, b) for a, b in content["pairs"]), bool(content["same"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _by_content(train: Dataset, other: Dataset, ours: np.ndarray, theirs: np.ndarray, workers: int) -> Overlap:
+    """``ours``, ``theirs``: bytes of each image. Only files whose size occurs in both splits are read."""
+    with ThreadPoolExecutor(max(1, workers)) as pool:
+        mine = np.flatnonzero(np.isin(ours, theirs))
+        yours = np.flatnonzero(np.isin(theirs, ours))
+        first = _grouped(pool, train, mine, ours, _part)
+        second = _grouped(pool, other, yours, theirs, _part)
+        both = first.keys() & second.keys()
+        mine, yours = (np.array(sorted(i for key in both for i in groups[key]), np.int64) for groups in (first, second))
+        first, second = _grouped(pool, train, mine, ours, _all), _grouped(pool, other, yours, theirs, _all)
+    twins = sorted((index, first[key][0]) for key in first.keys() & second.keys() for index in second[key])
+    pairs = [(_name(train, train.entries[a].image), _name(other, other.entries[b].image)) for b, a in twins[:_SHOWN]]
+    return Overlap(len(twins), tuple(pairs))
+
+
+def _grouped(
+    pool: ThreadPoolExecutor, split: Dataset, places: np.ndarray, sizes: np.ndarray, key: Key
+) -> dict[bytes, list[int]]:
+    found: dict[bytes, list[int]] = defaultdict(list)
+    for begin in range(0, len(places), _WINDOW):
+        window = places[begin : begin + _WINDOW].tolist()
+        for index, digest in zip(window, pool.map(lambda i: key(split, i, int(sizes[i])), window)):
+            if digest:
+                found[digest].append(index)
+    return found
+
+
+def _part(split: Dataset, index: int, size: int) -> bytes:
+    """A digest of the middle and the end: beginnings are alike where one program wrote the files."""
+    return _digest(split, index, size, [(size // 2, _BYTES), (max(0, size - _BYTES), _BYTES)])
+
+
+def _all(split: Dataset, index: int, size: int) -> bytes:
+    return _digest(split, index, size, ((begin, _BLOCK) for begin in range(0, size, _BLOCK)))
+
+
+def _digest(split: Dataset, index: int, size: int, parts: Iterable[tuple[int, int]]) -> bytes:
+    digest = hashlib.blake2b(size.to_bytes(8, "big"), digest_size=16)
+    try:
+        for begin, length in parts:
+            digest.update(split.image_bytes(index, begin, length))
+    except DataError:  # whoever reads the whole file says so
+        return b""
+    return digest.digest()
+
+
+def _name(split: Dataset, path: str) -> str:
+    return relative(path, split.root)
+
+
+def overlap_finding(data: config.Data, train: Dataset, other: Dataset) -> Finding | None:
+    """Images of ``other`` that are trained on: fatal, unless the config accepts it."""
+    found = overlap(train, other)
+    if not found.count:
+        return None
+    names = f"{train.name}: {train.split} and {other.split}"
+    if found.same:
+        what = f"{names} are the same {len(other):,} images ({found.pairs[0][1]}, ...)"
+    else:
+        pairs = [a if a == b else f"{b} is {a}" for a, b in found.pairs]
+        more = f" and {found.count - len(pairs):,} more" if found.count > len(pairs) else ""
+        what = f"{names}: {found.count:,} of {len(other):,} images of {other.split} are trained on: {', '.join(pairs)}{more}"
+    accepted = data.overlap == "accept"
+    says = f"{what}. A score on them does not tell how the model does on new images"
+    if accepted:
+        return Finding(f"{says} (data.overlap=accept)")
+    settings = _division(data, train) if found.same else {}
+    cure = "Divide the set" if settings else "Take them out of one of the splits"
+    return Finding(f"{says}. {cure}", True, settings, (("to go on all the same", {"data.overlap": "accept"}),))
+
+
+def _division(data: config.Data, train: Dataset) -> dict[str, object]:
+    """Settings that divide the one split there is."""
+    if data.layout == "scenes" or data.split_by.on:
+        return {}
+    return division(data, data.train_split if data.own_splits else POOL, names_of(train))

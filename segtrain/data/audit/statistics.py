@@ -1,0 +1,184 @@
+"""What is in a split: the record of a scan, the class weights that follow from it, and its copy on disk."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from segtrain.data.audit.finding import Finding
+from segtrain.data.audit.mask_values import MaskValues
+from segtrain.data.keep import writing
+
+
+@dataclass(frozen=True)
+class AuditReport:
+    """What a scan of one split found. Arrays are int64 [C], over the samples without a fault."""
+
+    name: str
+    split: str
+    fingerprint: str
+    images: int
+    classes: tuple[str, ...]
+    pixels: np.ndarray  # of each class over the split
+    void: int  # ignored pixels
+    images_with: np.ndarray  # images that hold at least one pixel of the class
+    sizes: dict[tuple[int, int], int]  # (height, width) -> images
+    faults: tuple[tuple[str, str], ...] = ()  # (file, message)
+    bad: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # indices of faulty samples, rising
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=(), compare=False)  # about the scan itself
+    decoded: bool = True  # whether every image was decoded, or only its header and end looked at
+    # uint32 [images]: CRC-32 of each mask's train ids, 0 for a faulty sample. Says whether labels are those of an earlier scan.
+    mask_crc: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint32), repr=False)
+    forms: dict[str, int] = field(default_factory=dict)  # "8-bit RGB" -> images
+    brightest: tuple[int, str] = (
+        -1,
+        "",
+    )  # largest value in images of more than 8 bits, and its file; -1: there are none
+    values: MaskValues = field(default_factory=MaskValues)  # as stored in the masks, of faulty samples too
+    findings: tuple[Finding, ...] = ()  # about the settings and the splits together: added after the scan, not kept
+
+    @property
+    def failed(self) -> bool:
+        """Whether something stops training."""
+        return bool(self.faults) or any(finding.fatal for finding in self.findings)
+
+    def weights(self, power: float = 0.5) -> np.ndarray:
+        """Proposed class weights, float32 [C]."""
+        return class_weights(self.pixels, power)
+
+    def table(self) -> str:
+        """All of it for a terminal."""
+        total = max(1, int(self.pixels.sum()) + self.void)
+        sizes = ", ".join(
+            f"{h} x {w}" + (f" ({n})" if len(self.sizes) > 1 else "") for (h, w), n in _common(self.sizes)
+        )
+        more = f" and {len(self.sizes) - 4} more sizes" if len(self.sizes) > 4 else ""
+        sizes = sizes or "none of them without a fault"
+        forms = "".join(f", {form}" + (f" ({n})" if len(self.forms) > 1 else "") for form, n in self.forms.items())
+        head = f"{self.name} {self.split} #{self.fingerprint}: {self.images} images, {sizes}{more}{forms}, {self.void / total:.1%} void"
+        wide = max(len(name) for name in ("class", *self.classes))
+        lines = [head, f"{'class':<{wide}}  {'pixels':>15}  {'share':>8}  {'images':>7}  {'weight':>7}"]
+        rows = zip(self.classes, self.pixels, self.images_with, self.weights())
+        lines += [f"{n:<{wide}}  {p:>15,}  {p / total:>8.3%}  {i:>7,}  {w:>7.3f}" for n, p, i, w in rows]
+        fatal = [finding for finding in self.findings if finding.fatal]
+        others = [finding for finding in self.findings if not finding.fatal]
+        lines += [f"warning: {self.split}: {text}" for text in self.warnings]
+        lines += [f"warning: {finding.text()}" for finding in others]
+        lines += [f"note: {text}" for text in self.notes]
+        lines += [f"fault: {finding.text()}" for finding in fatal]  # they explain what single files are at fault for
+        lines += [f"fault: {message}" for _, message in self.faults]
+        faults = f"{len(self.faults) + len(fatal):,} faults" + (
+            f" in {len(self.bad):,} of {self.images:,} images" if self.faults else ""
+        )
+        return "\n".join([*lines, f"{faults}, {len(self.warnings) + len(others)} warnings"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, all but ``mask_crc``; ``from_dict`` is the way back."""
+        return {
+            "name": self.name,
+            "split": self.split,
+            "fingerprint": self.fingerprint,
+            "images": self.images,
+            "classes": list(self.classes),
+            "pixels": self.pixels.tolist(),
+            "void": self.void,
+            "images_with": self.images_with.tolist(),
+            "weights": [round(float(w), 6) for w in self.weights()],
+            "sizes": [[h, w, n] for (h, w), n in self.sizes.items()],
+            "faults": [list(fault) for fault in self.faults],
+            "bad": self.bad.tolist(),
+            "warnings": list(self.warnings),
+            "notes": list(self.notes),
+            "decoded": self.decoded,
+            "forms": self.forms,
+            "brightest": list(self.brightest),
+            "values": self.values.to_dict(),
+            "findings": [finding.to_dict() for finding in self.findings],
+        }
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> AuditReport:
+        """All but ``findings``. Raises KeyError, TypeError or ValueError for anything that ``to_dict`` did not write."""
+        return cls(
+            name=content["name"],
+            split=content["split"],
+            fingerprint=content["fingerprint"],
+            images=int(content["images"]),
+            classes=tuple(content["classes"]),
+            pixels=np.array(content["pixels"], np.int64),
+            void=int(content["void"]),
+            images_with=np.array(content["images_with"], np.int64),
+            sizes={(int(h), int(w)): int(n) for h, w, n in content["sizes"]},
+            faults=tuple((file, message) for file, message in content["faults"]),
+            bad=np.array(content["bad"], np.int64),
+            warnings=tuple(content["warnings"]),
+            notes=tuple(content["notes"]),
+            decoded=bool(content["decoded"]),
+            forms={str(form): int(n) for form, n in content["forms"].items()},
+            brightest=(int(content["brightest"][0]), str(content["brightest"][1])),
+            values=MaskValues.from_dict(content["values"]),
+        )
+
+
+def label_warnings(names: Sequence[str], pixels: Sequence[int] | np.ndarray, void: int = 0) -> tuple[str, ...]:
+    """What a score over these pixels must be read with: classes without a pixel, a single class, mostly void."""
+    absent = [name for name, count in zip(names, pixels) if not count]
+    texts, whole = [], int(sum(int(count) for count in pixels)) + void
+    if absent:
+        shown = ", ".join(absent[:10]) + (f" and {len(absent) - 10} more" if len(absent) > 10 else "")
+        texts.append(f"no pixel of {shown} ({len(absent)} of {len(names)} classes)")
+    if len(names) - len(absent) == 1 < len(names):
+        texts.append("all pixels are of a single class: a score here says nothing")
+    if void > whole / 2:
+        texts.append(f"{void / whole:.1%} of the pixels are void: no loss and no score counts them")
+    return tuple(texts)
+
+
+def class_weights(pixels: np.ndarray | Sequence[int], power: float = 0.5) -> np.ndarray:
+    """(median share / share) ** power over the classes that occur, float32 [C]; an absent class gets 1.
+
+    Power 1 is median frequency balancing (Eigen and Fergus 2015) with shares taken over the whole split; 0 is no weight.
+    """
+    counts = np.asarray(pixels, np.float64)
+    weights = np.ones(len(counts))
+    present = counts > 0
+    if present.any():
+        weights[present] = (np.median(counts[present]) / counts[present]) ** power
+    return weights.astype(np.float32)
+
+
+def _common(sizes: dict[tuple[int, int], int]) -> list[tuple[tuple[int, int], int]]:
+    return sorted(sizes.items(), key=lambda item: -item[1])[:4]
+
+
+def load(place: Path) -> tuple[AuditReport | None, str]:
+    """Kept statistics, or why they are of no use ("" where there are none)."""
+    try:
+        content = json.loads(place.read_text(encoding="utf-8"))
+        mask_crc = np.frombuffer(zlib.decompress(base64.b64decode(content["mask_crc"])), np.uint32)
+        return replace(AuditReport.from_dict(content), mask_crc=mask_crc), ""
+    except FileNotFoundError:
+        return None, ""
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as error:
+        return None, f"kept statistics in {place} are of no use ({type(error).__name__}): read again"
+
+
+def save(place: Path, report: AuditReport) -> list[str]:
+    """Write whole or not at all; a note where it is not possible."""
+    try:
+        with writing(place) as stream:
+            mask_crc = base64.b64encode(zlib.compress(report.mask_crc.tobytes())).decode()
+            stream.write(json.dumps({**report.to_dict(), "mask_crc": mask_crc}).encode())
+    except OSError as error:
+        return [
+            f"statistics are not kept ({error.strerror}: {place.parent}): set SEGTRAIN_CACHE to a folder to write to"
+        ]
+    return []

@@ -1,0 +1,174 @@
+"""How does augmentation of one's own (albumentations, torchvision v2, a function) make a sample, and always the same one?
+
+Every random number of a call comes from (seed, epoch, sample id): before each call the library's random state is set from them. Each
+thread has its own copy of the pipeline, since albumentations keeps the parameters of a call in its transforms.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import random
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import cv2
+import numpy as np
+
+from segtrain.config import Data
+from segtrain.data.augment.transforms_build import build, kind_of
+from segtrain.data.order import TRANSFORMS, rng_for
+from segtrain.errors import ConfigError, DataError, SegtrainError
+
+Pair = tuple[np.ndarray, np.ndarray]
+Run = Callable[[np.ndarray, np.ndarray, np.random.Generator], "tuple[Any, Any]"]
+
+_NEAREST = (cv2.INTER_NEAREST, cv2.INTER_NEAREST_EXACT)
+_FLOATS = "segtrain normalises on the device: remove Normalize, ToFloat, ToTensorV2 and their like"
+
+
+class Transforms:
+    """A pipeline that any thread may call, and that pickles: what came from a config is built again where it arrives.
+
+    ``given``: a value of ``data.transforms``, or an object: an albumentations or torchvision v2 transform, a list of such, or
+    a function ``f(image, mask, rng) -> (image, mask)`` of uint8 (H, W, 3), uint8 (H, W) and a ``numpy.random.Generator``.
+    Raises ConfigError for what cannot be built or would harm the labels, MissingExtra where albumentations is absent.
+    """
+
+    def __init__(self, given: Any, ignore_index: int) -> None:
+        self.given, self.ignore_index = given, ignore_index
+        self._build()
+
+    def _build(self) -> None:
+        self._own = threading.local()
+        self._pipeline = build(self.given)
+        self.kind = kind_of(self._pipeline)
+        self.notes: tuple[str, ...] = ()  # what was changed in it
+        if self.kind == "albumentations":
+            self._pipeline = copy.deepcopy(self._pipeline)  # the caller's stays as it was
+            self.notes = _guard_masks(self._pipeline, self.ignore_index)
+        elif self.kind == "torchvision":
+            from segtrain.data.augment.transforms_torch import refuse_class_0
+
+            refuse_class_0(self._pipeline, self.ignore_index)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"given": self.given, "ignore_index": self.ignore_index}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._build()
+
+    def __call__(self, pair: Pair, out: Pair, key: tuple[int, int, int], name: str) -> None:
+        """Transform an image uint8 (H, W, 3) and its mask uint8 (H, W) into ``out``, two arrays of the crop's size.
+
+        ``key``: seed, epoch, sample id. Raises DataError with ``name`` for another size, other numbers, or new labels.
+        """
+        run: Run | None = getattr(self._own, "run", None)
+        if run is None:
+            run = self._own.run = self._runner()
+        rng = rng_for(*key, TRANSFORMS)
+        known = _ids(pair[1])
+        cv2.setRNGSeed(int(rng.random() * (1 << 31)))  # this thread's own
+        try:
+            image, mask = run(*pair, rng)
+        except SegtrainError:
+            raise
+        except (Exception, SystemExit) as error:  # exit() in code that was a script once
+            raise DataError(
+                f"{name}: data.transforms failed: {type(error).__name__}: {' '.join(str(error).split())[:500]}"
+            ) from error
+        for result, target, what in zip((image, mask), out, ("image", "mask")):
+            _refuse_other(result, target, what, name)
+            if result is not target:
+                target[...] = result
+        new = np.setdiff1d(np.flatnonzero(_ids(out[1])), [*np.flatnonzero(known), self.ignore_index])
+        if new.size:
+            raise DataError(
+                f"{name}: after data.transforms the mask holds {', '.join(map(str, new[:8]))}, which it did not hold before: "
+                "a transform fills with that id, or resizes masks by other than nearest"
+            )
+
+    def _runner(self) -> Run:
+        """The pipeline as a function, for this thread."""
+        if self.kind == "albumentations":
+            return _albumentations(copy.deepcopy(self._pipeline))
+        if self.kind == "torchvision":
+            from segtrain.data.augment.transforms_torch import runner
+
+            return runner(copy.deepcopy(self._pipeline))
+        return self._pipeline
+
+
+def transforms_of(given: Any, data: Data, ignore_index: int) -> Transforms | None:
+    """``given`` (an object, or None: what ``data.transforms`` says), ready to be called; None where there is none."""
+    if isinstance(given, Transforms):
+        return given
+    given = data.transforms if given is None else given
+    return Transforms(given, ignore_index) if given else None
+
+
+def _parts(pipeline: Any) -> Iterator[Any]:
+    """The pipeline and all that it is made of, also what a transform holds as an attribute."""
+    seen: set[int] = set()
+    waiting = [pipeline]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, (list, tuple)):
+            waiting += part
+        elif hasattr(part, "set_random_state") and id(part) not in seen:
+            seen.add(id(part))
+            yield part
+            waiting += vars(part).values()
+
+
+def _guard_masks(pipeline: Any, ignore_index: int) -> tuple[str, ...]:
+    """Where masks would be padded with 0, which is a class, pad with ``ignore_index``; refuse interpolation of masks."""
+    changed = set()
+    for part in _parts(pipeline):
+        name = type(part).__name__
+        if getattr(part, "mask_interpolation", None) not in (None, *_NEAREST):
+            raise ConfigError(
+                f"data.transforms: {name} would blend the ids of a mask: set mask_interpolation to 0 (nearest)"
+            )
+        default = inspect.signature(type(part).__init__).parameters.get("fill_mask")
+        # A default of None (the dropouts) leaves the mask as it is: there a 0 was asked for.
+        padding = default is not None and default.default == 0
+        if padding and getattr(part, "fill_mask", None) == 0 and ignore_index != 0:
+            part.fill_mask = ignore_index
+            changed.add(name)
+    if not changed:
+        return ()
+    return (
+        f"data.transforms: masks are padded with {ignore_index} (ignored), not with class 0, by {', '.join(sorted(changed))}",
+    )
+
+
+def _albumentations(pipeline: Any) -> Run:
+    parts = list(_parts(pipeline))
+
+    def run(image: np.ndarray, mask: np.ndarray, rng: np.random.Generator) -> tuple[Any, Any]:
+        plain = random.Random(int(rng.random() * (1 << 53)))
+        for part in parts:
+            part.random_generator, part.py_random = rng, plain
+        made = pipeline(image=image, mask=mask)
+        return made["image"], made["mask"]
+
+    return run
+
+
+def _ids(mask: np.ndarray) -> np.ndarray:
+    return cv2.calcHist([mask], [0], None, [256], [0, 256]).ravel()
+
+
+def _refuse_other(result: Any, target: np.ndarray, what: str, name: str) -> None:
+    dtype = getattr(result, "dtype", type(result).__name__)
+    if not isinstance(result, np.ndarray) or dtype != np.uint8:
+        cure = _FLOATS if what == "image" else "masks stay uint8 (H, W) arrays of ids"
+        raise DataError(f"{name}: after data.transforms the {what} is a {type(result).__name__} of {dtype}: {cure}")
+    if result.shape != target.shape:
+        raise DataError(
+            f"{name}: after data.transforms the {what} has the shape {result.shape}, the batch needs {target.shape}: end the "
+            f"pipeline with a crop to data.crop={list(target.shape[:2])}, or use transforms that keep the size"
+        )

@@ -1,0 +1,198 @@
+"""Which folders of a data set hold its images, which its masks, and where does the split stand in their names?"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections import Counter, defaultdict
+from typing import Any
+
+from segtrain.data.index.names import NAME, SUFFIXES, Pattern, fitted, propose
+from segtrain.data.index.pairs import MASK_ENDINGS
+from segtrain.data.index.unpaired import several_masks
+
+IMAGE_WORDS = (
+    "images",
+    "image",
+    "imgs",
+    "img",
+    "jpegimages",
+    "frames",
+    "photos",
+    "inputs",
+    "input",
+    "rgb",
+    "pngimages",
+)
+MASK_WORDS = (
+    "masks", "mask", "labels", "label", "annotations", "annotation", "annots", "annot", "segmentationclasspng", "segmentationclass",
+    "segmentations", "segmentation", "groundtruth", "gt", "gts", "targets", "target",
+)  # fmt: skip
+SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test", "testing", "trainval")
+_DEPTH, _MANY = 3, 2000  # folders below the root, and how many are looked at
+_TOKEN = re.compile(r"[A-Za-z]+|[^A-Za-z]+")
+
+Found = tuple[dict[str, Any], list[str]]  # settings of layout 'folders', splits
+
+
+def pair_of_folders(root: str) -> Found | None:
+    """``images/SPLIT`` beside ``masks/SPLIT``, ``SPLIT/images`` beside ``SPLIT/masks``, ``images_SPLIT`` beside ``masks_SPLIT``, or the
+    same without splits, with any of the usual words; or images and masks in one folder, told apart by their names."""
+    folders = _below(root)
+    order = _ranked(root, folders)
+    if order:
+        (images, masks), splits = order[0]
+        settings: dict[str, Any] = {"images": images, "masks": masks}
+        patterns = _patterns(root, images.replace("{split}", splits[0]), masks.replace("{split}", splits[0]))
+        return settings | ({"pair": patterns} if patterns else {}), splits
+    return _one_folder(root, folders)
+
+
+def others(root: str, images: str) -> list[tuple[str, str]]:
+    """Further folders of images with masks, beside ``images`` and what is below it: ``{split}/Urban/images`` beside ``{split}/Rural/images``."""
+    inside = images + "/"
+    return [pair for pair, _ in _ranked(root, _below(root)) if pair[0] != images and not pair[0].startswith(inside)]
+
+
+def _ranked(root: str, folders: list[str]) -> list[tuple[tuple[str, str], list[str]]]:
+    """Folders of images and of masks, with ``{split}`` where they have splits, and the names of these; the likeliest first."""
+    templates: dict[tuple[str, str], list[str]] = defaultdict(list)
+    there = {name.lower(): name for name in folders}
+    for images in folders:
+        masks = _mask_folder(images, there)
+        if masks is None:
+            continue
+        if (
+            os.path.join(os.path.dirname(images), "ImageSets").lower() in there
+        ):  # Pascal VOC, where lists say which image is in which split
+            continue
+        inner = [name.rpartition("/")[2] for name in folders if os.path.dirname(name) == images]
+        own = [name for name in inner if _holds_images(root, there.get(f"{masks}/{name}".lower(), ".none"))]
+        if own and not set(images.lower().split("/")) & set(SPLITS):  # below a split lie cities or scenes
+            templates[f"{images}/{{split}}", f"{masks}/{{split}}"] = own
+        elif _holds_images(root, images) and _holds_images(root, masks):
+            *template, split = _with_split(images, masks)
+            templates[template[0], template[1]].append(split)
+    # One with splits, the more of them the better, and the more usual word.
+    return sorted(
+        templates.items(), key=lambda item: ("{split}" not in item[0][0], -len(item[1]), _rank(item[0][1]), item[0])
+    )
+
+
+def _below(root: str) -> list[str]:
+    """Folders under the root, by their names from there with slashes; no deeper than data sets have their splits."""
+    found, level = list[str](), [""]
+    for _ in range(_DEPTH):
+        level = [os.path.join(above, name) for above in level[:_MANY] for name in _folders(os.path.join(root, above))]
+        found += level[: max(0, _MANY - len(found))]
+    return found
+
+
+def _folders(place: str) -> list[str]:
+    try:
+        with os.scandir(place) as listing:
+            return sorted(item.name for item in listing if item.name[0] != "." and item.is_dir())
+    except OSError:
+        return []
+
+
+def _mask_folder(images: str, there: dict[str, str]) -> str | None:
+    """The folder that is named as one of images, but with a word for masks in the place of that for images. ``there``: by small letters."""
+    tokens = _TOKEN.findall(images)
+    for place, token in enumerate(tokens):
+        if token.lower() not in IMAGE_WORDS:
+            continue
+        for word in MASK_WORDS:
+            other = "".join([*tokens[:place], word, *tokens[place + 1 :]]).lower()
+            if other in there:
+                return there[other]
+    return None
+
+
+def _with_split(images: str, masks: str) -> tuple[str, str, str]:
+    """Both names with ``{split}`` in the place of a split's name, and that name; "all" where there is none."""
+    for split in sorted({token for token in _TOKEN.findall(images) if token.lower() in SPLITS}):
+        if split in _TOKEN.findall(masks):
+            one, other = (
+                "".join("{split}" if part == split else part for part in _TOKEN.findall(text))
+                for text in (images, masks)
+            )
+            return one, other, split
+    return images, masks, "all"
+
+
+def _rank(masks: str) -> int:
+    words = [token.lower() for token in _TOKEN.findall(masks)]
+    return min((MASK_WORDS.index(word) for word in words if word in MASK_WORDS), default=len(MASK_WORDS))
+
+
+def _pictures(folder: str) -> list[str]:
+    """Names of the pictures in a folder and below it."""
+    found = []
+    for above, _, names in os.walk(folder):
+        below = os.path.relpath(above, folder)
+        found += [
+            os.path.normpath(os.path.join(below, name))
+            for name in names
+            if os.path.splitext(name)[1].lower() in SUFFIXES
+        ]
+    return sorted(found)
+
+
+def _holds_images(root: str, folder: str) -> bool:
+    """Whether a picture lies in a folder or below it; not in one that is not there."""
+    walk = os.walk(os.path.join(root, folder))
+    return any(os.path.splitext(name)[1].lower() in SUFFIXES for _, _, names in walk for name in names)
+
+
+def _patterns(root: str, images: str, masks: str) -> list[str] | None:
+    """data.pair where the names of images and masks differ and fit a pattern; None where they need none, or fit none."""
+    one, other = (_pictures(os.path.join(root, part)) for part in (images, masks))
+    if {os.path.splitext(path)[0] for path in one} == {os.path.splitext(path)[0] for path in other}:
+        return None
+    found = propose(one, other)
+    if found is None or several_masks(one, other, found.patterns[0]):
+        return None
+    patterns = [pattern.text for pattern in found.patterns]
+    usual = patterns[0] == NAME and patterns[1].removeprefix(NAME) in MASK_ENDINGS  # is seen without patterns
+    return None if usual else patterns
+
+
+def _one_folder(root: str, folders: list[str]) -> Found | None:
+    """Images beside their masks, ``a.jpg`` and ``a_mask.png``: in folders of the splits, or in one for all."""
+    splits = [name for name in folders if name.lower() in SPLITS]
+    for place, names in (("{split}", splits), ("", [])):
+        settings = _beside(os.path.join(root, names[0] if names else place)) if names or not place else None
+        if settings is not None:
+            return {"images": place or ".", "masks": place or ".", **settings}, names or ["all"]
+    return None
+
+
+def _beside(folder: str) -> dict[str, Any] | None:
+    """data.pair for a folder of images and masks; None for other folders.
+
+    A mask has the name of its image and a usual ending, or the image's own (``a.jpg.png``), and at least half of the images have
+    one. No setting where images have several masks: reading them says so.
+    """
+    names = _pictures(folder)
+    for word in (*MASK_ENDINGS, *sorted(SUFFIXES)):
+        masks = [name for name in names if os.path.splitext(name)[0].endswith(word)]
+        images = sorted(set(names).difference(masks))
+        best, most = None, (0, 0)
+        for texts in itertools.product(_texts(NAME, images), _texts(NAME + word, masks)):
+            patterns = Pattern(texts[0]), Pattern(texts[1])
+            in_images, in_masks = fitted(patterns, names, names, together=True)
+            pairs = len(in_images.keys() & in_masks.keys())
+            score = (pairs, pairs - len(in_images))
+            if 2 * pairs >= len(in_images) and score > most:
+                best, most = list(texts), score
+        if best:
+            return {"pair": best}
+    return {} if several_masks(names, names, Pattern(NAME), together=True) else None
+
+
+def _texts(stem: str, paths: list[str]) -> list[str]:
+    """Patterns of files that begin so: with the ending that all have, else without one, or with one of several."""
+    endings = [ending for ending, _ in Counter(os.path.splitext(path)[1] for path in paths).most_common()]
+    return [stem + ending for ending in ([""] * (len(endings) > 1) + endings)]

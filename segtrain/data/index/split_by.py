@@ -1,0 +1,215 @@
+"""Divides a set without splits into train, val and test, by the names of its images (``data.split_by``).
+
+The place of an image follows from its name and the seed alone, so that with shares a new file moves no other one. Names are those of
+the layout, without ending and relative to the image folder: the same on every machine, and in shards that were packed from the files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from segtrain import config
+from segtrain.config.paste import command
+from segtrain.config.split_by import Part, SplitBy, share
+from segtrain.data.datasets import Dataset
+from segtrain.data.index.subset import select
+from segtrain.errors import DataError
+
+TRAIN, VAL, TEST = 0, 1, 2
+POOL = "all"  # the split that a layout without splits is asked for
+_SHOWN = 3
+
+
+def splits(data: config.Data) -> tuple[str, ...]:
+    """Names of the splits that ``data.split_by`` makes."""
+    return (data.train_split, "val", *["test"] * bool(data.split_by.test))
+
+
+def divided(data: config.Data, split: str, open_whole: Callable[[config.Data, str], Dataset]) -> Dataset:
+    """One of the splits, as a view of the whole set. Raises DataError."""
+    rule, names = data.split_by, splits(data)
+    if split not in names:
+        more = " (data.split_by.test gives a test split)" if split == "test" else ""
+        raise DataError(
+            f"data.split_by makes the splits {', '.join(names)}, there is no {split!r}: check data.split{more}"
+        )
+    plain = data.model_copy(update={"split_by": SplitBy(), "limit": 0})
+    try:
+        whole = open_whole(plain, rule.of or POOL)
+    except DataError as error:
+        if rule.of or data.layout != "list":
+            raise
+        raise DataError(f"{error}; data.split_by takes all rows, or with of=SPLIT those of one split") from None
+    parts = divide(names_of(whole), rule, whole.name)
+    counts = [int((parts == number).sum()) for number in range(len(names))]
+    keep = np.flatnonzero(parts == names.index(split))
+    if 0 < data.limit < len(keep):
+        keep = keep[np.arange(data.limit) * len(keep) // data.limit]
+    told = ", ".join(f"{count:,} {name}" for name, count in zip(names, counts))
+    note = f"{whole.name}: {len(whole):,} images are divided by data.split_by ({rule.text()}): {told}"
+    return select(whole, keep, split, (*whole.notes, note))
+
+
+def divide(names: Sequence[str], rule: SplitBy, where: str = "the set") -> np.ndarray:
+    """uint8 [n]: TRAIN, VAL or TEST of each name. Raises DataError where a split stays empty or a name has no group."""
+    keys: Sequence[str] = names
+    of = np.arange(len(names))
+    if rule.group:
+        numbers: dict[str, int] = {}
+        of = np.array([numbers.setdefault(group, len(numbers)) for group in _groups(names, rule, where)])
+        keys = list(numbers)
+    sizes = np.bincount(of, minlength=len(keys))
+    drawn = np.array([_drawn(key, rule.seed) for key in keys])
+    found = _parts(drawn, sizes, rule)[of]
+    empty = _left_empty(found, rule)
+    if empty:
+        raise _too_few(empty, drawn, sizes, rule, where)
+    return found
+
+
+def _parts(drawn: np.ndarray, sizes: np.ndarray, rule: SplitBy) -> np.ndarray:
+    """uint8: TRAIN, VAL or TEST of each group."""
+    parts = np.full(len(drawn), TRAIN, np.uint8)
+    # From both ends: a test split that is asked for later takes nothing from val.
+    parts[_chosen(drawn, sizes, rule.val, parts == TRAIN)] = VAL
+    if rule.test:
+        parts[_chosen(1 - drawn, sizes, rule.test, parts == TRAIN)] = TEST
+    return parts
+
+
+def _left_empty(parts: np.ndarray, rule: SplitBy) -> str:
+    """The first split without an image; "" where each has one."""
+    wanted = {"train": TRAIN, "val": VAL, **({"test": TEST} if rule.test else {})}
+    return next((name for name, number in wanted.items() if not (parts == number).any()), "")
+
+
+def _too_few(empty: str, drawn: np.ndarray, sizes: np.ndarray, rule: SplitBy, where: str) -> DataError:
+    """The error for a split that stays empty, with numbers of images that leave none empty, or why there are none."""
+    images, splits = int(sizes.sum()), 3 if rule.test else 2
+    units = f"{images:,} image{'s' * (images > 1)}"
+    units += f" in {len(sizes):,} group{'s' * (len(sizes) > 1)}" if rule.group else ""
+    there = "there are" if images > 1 else "there is"
+    says = f"{where}: data.split_by ({rule.text()}) leaves {empty} without an image: {there} {units}"
+    if len(sizes) < splits:
+        less = " or leave data.split_by.test out" if rule.test else ""
+        if rule.group and images >= splits:
+            return DataError(
+                f"{says} for {splits} splits, and a group stays whole: choose a data.split_by.group that gives "
+                f"more{less}"
+            )
+        return DataError(f"{says} for {splits} splits: add images{less}")
+    asked = {name: part for name, part in (("val", rule.val), ("test", rule.test)) if part}
+    counts = {name: _count(part, images) for name, part in asked.items()}
+    tries = (  # the fewest changes first; a single image takes one group
+        {empty: counts[empty]} if empty in counts else {},
+        counts,
+        {name: max(1, min(number, images // 5)) for name, number in counts.items()},
+        dict.fromkeys(asked, 1),
+    )
+    numbers = next(n for n in tries if not _left_empty(_parts(drawn, sizes, rule.model_copy(update=n)), rule))
+    settings = {f"data.split_by.{name}": number for name, number in numbers.items() if number != asked[name]}
+    shares = any(share(part) is not None for part in asked.values())
+    cure = (
+        ", and a share may take none or all of so few. Give a number of images instead" if shares else ". Ask for fewer"
+    )
+    error = DataError(f"{says}{cure}: {command(settings)}")
+    error.settings = settings
+    return error
+
+
+def _count(part: Part, images: int) -> int:
+    """About as many images as a share or a number asks for."""
+    of = share(part)
+    return max(1, round(of * images)) if of is not None else int(part)
+
+
+def _chosen(drawn: np.ndarray, sizes: np.ndarray, part: Part, free: np.ndarray) -> np.ndarray:
+    """Which groups: those drawn below a share; or from the lowest on, until there are so many images."""
+    limit = share(part)
+    if limit is not None:
+        return (drawn < limit) & free
+    order = np.flatnonzero(free)[np.argsort(drawn[free], kind="stable")]
+    before = np.cumsum(sizes[order]) - sizes[order]
+    chosen = np.zeros(len(drawn), bool)
+    chosen[order[before < int(part)]] = True
+    return chosen
+
+
+def _drawn(key: str, seed: int) -> float:
+    """At least 0 and below 1, by the key and the seed alone."""
+    digest = hashlib.blake2b(f"{seed}\0{key}".encode(errors="surrogateescape"), digest_size=8).digest()
+    return (int.from_bytes(digest, "big") >> 11) / (1 << 53)
+
+
+def _groups(names: Sequence[str], rule: SplitBy, where: str) -> list[str]:
+    pattern = re.compile(rule.group)
+    matches = [pattern.search(name) for name in names]
+    groups = [match and (match[1] if pattern.groups else match[0]) for match in matches]
+    odd = [name for name, group in zip(names, groups) if not group]
+    if odd:
+        shown = ", ".join(odd[:_SHOWN]) + (f" and {len(odd) - _SHOWN:,} more" if len(odd) > _SHOWN else "")
+        empty = sum(match is not None for match, group in zip(matches, groups) if not group)
+        shown += f" ({empty:,} of them with an empty group, which would tie them together)" if empty else ""
+        raise DataError(
+            f"{where}: data.split_by.group='{rule.group}' matches {len(names) - len(odd):,} of {len(names):,} names, not "
+            f"{shown}: every name must have a group (names are without ending, under the image folder)"
+        )
+    return [group or "" for group in groups]
+
+
+def proposal(names: Sequence[str]) -> SplitBy | None:
+    """``{val: 20%}``, or a number where so few images leave a split empty; None for a single image."""
+    if len(names) < 2:
+        return None
+    rule = SplitBy(val="20%")
+    parts = np.array([_drawn(name, 0) < 0.2 for name in names])
+    return rule if parts.any() and not parts.all() else SplitBy(val=max(1, round(0.2 * len(names))))
+
+
+def division(data: config.Data, of: str, names: Sequence[str]) -> dict[str, Any]:
+    """The settings that divide split ``of``, whose images have these names, to train and to validate; {} for one image."""
+    rule = proposal(names)
+    if rule is None:
+        return {}
+    made: dict[str, Any] = {"data.split_by": {**({"of": of} if data.own_splits else {}), "val": rule.val}}
+    if data.train_split in ("val", "test") or data.train_split == data.split:
+        made["data.train_split"] = "train"
+    return made if data.split == "val" else {**made, "data.split": "val"}
+
+
+def missing(
+    data: config.Data, there: Sequence[str], names: Callable[[str], Sequence[str]]
+) -> tuple[str, dict[str, Any]]:
+    """What a set with these splits lacks to train and to validate on, and the settings that divide one; ("", {}) for nothing.
+
+    ``names``: those of a split's images.
+    """
+    lacks = [split for split in dict.fromkeys((data.train_split, data.split)) if split not in there]
+    if data.split_by.on or data.layout == "scenes" or not lacks:
+        return "", {}
+    of = data.train_split if data.train_split in there else there[0]
+    settings = division(data, of, names(of))
+    if list(there) == [POOL]:
+        says = "no splits"
+    else:
+        says = f"it has no split {' and none '.join(map(repr, lacks))}, only {', '.join(there)}"
+    what = "the set" if of == POOL else of
+    return says + (f". To train, divide {what}" if settings else f", and {what} is a single image"), settings
+
+
+def names_of(dataset: Dataset) -> list[str]:
+    """What ``data.split_by`` knows the images by."""
+    return [entry.meta["name"] for entry in dataset.entries]
+
+
+def with_settings(data: config.Data, settings: Mapping[str, Any]) -> config.Data:
+    """The same with what ``division`` gave."""
+    changes = {key.removeprefix("data."): value for key, value in settings.items()}
+    if "split_by" in changes:
+        changes["split_by"] = SplitBy.model_validate(changes["split_by"])
+    return data.model_copy(update=changes)

@@ -1,0 +1,108 @@
+"""How does a split go on without some of its samples? As a view: the samples that stay are numbered anew, nothing is copied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from segtrain.data.datasets import Dataset
+from segtrain.data.index.entries import Entry
+from segtrain.data.index.stamps import stamps
+from segtrain.data.pixels import decode
+from segtrain.data.record import Record
+from segtrain.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class _View(Sequence[Entry]):
+    """Entries at some places of others."""
+
+    entries: Sequence[Entry]
+    keep: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.keep)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return _View(self.entries, self.keep[index])
+        return self.entries[int(self.keep[index])]
+
+
+@dataclass(frozen=True, eq=False)
+class Subset(Dataset):
+    """Samples ``keep`` (int64, rising) of ``base``; made by ``without``. What is a matter of the files is asked of ``base``."""
+
+    base: Dataset = field(kw_only=True)
+    keep: np.ndarray = field(kw_only=True)
+
+    def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        return self.base.read(int(self.keep[index]))
+
+    def record(self, index: int) -> Record:
+        return self.base.record(int(self.keep[index]))
+
+    def stored_image(self, index: int) -> Any:
+        return self.base.stored_image(int(self.keep[index]))
+
+    def read_image(self, index: int) -> np.ndarray:
+        return self.base.read_image(int(self.keep[index]))
+
+    def read_mask(self, index: int) -> np.ndarray:
+        return self.base.read_mask(int(self.keep[index]))
+
+    def read_raw_mask(self, index: int) -> np.ndarray:
+        return self.base.read_raw_mask(int(self.keep[index]))
+
+    def palette(self, index: int) -> dict[int, int]:
+        return self.base.palette(int(self.keep[index]))
+
+    def image_bytes(self, index: int, begin: int, size: int) -> bytes:
+        return self.base.image_bytes(int(self.keep[index]), begin, size)
+
+    def size(self, index: int) -> tuple[int, int]:
+        return self.base.size(int(self.keep[index]))
+
+    def header(self, index: int) -> decode.Header:
+        return self.base.header(int(self.keep[index]))
+
+    def stamps(self) -> np.ndarray:
+        try:
+            return self.base.stamps()[self.keep]
+        except DataError:  # a file is gone, maybe one that is left out
+            return stamps(self.entries)
+
+
+def select(dataset: Dataset, keep: np.ndarray, split: str, notes: tuple[str, ...]) -> Dataset:
+    """Only the samples at ``keep`` (int64, rising), under the name of another split."""
+    return Subset(
+        dataset.name, split, dataset.labels, _View(dataset.entries, keep), dataset.root,
+        drawn_size=dataset.drawn_size, notes=notes, reading=dataset.reading, base=dataset, keep=keep,
+    )  # fmt: skip
+
+
+def whole(dataset: Dataset) -> Dataset:
+    """What a view is a view of, in the end."""
+    while isinstance(dataset, Subset):
+        dataset = dataset.base
+    return dataset
+
+
+def without(dataset: Dataset, skipped: Iterable[int]) -> Dataset:
+    """``dataset`` without the samples at ``skipped``; itself where there are none.
+
+    Sample ``i`` is then the i-th of those that stay, so that order and augmentation are functions of the remaining set. Its
+    fingerprint is that of a folder in which the others do not exist. Raises DataError where nothing stays.
+    """
+    keep = np.setdiff1d(np.arange(len(dataset), dtype=np.int64), np.fromiter(skipped, np.int64))
+    if len(keep) == len(dataset):
+        return dataset
+    if not len(keep):
+        raise DataError(f"{dataset.name} {dataset.split}: all {len(dataset):,} samples are faulty: check data.root")
+    return Subset(
+        dataset.name, dataset.split, dataset.labels, _View(dataset.entries, keep), dataset.root,
+        drawn_size=dataset.drawn_size, notes=dataset.notes, reading=dataset.reading, base=dataset, keep=keep,
+    )  # fmt: skip

@@ -1,0 +1,108 @@
+"""Why do images and masks not go together: has an image several masks, or is a name written in two Unicode forms?"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shlex
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from segtrain.config.paste import command
+from segtrain.data.index.names import NAME, Pattern, fitted
+
+_SHOWN = 3
+_TO_NFC = (
+    "import pathlib, sys, unicodedata as u; [p.rename(p.with_name(u.normalize('NFC', p.name))) "
+    "for p in sorted(pathlib.Path(sys.argv[1]).rglob('*'))[::-1]]"
+)
+
+
+def several_masks(images: Sequence[str], masks: Sequence[str], known: Pattern, together: bool = False) -> str:
+    """The message where at least half of the images have more than one mask, such as one of each class; else "".
+
+    ``images``, ``masks``: paths under their folders. ``known``: the pattern of the images' names. ``together``: both are the
+    pictures of one folder.
+    """
+    stems = {name: path for path in images if (name := known.name_of(path)) is not None}
+    owned: dict[str, list[str]] = defaultdict(list)
+    for path in masks:
+        stem = os.path.splitext(path)[0]
+        if together or stem not in stems:
+            owner = next((shorter for shorter in _shorter(stem) if shorter in stems), None)
+            if owner is not None:
+                owned[stems[owner]].append(path)
+    taken = {path for these in owned.values() for path in these} if together else set[str]()
+    count = len(images) - len(taken)
+    many = {image: sorted(these) for image, these in owned.items() if len(these) > 1 and image not in taken}
+    if not many or 2 * len(many) < count:
+        return ""
+    image, these = min(many.items())
+    shown = ", ".join(these[:_SHOWN]) + (f" and {len(these) - _SHOWN:,} more" if len(these) > _SHOWN else "")
+    ids = ", ".join(f"{number} where {mask} is set" for number, mask in enumerate(these[:_SHOWN], 1))
+    return (
+        f"{len(many):,} of {count:,} images have several masks ({image}: {shown}), and segtrain reads one mask of class ids "
+        f"for each image. Merge the masks of an image into one PNG: {ids}{', ...' * (len(these) > _SHOWN)}, else 0"
+        + _one_alone(image, these, images, masks, known, together)
+    )
+
+
+def _shorter(stem: str) -> Iterator[str]:
+    """What is left of ``road/p0_car`` without its end, its beginning, or one of its folders; the longest first."""
+    folder, slash, name = stem.rpartition("/")
+    cuts = [match.start() for match in re.finditer(r"[_\-. ]", name)]
+    yield from (folder + slash + name[:cut] for cut in reversed(cuts))
+    yield from (folder + slash + name[cut + 1 :] for cut in cuts)
+    parts = stem.split("/")
+    yield from ("/".join(parts[:place] + parts[place + 1 :]) for place in range(len(parts)) if slash)
+
+
+def _one_alone(
+    image: str, these: list[str], images: Sequence[str], masks: Sequence[str], known: Pattern, together: bool
+) -> str:
+    """The setting that reads one of an image's masks, tried on all files; "" where no pattern can say which."""
+    name, ending = os.path.basename(known.name_of(image) or ""), os.path.splitext(image)[1]
+    for mask in map(os.path.basename, these):
+        stem, other_ending = os.path.splitext(mask)
+        texts = [NAME + mask[len(name) :]] if mask.startswith(name) else []
+        texts += [stem[: len(stem) - len(name)] + NAME + other_ending] if stem.endswith(name) else []
+        for around, text in itertools.product((known.text + ending, known.text), texts):
+            one, other = fitted((Pattern(around), Pattern(text)), images, masks, together)
+            if one and one.keys() == other.keys():
+                left = len(masks) - len(other) - len(one) * together
+                return (
+                    f". Or train on one of them alone: {command({'data.pair': [around, text]})} pairs {len(one):,} images "
+                    f"and leaves {left:,} masks out"
+                )
+    return ""
+
+
+def other_forms(images: Iterable[str], masks: Iterable[str], folders: tuple[str, str]) -> str:
+    """The message where names that differ are the same text in two Unicode forms; "" where none are."""
+    names = set(images), set(masks)
+    odd = {_nfc(name): name for name in names[0] - names[1]}
+    both = [(odd[form], name) for name in sorted(names[1] - names[0]) if (form := _nfc(name)) in odd]
+    if not both:
+        return ""
+    forms = [f"{'NFC' if _nfc(name) == name else 'NFD'} in {folder}" for name, folder in zip(both[0], folders)]
+    cures = []
+    for these, folder in zip(names, folders):
+        if any(_nfc(name) != name for name in these):
+            apart = len({_nfc(name) for name in these}) == len(these)  # else a file would take the place of another
+            cures.append(f'python -c "{_TO_NFC}" {shlex.quote(folder)}' if apart else f"by hand in {folder}")
+    return (
+        f"names that look alike differ in their Unicode normalization ({len(both):,}, such as {both[0][0]}): "
+        f"{', '.join(forms)}: rename the files to NFC: {'; '.join(cures)}"
+    )
+
+
+def _nfc(name: str) -> str:
+    return unicodedata.normalize("NFC", name)
+
+
+def in_other_form(path: str) -> str:
+    """The path of a file that is there under the same text in another Unicode form; "" where none is."""
+    forms = (unicodedata.normalize(form, path) for form in ("NFC", "NFD"))
+    return next((form for form in forms if form != path and os.path.isfile(form)), "")

@@ -1,0 +1,272 @@
+"""What does an image file say about itself before any pixel is decoded, and is it read without waiting and without end?"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import stat
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO, Union
+
+from segtrain.data.pixels.tiff import tiff_tags
+from segtrain.data.stages import READ, took
+from segtrain.errors import DataError
+
+Source = Union[str, "os.PathLike[str]", bytes, memoryview]
+
+MAX_PIXELS = 1 << 28  # 268 million pixels: 16384 x 16384. A header that claims more is taken for a decompression bomb.
+AGAIN = "fetch or write the file again, or take it out of the data set"
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file says about its picture before any pixel is decoded."""
+
+    format: str  # "png", "jpeg", or Pillow's name of another format
+    height: int
+    width: int
+    channels: int = 3  # bands in the file, alpha and others included
+    bits: int = 8  # bits a sample
+    colour_type: int = -1  # PNG only
+    orientation: int = 1  # EXIF; 1 means upright
+    scan: int = 0  # JPEG only: byte offset of the first scan
+    floating: bool = False  # samples are floating-point numbers
+    pages: int = 1  # TIFF only: pictures in the file, without reduced copies
+    palette: bytes = b""  # PNG of a palette only: red, green, blue of each index
+
+    @property
+    def form(self) -> str:
+        """Depth and bands in words, "16-bit RGBA"; of a palette the depth of its indices."""
+        named = {1: "grey", 2: "grey + alpha", 3: "RGB", 4: "RGBA"}
+        bands = named.get(self.channels, f"{self.channels} bands")
+        if self.format == "tiff" and self.channels in (2, 4):
+            bands = f"{self.channels} bands"
+        elif self.format == "jpeg" and self.channels == 4:
+            bands = "CMYK"
+        elif self.format == "png" and self.colour_type == 3:
+            bands = "palette"
+        return f"{self.bits}-bit {'float ' if self.floating else ''}{bands}"
+
+
+def load(source: Source, name: str = "") -> tuple[bytes, str]:
+    """Bytes of a file and its name for messages. Raises DataError when it cannot be read or holds nothing."""
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        content, name = bytes(source), name or "the given bytes"
+    else:
+        name = name or os.fspath(source)
+        with READ, opened(source, name) as stream:
+            content = stream.read(os.fstat(stream.fileno()).st_size)
+        took(len(content))
+    if not content:
+        raise DataError(f"{name}: the file has 0 bytes: {AGAIN}")
+    return content, name
+
+
+@contextlib.contextmanager
+def opened(source: Union[str, os.PathLike[str]], name: str) -> Iterator[BinaryIO]:
+    """A regular file to read. Raises DataError for what cannot be read, and at once for a FIFO, a socket or a device: those have no
+    end, or wait for a writer."""
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+    try:
+        with os.fdopen(os.open(source, flags), "rb") as stream:
+            mode = os.fstat(stream.fileno()).st_mode
+            if not stat.S_ISREG(mode):
+                raise DataError(f"{name}: is {_kind(mode)}, not a file: take it out of the data set")
+            yield stream
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            mode = os.stat(source).st_mode
+            if not stat.S_ISREG(mode):  # a socket or a folder cannot be opened
+                raise DataError(f"{name}: is {_kind(mode)}, not a file: take it out of the data set") from None
+        raise DataError(f"{name}: cannot be read ({error.strerror or error}): check the path and its rights") from None
+
+
+def _kind(mode: int) -> str:
+    kinds = ((stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK, "a socket"), (stat.S_ISDIR, "a folder"))
+    return next((what for test, what in kinds if test(mode)), "a device")
+
+
+def read_header(source: Source, name: str = "") -> Header:
+    """Format, size and depth from the first bytes of a file; nothing is decoded.
+
+    Raises DataError for a file that is missing, empty, no image, or larger than ``MAX_PIXELS``.
+    """
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        content, name = load(source, name)
+        return header_of(io.BytesIO(content), name)
+    name = name or os.fspath(source)
+    with opened(source, name) as stream:
+        return header_of(stream, name)
+
+
+def check_whole(source: Source, name: str = "") -> Header:
+    """The header, after a look at the file's end: a cut-off PNG or JPEG is found without decoding it.
+
+    Raises DataError as ``read_header`` does, and for a file that ends early.
+    """
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        content, name = load(source, name)
+        header = header_of(io.BytesIO(content), name)
+        refuse_cut(io.BytesIO(content), header, name)
+        return header
+    name = name or os.fspath(source)
+    with opened(source, name) as stream:
+        header = header_of(stream, name)
+        refuse_cut(stream, header, name)
+        return header
+
+
+def header_of(stream: BinaryIO, name: str) -> Header:
+    start = stream.read(32)
+    if not start:
+        raise DataError(f"{name}: the file has 0 bytes: {AGAIN}")
+    try:
+        if start.startswith(PNG):
+            header = _png_header(stream, start)
+        elif start.startswith(b"\xff\xd8\xff"):
+            header = _jpeg_header(stream)
+        else:
+            header = _other_header(stream, name)
+    except (struct.error, KeyError, IndexError, ValueError):
+        raise DataError(f"{name}: the image header is damaged or cut off: {AGAIN}") from None
+    if header.height < 1 or header.width < 1 or header.height * header.width > MAX_PIXELS:
+        raise DataError(
+            f"{name}: the header claims {header.height} x {header.width} pixels, "
+            f"at most {MAX_PIXELS:,} are read: cut the picture into tiles"
+        )
+    return header
+
+
+def _png_header(stream: BinaryIO, start: bytes) -> Header:
+    """IHDR, and the palette and the orientation (eXIf) before the pixels."""
+    width, height, bits, colour_type = struct.unpack(">IIBB", start[16:26])
+    channels = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[colour_type]
+    orientation, palette, place = 1, b"", len(PNG)
+    for _ in range(1024):  # no file needs more chunks before its pixels
+        stream.seek(place)
+        head = stream.read(8)
+        length, kind = struct.unpack(">I4s", head) if len(head) == 8 else (0, b"IEND")
+        if kind in (b"IDAT", b"IEND"):
+            break
+        if kind == b"eXIf":
+            orientation = _orientation(b"Exif\0\0" + stream.read(min(length, 1 << 16))) or 1
+        if kind == b"PLTE" and colour_type == 3:
+            palette = stream.read(min(length, 3 * 256))
+        place += 12 + length
+    return Header("png", height, width, channels, bits, colour_type, orientation, palette=palette)
+
+
+def _jpeg_header(stream: BinaryIO) -> Header:
+    """Walk the segments of a JPEG (ITU-T T.81, annex B) up to the first scan."""
+    stream.seek(2)
+    frame, orientation = None, 1
+    while True:
+        byte = stream.read(1)
+        if byte != b"\xff":
+            raise ValueError("no marker where one must be")
+        while byte == b"\xff":  # fill bytes may precede a marker
+            byte = stream.read(1)
+        marker = byte[0]
+        (length,) = struct.unpack(">H", stream.read(2))
+        if marker == 0xE1:
+            orientation = _orientation(stream.read(length - 2)) or orientation
+        elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            frame = struct.unpack(">BHHB", stream.read(6))
+            stream.seek(length - 8, os.SEEK_CUR)
+        elif marker == 0xDA:
+            bits, height, width, channels = frame or (0, 0, 0, 0)
+            return Header("jpeg", height, width, channels, bits, orientation=orientation, scan=stream.tell())
+        else:
+            stream.seek(length - 2, os.SEEK_CUR)
+
+
+def _orientation(segment: bytes) -> int:
+    """The EXIF orientation in an APP1 segment, 0 if it has none."""
+    tiff = segment[6:]
+    if not segment.startswith(b"Exif\0\0") or tiff[:2] not in (b"II", b"MM"):
+        return 0
+    order = "<" if tiff[:2] == b"II" else ">"
+    try:
+        (start,) = struct.unpack_from(order + "I", tiff, 4)
+        (count,) = struct.unpack_from(order + "H", tiff, start)
+        for index in range(count):
+            tag, _, _, value = struct.unpack_from(order + "HHIH", tiff, start + 2 + 12 * index)
+            if tag == 0x0112:
+                return value if 1 <= value <= 8 else 0
+    except struct.error:
+        pass
+    return 0
+
+
+def _other_header(stream: BinaryIO, name: str) -> Header:
+    from PIL import Image
+
+    stream.seek(0)
+    tags, pages = tiff_tags(stream)
+    stream.seek(0)
+    try:
+        with Image.open(stream) as picture:
+            kind, bands, mode = str(picture.format).lower(), len(picture.getbands()), picture.mode
+            orientation = picture.getexif().get(0x0112, 1)
+            height, width = picture.height, picture.width
+    except Image.DecompressionBombError as error:
+        raise DataError(f"{name}: {error}: cut the picture into tiles") from None
+    except (OSError, SyntaxError, ValueError, TypeError) as error:
+        if tags.get(277, 1) > 4 or (tags.get(277, 1) > 1 and tags.get(258, 8) > 8):  # what Pillow has no mode for
+            return _tiff_header(tags, pages)
+        stream.seek(0)
+        begin = stream.read(16)
+        if tags:
+            raise DataError(f"{name}: a TIFF of a kind that is not read ({error}): save it as 8-bit RGB") from None
+        raise DataError(f"{name}: not an image (it begins with {begin!r}): {AGAIN}") from None
+    if tags:
+        return _tiff_header(tags, pages)
+    orientation = orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else 1
+    bits = 16 if mode.startswith("I;16") else 32 if mode in ("I", "F") else 8
+    if kind == "ppm" and (mode == "I" or (mode == "RGB" and _most_of_ppm(stream) == 0xFFFF)):
+        bits = 16
+    return Header(kind, height, width, bands, bits, orientation=orientation, floating=mode == "F")
+
+
+def _most_of_ppm(stream: BinaryIO) -> int:
+    """The value that a PPM calls white; those below 65535 are scaled by the decoder."""
+    stream.seek(0)
+    found = re.match(rb"P\d\s+(?:#[^\n]*\s+)*\d+\s+(?:#[^\n]*\s+)*\d+\s+(?:#[^\n]*\s+)*(\d+)\s", stream.read(4096))
+    return int(found[1]) if found else 0
+
+
+def _tiff_header(tags: dict[int, int], pages: int) -> Header:
+    """Its orientation is 1, since decoders of TIFF turn the pixels upright themselves; the size is that of the upright picture."""
+    size = tags.get(257, 0), tags.get(256, 0)
+    height, width = size[::-1] if tags.get(0x0112, 1) >= 5 else size
+    return Header(
+        "tiff", height, width, tags.get(277, 1), tags.get(258, 1), floating=tags.get(339, 1) == 3, pages=pages
+    )
+
+
+def refuse_cut(stream: BinaryIO, header: Header, name: str, crc: bool = False) -> None:
+    """Raise DataError if a PNG lacks its last chunk (or, with crc, has a damaged one) or a JPEG its end marker."""
+    size = stream.seek(0, os.SEEK_END)
+    if header.format == "jpeg":
+        # After the first scan the two bytes FF D9 can only be the end marker; some cameras append to it.
+        stream.seek(max(header.scan, size - (1 << 16)))
+        if b"\xff\xd9" not in stream.read():
+            raise DataError(f"{name}: the JPEG ends early, after {size:,} bytes: {AGAIN}")
+    if header.format != "png":
+        return
+    place, kind = len(PNG), b""
+    while kind != b"IEND":
+        stream.seek(place)
+        head = stream.read(8)
+        length, kind = struct.unpack(">I4s", head) if len(head) == 8 else (size, b"")
+        if place + 12 + length > size:
+            raise DataError(f"{name}: the PNG ends early, after {size:,} bytes: {AGAIN}")
+        if crc and struct.pack(">I", zlib.crc32(stream.read(length), zlib.crc32(kind))) != stream.read(4):
+            raise DataError(f"{name}: the PNG is damaged (checksum of a chunk at byte {place:,}): {AGAIN}")
+        place += 12 + length

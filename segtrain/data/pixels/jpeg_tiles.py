@@ -1,0 +1,137 @@
+"""Where are the tiles of plain JPEG files kept, so that from the second reading on only those that a crop sees are decoded?
+
+A JPEG can be decoded from its beginning alone. What ``native.jpeg_index`` finds while reading through one (24 kB for an image of
+2048x1024) is appended to files in the cache folder: from then on the crop's tiles are cut out. The files grow by one record a
+sample; each process appends to its own and reads those of all others that were there when it began.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import struct
+import sys
+import threading
+import zlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from segtrain.data.cache import Source
+from segtrain.data.keep import cache_folder
+from segtrain.data.pixels import native
+
+_HEAD = struct.Struct("<4sIIII")  # magic, sample, checksum of its file name, bytes that follow, their checksum
+_MAGIC = b"STt2"  # also of the form of the index: see kIndexMagic in native/jpeg.h
+_LEAST = 512 * 512  # pixels: a smaller picture is decoded faster than its record is found
+
+
+@dataclass
+class _Open:
+    """What a process knows: in which file and where each sample's record is."""
+
+    head: np.ndarray  # uint32 [n, 3]: checksum of the name, bytes, their checksum
+    place: np.ndarray  # int64 [n]: number of the file << 40 | offset; -1: there is none
+    files: list[int] = field(default_factory=list)
+    own: int = -1  # number of the file that this process appends to
+    end: int = 0  # of that file
+
+
+class Tiles:
+    """The records of a data set of ``count`` samples. Picklable; any thread may ask."""
+
+    _state: _Open | None
+
+    @classmethod
+    def of(cls, source: Source) -> Tiles:
+        return cls(str(source.entries[0].image) if len(source) else "", len(source))
+
+    def __init__(self, name: str, count: int) -> None:
+        key = f"{name}:{count}".encode(errors="surrogateescape")  # names need not be UTF-8
+        self.folder = cache_folder() / f"tiles-{hashlib.sha256(key).hexdigest()[:16]}"
+        self.count = count
+        self._reset()
+
+    def _reset(self) -> None:
+        self._lock, self._state, self._off = threading.Lock(), None, False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"folder": self.folder, "count": self.count}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._reset()
+
+    def get(self, sample: int, name: str, content: Any, size: tuple[int, int]) -> bytes:
+        """The index of this JPEG: as it was kept, or made (and kept) now. Empty where it is of no use."""
+        if self._off or size[0] * size[1] < _LEAST or not native.available() or native.kind_of(content) != native.JPEG:
+            return b""
+        checksum = zlib.crc32(name.encode(errors="surrogateescape"))
+        with self._lock:
+            if self._state is None:
+                self._state = self._open()
+            head, place = self._state.head[sample].tolist(), int(self._state.place[sample])
+            file = self._state.files[place >> 40] if place >= 0 else -1
+        if place >= 0 and head[0] == checksum:
+            kept = os.pread(file, head[1], place & (1 << 40) - 1)
+            if zlib.crc32(kept) == head[2]:
+                return kept
+        made = native.jpeg_index(content, name) or b""
+        self.keep(sample, name, made, size)
+        return made
+
+    def keep(self, sample: int, name: str, made: bytes, size: tuple[int, int]) -> None:
+        """Keep what was made elsewhere, as by the look for damage before training."""
+        if self._off or size[0] * size[1] < _LEAST:
+            return
+        with self._lock:
+            if self._state is None:
+                self._state = self._open()
+            self._append(self._state, sample, zlib.crc32(name.encode(errors="surrogateescape")), made)
+
+    def _open(self) -> _Open:
+        state = _Open(np.zeros((self.count, 3), np.uint32), np.full(self.count, -1, np.int64))
+        for path in sorted(self.folder.glob("*.tiles")) if self.folder.is_dir() else []:
+            try:
+                state.files.append(os.open(path, os.O_RDONLY))
+                self._walk(state, len(state.files) - 1)
+            except OSError:
+                continue  # another process may have cleared the cache
+        return state
+
+    def _walk(self, state: _Open, number: int) -> None:
+        """The records of a file; one that was cut off by a crash ends it."""
+        file, place = state.files[number], 0
+        end = os.fstat(file).st_size
+        while place + _HEAD.size <= end:
+            magic, sample, *head = _HEAD.unpack(os.pread(file, _HEAD.size, place))
+            place += _HEAD.size
+            if magic != _MAGIC or place + head[1] > end or sample >= self.count:
+                break
+            state.head[sample], state.place[sample] = head, number << 40 | place
+            place += head[1]
+
+    def _append(self, state: _Open, sample: int, checksum: int, made: bytes) -> None:
+        """One write a record, at the end of this process's own file."""
+        try:
+            if state.own < 0:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                path = self.folder / f"{os.getpid()}-{os.urandom(4).hex()}.tiles"
+                state.files.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644))
+                state.own = len(state.files) - 1
+            head = checksum, len(made), zlib.crc32(made)
+            record = _HEAD.pack(_MAGIC, sample, *head) + made
+            if os.pwrite(state.files[state.own], record, state.end) != len(record):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            self._off = True
+            print(
+                f"{self.folder}: the places of JPEG tiles cannot be kept ({error.strerror}): each crop reads its image from the "
+                "beginning, which takes more CPU; set SEGTRAIN_CACHE to a folder with room",
+                file=sys.stderr, flush=True,
+            )  # fmt: skip
+            return
+        state.head[sample], state.place[sample] = head, state.own << 40 | state.end + _HEAD.size
+        state.end += len(record)

@@ -1,0 +1,109 @@
+"""How do bytes of a picture become the numbers that a network reads, with colours changed on the way where that is asked for?"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import torch
+
+from segtrain.data.augment.geometry import FILL, GREY
+
+# Of ImageNet's training images, in shares of 255: what pretrained encoders were trained with.
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+def normalise(
+    images: torch.Tensor,
+    mean: Sequence[float] = IMAGENET_MEAN,
+    std: Sequence[float] = IMAGENET_STD,
+    channels_last: bool = False,
+    colours: torch.Tensor | None = None,
+    covered: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """uint8 (n, H, W, 3) to float32 (n, 3, H, W), ``(x / 255 - mean) / std``, on the device of ``images``.
+
+    ``channels_last`` is the memory format of the result; without colours the values are equal to the bit.
+
+    ``colours``: float32 (n, 10), ``augment.colour_terms`` of each image's brightness, contrast, saturation and hue, applied as
+    ``augment._colour`` does but not rounded to whole levels in between. ``covered``: int (n, 4), the rectangle (top, left, bottom,
+    right) that the picture covers; what lies outside it is ``FILL``, counts for no mean and stays. None: all of it. Both are to be
+    on the device already.
+
+    Nothing here waits for a device but the first call on it, which makes the constants there.
+    """
+    if colours is not None:
+        return _coloured(images, mean, std, channels_last, colours, covered)
+    shift, scale = _shift_and_scale(mean, std, images.device)
+    n, height, width, channels = images.shape
+    if channels_last:
+        # One long inner axis: broadcasting over an axis of 3 would be slower by half.
+        flat = images.reshape(n, height, width * channels).to(torch.float32)
+        flat = flat.sub_(shift.repeat(width)).mul_(scale.repeat(width))
+        return flat.view(n, height, width, channels).permute(0, 3, 1, 2)
+    planes = torch.empty((n, channels, height, width), dtype=torch.float32, device=images.device)
+    planes.copy_(images.permute(0, 3, 1, 2))
+    return planes.sub_(shift[:, None, None]).mul_(scale[:, None, None])
+
+
+def _shift_and_scale(
+    mean: Sequence[float], std: Sequence[float], device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    shift = _constant(tuple(255.0 * m for m in mean), torch.float32, device)
+    return shift, _constant(tuple(1.0 / (255.0 * s) for s in std), torch.float32, device)
+
+
+@functools.lru_cache(maxsize=64)
+def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Copied to a device once: a copy of numbers that Python holds waits for all that the device has still to do."""
+    with torch.inference_mode(False):  # an inference tensor in the cache could not be saved for a later backward pass
+        return torch.tensor(values, dtype=dtype, device=device)
+
+
+def _coloured(
+    images: torch.Tensor,
+    mean: Sequence[float],
+    std: Sequence[float],
+    channels_last: bool,
+    colours: torch.Tensor,
+    covered: torch.Tensor | None,
+) -> torch.Tensor:
+    """Colours and normalisation as one affine map from bytes, clamped where the levels 0 and 255 come out."""
+    n, height, width, _ = images.shape
+    device = images.device
+    matrix, gain = colours[:, :9].view(n, 3, 3), colours[:, 9]
+    if covered is not None:
+        covered = covered.long()
+    shift, scale = _shift_and_scale(mean, std, device)
+    matrix = matrix * scale[:, None]
+    offset = ((gain * _mean_grey(images, covered))[:, None] - shift) * scale
+    memory = torch.channels_last if channels_last else torch.contiguous_format
+    out = torch.empty((n, 3, height, width), dtype=torch.float32, device=device, memory_format=memory)
+    for c in range(3):
+        plane, taps = out[:, c], matrix[:, c, :, None, None]
+        torch.addcmul(offset[:, c, None, None], images[..., 0], taps[:, 0], out=plane)
+        plane.addcmul_(images[..., 1], taps[:, 1]).addcmul_(images[..., 2], taps[:, 2])
+    least, most = -shift * scale, (255 - shift) * scale
+    torch.clamp(out, least[:, None, None], most[:, None, None], out=out)
+    if covered is not None:
+        y, x = torch.arange(height, device=device), torch.arange(width, device=device)
+        top, left, bottom, right = covered.T[..., None]
+        rows, columns = (y >= top) & (y < bottom), (x >= left) & (x < right)
+        inside = rows[:, None, :, None] & columns[:, None, None, :]
+        padding = (_constant(FILL, torch.float32, device) - shift) * scale
+        torch.where(inside, out, padding[:, None, None], out=out)
+    return out
+
+
+def _mean_grey(images: torch.Tensor, covered: torch.Tensor | None) -> torch.Tensor:
+    """float32 (n,): the mean grey of what is covered. All is summed, in whole numbers; the padding's share is known."""
+    n, height, width, _ = images.shape
+    sums = images.reshape(n, height, width * 3).sum(1, dtype=torch.int32)  # along rows first: memory is read as it lies
+    sums = sums.view(n, width, 3).sum(1, dtype=torch.int64)
+    area = torch.full((n,), height * width, device=images.device)
+    if covered is not None:
+        area = (covered[:, 2] - covered[:, 0]) * (covered[:, 3] - covered[:, 1])
+        sums = sums - (height * width - area)[:, None] * _constant(FILL, torch.int64, images.device)
+    grey = _constant(tuple(GREY), torch.float64, images.device)
+    return ((sums.double() * grey).sum(1) / area).float()

@@ -1,0 +1,306 @@
+"""Who makes the samples of a rank? A crew of threads, or of processes with one thread each here that looks after it.
+
+All take single samples from one queue in the order in which they are needed. What a sample is knows nothing of who makes it, so
+workers may come, go and die: a process that dies is replaced, and its samples are made again.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from segtrain.data.stages import Cost, Tally
+from segtrain.data.workers.job import Job, Piece, attempt
+from segtrain.data.workers.process import Pickles, WorkerProcess
+from segtrain.errors import DataError
+from segtrain.stacks import Order
+
+DEATHS = 3  # of workers at one sample, or of new ones before their first
+
+
+class Crew:
+    """``count`` workers of a kind, 'thread' or 'process'; of 0 the consumer's thread does the work while it waits.
+
+    ``say`` gets a line for each worker process that died. Close it: threads and processes end.
+    """
+
+    def __init__(self, count: int, kind: str = "thread", say: Callable[[str], None] | None = None) -> None:
+        self.count, self.kind = count, kind
+        self.tally = Tally()
+        self._say = say or (lambda text: print(text, file=sys.stderr, flush=True))
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)  # pieces in the queue, or fewer workers wanted
+        self._done = threading.Condition(self._lock)  # a job is done
+        self._queue: deque[Piece] = deque()
+        self._busy: set[Piece] = set()
+        self._threads: dict[int, threading.Thread] = {}
+        self._processes: dict[int, WorkerProcess] = {}
+        self._cpu_of_the_gone = 0.0
+        self._pickles = Pickles()
+        self._stillborn = 0
+        self._broken: Exception | None = None
+        self._closed = self._dropping = False
+
+    def start(self) -> None:
+        """All workers at once; later calls bring their number to ``count``."""
+        with self._lock:
+            for number in range(self.count):
+                if number not in self._threads and not self._closed:
+                    thread = threading.Thread(
+                        target=self._threaded if self.kind == "thread" else self._watched, args=(number,), daemon=True,
+                        name=f"segtrain-data-{number}",
+                    )  # fmt: skip
+                    self._threads[number] = thread
+                    thread.start()
+            self._work.notify_all()  # those beyond the count go
+
+    @property
+    def made(self) -> int:
+        """Samples so far."""
+        return self.tally.samples
+
+    @property
+    def seconds(self) -> float:
+        """What they took, all together."""
+        return self.tally.cost.seconds
+
+    def resize(self, count: int) -> None:
+        self.count = count
+        self.start()
+
+    def begin(self, job: Job) -> None:
+        """Put the samples of a job in the queue, behind all others. Raises ConfigError for what no process can get."""
+        if not self.count:
+            return
+        if self.kind == "process":
+            self._pickles.of(job.maker)
+        with self._lock:
+            self._queue.extend(job.pieces)
+            self._work.notify(len(job.pieces))
+
+    def wait(self, job: Job) -> float:
+        """Seconds waited until the job was done. Raises what the first of its samples raised that failed."""
+        since = time.perf_counter()
+        if not self.count:
+            for piece in job.pieces:
+                error, began, cost = attempt(piece)
+                if error is not None:
+                    raise error
+                self.tally.add(0, began, cost)
+            job.left = 0
+        with self._lock:
+            while job.left and not self._broken and not self._closed:
+                self._done.wait()
+            if job.errors:
+                raise job.errors[min(job.errors)]
+            if self._broken:
+                raise self._broken
+        return time.perf_counter() - since
+
+    def drop(self, jobs: Sequence[Job]) -> None:
+        """Forget jobs; returns when nobody writes into their blocks any more."""
+        with self._lock:
+            self._queue = deque(piece for piece in self._queue if piece.job not in jobs)
+            self._dropping = True
+            while any(piece.job in jobs for piece in self._busy) and not self._closed:
+                self._done.wait()
+            self._dropping = False
+
+    def cpu_s(self) -> float:
+        """CPU seconds of the worker processes so far; threads are in this process's own time."""
+        return self._cpu_of_the_gone + sum(process.cpu_s for process in list(self._processes.values()))
+
+    def describe(self, least: int, most: int) -> str:
+        """One line about who makes the samples, and how long they take for one."""
+        if not self.count:
+            return "samples are made in the loop"
+        some = f"{self.count} {self.kind if self.count == 1 else {'thread': 'threads'}.get(self.kind, 'processes')}"
+        room = f" at first, {least} to {most} as needed" if least < most else ""
+        cost = f", {1000 * self.seconds / self.made:.1f} ms a sample" if self.made else ""
+        return f"samples are made by {some}{room}{cost}"
+
+    def pids(self) -> list[int]:
+        return [process.pid for process in list(self._processes.values())]
+
+    def sample_stacks(self, run: str, name: str, order: Order) -> int:
+        """Have all worker processes sample their stacks, each with its next sample; how many there are. Threads are the rank's own."""
+        processes = sorted(self._processes.items())
+        for number, process in processes:
+            process.stacks = run, f"{name}-worker-{number:02d}", order
+        return len(processes)
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all workers: threads after the sample they are at, processes at once."""
+        with self._lock:
+            self._closed = True
+            self._queue.clear()
+            for process in self._processes.values():
+                process.kill()
+            self._work.notify_all()
+            self._done.notify_all()
+            threads = list(self._threads.values())
+        for thread in threads:
+            thread.join()
+
+    # What the workers do.
+
+    def _over(self, number: int) -> bool:
+        return self._closed or number >= self.count
+
+    def _finish(self, piece: Piece, number: int, error: Exception | None, began: float, cost: Cost) -> None:
+        job = piece.job
+        with self._lock:
+            self._busy.discard(piece)
+            self.tally.add(number, began, cost)
+            job.left -= 1
+            if error is not None:
+                job.errors[job.pieces.index(piece)] = error
+            if not job.left or self._dropping:
+                self._done.notify_all()
+
+    def _threaded(self, number: int) -> None:
+        while True:
+            with self._lock:
+                while not self._queue and not self._over(number):
+                    self._work.wait()
+                if self._over(number):
+                    del self._threads[number]
+                    return
+                piece = self._queue.popleft()
+                self._busy.add(piece)
+            self._finish(piece, number, *attempt(piece))
+            del piece
+
+    def _watched(self, number: int) -> None:
+        """The life of worker process ``number``, and of those that take its place."""
+        process: WorkerProcess | None = None
+        flight: deque[Piece] = deque()  # sent and not answered; the second one hides the way there and back
+        try:
+            while not self._closed and not self._broken:
+                try:
+                    if process is None:
+                        process = self._hire(number)
+                    piece = self._next(number, flight)
+                    if piece is not None:
+                        if not flight and process.dead():  # it died while it had nothing to do
+                            self._back([piece])
+                            raise EOFError
+                        flight.append(piece)
+                        process.order(piece, self._pickles.of(piece.job.maker))
+                    elif flight:
+                        answer = process.answer()
+                        self._finish(flight.popleft(), number, *answer)
+                        self._stillborn = 0
+                    else:
+                        return
+                except (EOFError, OSError):
+                    if self._closed:
+                        return
+                    if process is not None:
+                        self._mourn(number, process, flight)
+                        process = None
+        except Exception as error:  # no worker can be started at all
+            self._give_up(error)
+        finally:
+            self._dismiss(number, process)
+            with self._lock:
+                if self._threads.get(number) is threading.current_thread():
+                    del self._threads[number]
+                self._busy.difference_update(flight)
+                self._done.notify_all()
+
+    def _hire(self, number: int) -> WorkerProcess:
+        """A process that is ready. Raises EOFError for one that is not, DataError when none ever is."""
+        process, fate = None, ""
+        try:
+            process = WorkerProcess()
+            with self._lock:
+                self._processes[number] = process
+                if self._closed:
+                    process.kill()
+            process.meet()
+            return process
+        except (EOFError, OSError) as error:
+            fate = process.fate() if process else str(error)
+            self._dismiss(number, process)
+        self._stillborn += 1
+        if self._stillborn >= DEATHS:
+            raise DataError(
+                f"data worker processes end before they begin (the last one {fate}): see their output above, or set "
+                "data.worker_kind=thread"
+            )
+        raise EOFError
+
+    def _next(self, number: int, flight: deque[Piece]) -> Piece | None:
+        """A piece to send, or None: first wait for an answer, or with none in flight: go."""
+        with self._lock:
+            while not self._queue and not flight and not self._over(number):
+                self._work.wait()
+            if self._over(number) and not flight:
+                del self._threads[number]  # here, so that whoever counts again sees it gone
+            if self._over(number) or not self._queue:
+                return None
+            if flight and (len(flight) > 1 or len(self._queue) < self.count):
+                return None  # the last samples are for whoever is free
+            piece = self._queue.popleft()
+            self._busy.add(piece)
+            return piece
+
+    def _mourn(self, number: int, process: WorkerProcess, flight: deque[Piece]) -> None:
+        """Name the dead, put its samples back to the front."""
+        self._dismiss(number, process)
+        at = flight[0] if flight else None
+        again = list(flight)
+        if at is not None:
+            at.deaths += 1
+        what = f"at {at.files()}" if at else "with nothing to do"
+        text = f"warning: data worker {number} (pid {process.pid}) {process.fate()} {what}: "
+        if at is not None and at.deaths >= DEATHS:
+            self._finish(
+                at,
+                number,
+                DataError(
+                    f"{at.files()}: {DEATHS} worker processes died at this sample, the last one {process.fate()}: repair or "
+                    "remove the files (or give the host more memory, if it ran out of it)"
+                ),
+                0.0,
+                Cost(),
+            )
+            again.pop(0)
+            self._say(text + "the third at this sample")
+        else:
+            self._say(text + "another takes its place and its samples are made again")
+        flight.clear()
+        self._back(again)
+
+    def _back(self, pieces: list[Piece]) -> None:
+        """To the front of the queue: they are needed first."""
+        with self._lock:
+            self._busy.difference_update(pieces)
+            self._queue.extendleft(reversed(pieces))
+            self._work.notify(len(pieces))
+            if self._dropping:
+                self._done.notify_all()
+
+    def _dismiss(self, number: int, process: WorkerProcess | None) -> None:
+        if process is not None:
+            process.close()
+            with self._lock:
+                self._cpu_of_the_gone += process.cpu_s
+                if self._processes.get(number) is process:
+                    del self._processes[number]
+
+    def _give_up(self, error: Exception) -> None:
+        with self._lock:
+            self._broken = error
+            self._work.notify_all()
+            self._done.notify_all()

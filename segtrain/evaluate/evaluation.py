@@ -1,0 +1,304 @@
+"""How good is a model on a split? Every image counts once, in int64, on any number of ranks: the same score to the bit.
+
+Images are put into groups of one size by the data set alone (``eval_groups``), whatever the number of ranks; rank r takes
+groups r, r + world, ... So each forward pass sees the same tensor on any number of ranks, integers are added, and
+the order of the sum cannot matter. The loop holds no collective, so that ranks with more or fewer images cannot wait for
+each other; one sum over the ranks ends it, and carries along how often each image was seen, its own scores (a rank that
+has not seen it adds zeros) and whether a rank failed.
+
+Bit-equality across world sizes asks for the same kernels on every rank: the same number of threads and the same kind of
+device. What still differs in the last bit of a logit moves a pixel only on an exact tie.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from segtrain import config
+from segtrain.data.device_feed import DeviceFeed
+from segtrain.data.workers.pool import Crew
+from segtrain.errors import DataError
+from segtrain.evaluate.image_scores import FIELDS, ImageScores, counts, packed, unpacked
+from segtrain.evaluate.tiles import Forward, nearest, predict_ids, resize
+from segtrain.metrics import Scores, confusions, refuse_unknown
+
+Size = tuple[int, int]  # height, width in pixels
+_AT_ONCE = 64  # batches
+Predict = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What ``evaluate`` found; scores, confusion, protocol and scores of images are the same on every rank."""
+
+    scores: Scores
+    confusion: np.ndarray  # int64 (C, C), rows: truth, columns: prediction
+    protocol: dict[str, Any]  # see ``protocol``; protocol["line"] is for people
+    images: ImageScores
+    pictures: tuple[Any, ...] = ()  # observe.pictures.Sample, on rank 0
+    worst: tuple[Any, ...] = ()  # likewise, the worst first
+    best: tuple[Any, ...] = ()  # likewise, the best first
+    seconds: float = field(default=0.0, compare=False)  # this rank's own time in the loop
+
+    def to_dict(self) -> dict[str, Any]:
+        """The scores (fractions), and under ``protocol`` how they were made, as values for JSON."""
+        return {**self.scores.to_dict(), "protocol": self.protocol, "seconds": round(self.seconds, 3)}
+
+
+def evaluate(
+    model: nn.Module,
+    dataset: Any,
+    settings: config.Eval,
+    *,
+    device: torch.device | str = "cpu",
+    precision: str = "fp32",
+    rank: int = 0,
+    world_size: int = 1,
+    all_reduce: Callable[[Tensor], Tensor] | None = None,
+    workers: int = 0,
+    crew: Crew | None = None,
+    prefetch: int = 4,
+    channels_last: bool = False,
+    base_scale: float = 1.0,
+    pictures: int = 0,
+    extremes: int = 0,
+) -> Evaluation:
+    """Score ``model`` on ``dataset`` (see ``data.datasets``). Every rank calls it, and every rank gets the scores.
+
+    model: the bare module: the forward of DDP and FSDP holds collectives, so a sharded model must be gathered before.
+    all_reduce: sums an int64 tensor over the ranks and returns it; called once, whatever happens before.
+    base_scale: ``data.base_scale`` of the training, multiplied into every scale, so that objects have the trained size.
+    crew: lent workers that read the images, in place of ``workers`` threads.
+    pictures: how many images, evenly spread over the split, rank 0 returns with their predictions.
+    extremes: how many of the worst, and of the best images it returns besides.
+    Raises on every rank what goes wrong on one, so that none waits for it for ever.
+    """
+    from segtrain.data.loader import EvalLoader
+    from segtrain.data.order import eval_groups
+
+    start, device = time.perf_counter(), torch.device(device)
+    scales = tuple(scale * base_scale for scale in settings.scales)
+    wanted = _spread(len(dataset), pictures) if rank == 0 else []
+    tally = _Tally(dataset.labels.num_classes, len(dataset), device)
+    failure: Exception | None = None
+    with _evaluating(model), _one_kernel_a_layer(), torch.inference_mode():
+        predict = _predictor(_forward(model, device, precision), settings, scales, device, channels_last)
+        try:
+            sizes = [dataset.size(index) for index in range(len(dataset))]
+            groups = eval_groups(sizes, settings.batch_size)[rank::world_size]
+            pin = device.type == "cuda"
+            with EvalLoader(dataset, groups, workers, prefetch, pin_memory=pin, crew=crew) as loader:
+                shown = _loop(predict, DeviceFeed(loader, device), tally, dataset, wanted)
+            tally.settle()
+        except Exception as error:
+            failure = error
+        seconds = time.perf_counter() - start
+        table, images = tally.sum_over_ranks(failure, all_reduce if world_size > 1 else None)
+        worst, best = images.extremes(extremes) if rank == 0 else ([], [])
+        for index in [*wanted, *worst, *best]:
+            if index not in shown:  # another rank had it, or nobody knew that it would be wanted
+                # Copies: what is read may be read-only.
+                image, mask = (torch.tensor(array)[None] for array in dataset.read(index))
+                shown[index] = _picture(dataset, index, image, *predict(image, mask))
+    facts = protocol(dataset, settings, sizes, scales, precision)
+    spread, worst_shown, best_shown = (tuple(shown[index] for index in some) for some in (wanted, worst, best))
+    return Evaluation(Scores.from_confusion(table), table, facts, images, spread, worst_shown, best_shown, seconds)
+
+
+def _loop(predict: Predict, batches: DeviceFeed, tally: _Tally, dataset: Any, wanted: list[int]) -> dict[int, Any]:
+    """This rank's images into ``tally``; returns pictures of the wanted ones among them. Holds no collective."""
+    shown: dict[int, Any] = {}
+    for _, (indices, images, masks) in batches:
+        truth, guess = predict(images, masks)
+        tally.add(indices, truth, guess, dataset.labels.ignore_index)
+        for place, index in enumerate(int(index) for index in indices):
+            if index in wanted:
+                part = slice(place, place + 1)
+                shown[index] = _picture(dataset, index, images[part], truth[part], guess[part])
+        batches.ahead()
+    return shown
+
+
+class _Tally:
+    """Confusion int64 (C, C) on the device; of each image how often it went in, and its own scores."""
+
+    def __init__(self, classes: int, images: int, device: torch.device) -> None:
+        self.confusion = torch.zeros(classes, classes, dtype=torch.int64, device=device)
+        self.images = torch.zeros(
+            images, 1 + FIELDS, dtype=torch.int64
+        )  # times seen, then ``packed``: zero where not seen
+        self._fresh: list[tuple[list[int], Tensor]] = []
+        # Unknown ids are looked for at once on a CPU, on a GPU only where it is waited for anyway.
+        self._unread: list[Tensor] | None = [] if device.type == "cuda" else None
+        self._ignore_index = 255
+
+    def add(self, indices: Any, truth: Tensor, guess: Tensor, ignore_index: int) -> None:
+        self._ignore_index = ignore_index
+        tables = confusions(guess, truth, len(self.confusion), ignore_index, self._unread)
+        self.confusion += tables.sum(0)
+        self._fresh.append(([int(index) for index in indices], counts(tables)))
+        if len(self._fresh) >= _AT_ONCE:
+            self.settle()
+
+    def settle(self) -> None:
+        """Scores of the images since the last time. Waits for the device, and so is not done for each image."""
+        if not self._fresh:
+            return
+        if self._unread is not None:
+            refuse_unknown(self._unread, len(self.confusion), self._ignore_index)
+            self._unread = []
+        places = torch.tensor([index for indices, _ in self._fresh for index in indices])
+        found = packed(torch.cat([found for _, found in self._fresh]).cpu().numpy())
+        self._fresh = []
+        self.images[:, 0] += torch.bincount(places, minlength=len(self.images))
+        self.images[places, 1:] = torch.from_numpy(found)
+
+    def sum_over_ranks(
+        self, failure: Exception | None, all_reduce: Callable[[Tensor], Tensor] | None
+    ) -> tuple[np.ndarray, ImageScores]:
+        """The one collective. Returns the confusion of all ranks, which holds every image once; raises otherwise."""
+        failed = torch.tensor([failure is not None], dtype=torch.int64)
+        own = torch.cat([self.images.flatten(), failed])
+        message = torch.cat([self.confusion.flatten(), own.to(self.confusion.device)])
+        message = (all_reduce(message) if all_reduce else message).cpu()
+        if failure is not None:
+            raise failure
+        if message[-1]:
+            error = DataError(f"the evaluation failed on {int(message[-1])} other rank(s): see the message there")
+            error.silent = True  # that rank has more to say
+            raise error
+        images = message[self.confusion.numel() : -1].view_as(self.images).numpy()
+        wrong = np.flatnonzero(images[:, 0] != 1).tolist()
+        if wrong:
+            raise DataError(
+                f"{len(wrong)} of {len(images)} images were not counted exactly once (image {wrong[0]}: "
+                f"{int(images[wrong[0], 0])} times): the ranks must see the same files in the same order"
+            )
+        table = message[: self.confusion.numel()].view_as(self.confusion).numpy().copy()
+        return table, unpacked(images[:, 1:])
+
+
+def _predictor(
+    forward: Forward, settings: config.Eval, scales: tuple[float, ...], device: torch.device, channels_last: bool
+) -> Predict:
+    """A function from a batch (images uint8 (n, H, W, 3), masks (n, H, W)) to truth and predicted ids on the device.
+
+    Both are (n, h, w): at ``settings.size``, to which labels go by nearest, else at the masks' own size.
+    """
+    from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD, normalise
+
+    view: dict[str, Any] = {"tile": settings.tile, "overlap": settings.overlap, "scales": scales, "flip": settings.flip}
+
+    def predict(images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
+        truth = masks.to(device, non_blocking=True)
+        truth = nearest(truth, settings.size) if settings.size else truth
+        inputs = normalise(images.to(device, non_blocking=True), IMAGENET_MEAN, IMAGENET_STD, channels_last)
+        return truth, predict_ids(forward, inputs, size=(truth.shape[-2], truth.shape[-1]), **view)
+
+    return predict
+
+
+def _forward(model: nn.Module, device: torch.device, precision: str) -> Forward:
+    dtype = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+
+    def forward(images: Tensor) -> Tensor:
+        with torch.autocast(device.type, dtype) if dtype else contextlib.nullcontext():
+            return model(images)
+
+    return forward
+
+
+@contextlib.contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside; afterwards each layer as it was (a frozen batch norm stays frozen)."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+@contextlib.contextmanager
+def _one_kernel_a_layer() -> Iterator[None]:
+    """cuDNN takes the kernel that it expects to be the fastest and tries none.
+
+    Trying all of them pays for crops of one size. Here each new image size would cost seconds, and the choice, which depends on
+    timings, could move the last bits of a logit from one rank to the next.
+    """
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+def _spread(count: int, wanted: int) -> list[int]:
+    """``wanted`` of ``count`` indices, evenly: of a video not only its first second is seen."""
+    wanted = min(count, wanted)
+    return [(2 * place + 1) * count // (2 * wanted) for place in range(wanted)]
+
+
+def _picture(dataset: Any, index: int, image: Tensor, truth: Tensor, guess: Tensor) -> Any:
+    """One image (1, H, W, 3) with truth and prediction (1, h, w), all at (h, w)."""
+    from segtrain.observe.pictures import Sample
+
+    size = (truth.shape[-2], truth.shape[-1])
+    pixels = resize(image.permute(0, 3, 1, 2).float(), size).permute(0, 2, 3, 1)[0].round().clamp(0, 255)
+    arrays = [part.to(torch.uint8).cpu().numpy() for part in (pixels, guess[0], truth[0])]
+    return Sample(str(dataset.entries[index].image), *arrays)
+
+
+def protocol(
+    dataset: Any, settings: config.Eval, sizes: list[Size], scales: tuple[float, ...], precision: str
+) -> dict[str, Any]:
+    """All that a score depends on besides the weights, as plain values, and one ``line`` of it for people.
+
+    Two scores can be compared only where their protocols are equal. ``size`` is where logits meet labels, None where
+    each mask has its own; ``labels_resized`` says whether that size was imposed.
+    """
+    own = {tuple(size) for size in sizes}
+    size = settings.size or (next(iter(own)) if len(own) == 1 else None)
+    facts = {
+        "data": dataset.name,
+        "split": dataset.split,
+        "images": len(dataset),
+        "split_hash": dataset.fingerprint(),
+        "classes": dataset.labels.num_classes,
+        "void": dataset.labels.ignore_index,
+        "size": list(size) if size else None,
+        "labels_resized": settings.size is not None and own != {tuple(settings.size)},
+        "tile": list(settings.tile) if settings.tile else None,
+        "overlap": settings.overlap if settings.tile else None,
+        "scales": list(scales),
+        "flip": settings.flip,
+        "precision": precision,
+    }
+    return {**facts, "line": _line(facts)}
+
+
+def _line(facts: dict[str, Any]) -> str:
+    """``11 classes, void 255 ignored, 360x480, whole image, scale 1, no flip, fp32, camvid val: 101 images #3fa92c``."""
+    size = "{}x{}".format(*facts["size"]) if facts["size"] else "each mask's own size"
+    tile = "windows {}x{} overlap {:g}".format(*facts["tile"], facts["overlap"]) if facts["tile"] else "whole image"
+    parts = [
+        f"{facts['classes']} classes",
+        f"void {facts['void']} ignored",
+        f"labels resized to {size}" if facts["labels_resized"] else size,
+        tile,
+        f"scale{'s' * (len(facts['scales']) > 1)} {' '.join(f'{scale:g}' for scale in facts['scales'])}",
+        "flip" if facts["flip"] else "no flip",
+        facts["precision"],
+        f"{facts['data']} {facts['split']}: {facts['images']} images #{facts['split_hash']}",
+    ]
+    return ", ".join(parts)

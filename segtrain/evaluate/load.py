@@ -1,0 +1,101 @@
+"""How does a run folder, or the folder of an export, become a model that predicts?"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from segtrain import json_text
+from segtrain.config import Config, Model, load_saved, make_config
+from segtrain.data.labels.space import LabelSpace
+from segtrain.errors import CheckpointError, ConfigError, DataError
+
+
+def load_run(run_dir: str | Path, which: str = "best") -> tuple[nn.Module, Config, LabelSpace]:
+    """The model of a run in evaluation mode on the CPU, its config, and its labels.
+
+    which: ``best`` (by validation mIoU; the newest where nothing was scored yet) or ``last``. The moving average of the
+    weights is taken where the run keeps one. The folder of an export will do as well; of its config only ``model``,
+    ``eval``, ``data.crop``, ``data.base_scale``, ``data.bits`` and ``data.extra_bands`` are the run's.
+    Raises ConfigError where the folder is no run, CheckpointError where the weights are missing, torn, or of another model.
+    """
+    from segtrain.checkpoint import load_weights
+
+    run_dir = Path(run_dir)
+    if (run_dir / "model.json").is_file() and not (run_dir / "config.yaml").is_file():
+        model, facts = load_export(run_dir)
+        return model, exported_config(facts), LabelSpace.from_dict(facts["labels"])
+    config, labels = read_description(run_dir)
+    model = assemble(config.model, labels.num_classes, load_weights(run_dir, which), str(run_dir))
+    return model, config, labels
+
+
+def read_description(run_dir: Path) -> tuple[Config, LabelSpace]:
+    """``config.yaml`` and ``labels.json`` of a run folder."""
+    if not (run_dir / "config.yaml").is_file():
+        raise ConfigError(f"{run_dir} is no run folder: it has no config.yaml (segtrain runs DIR lists runs)")
+    try:
+        content = json_text.parse((run_dir / "labels.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no JSON"
+        raise CheckpointError(
+            f"cannot read {run_dir / 'labels.json'} ({reason}): start the training again, it writes it"
+        ) from None
+    try:
+        return load_saved(run_dir / "config.yaml"), LabelSpace.from_dict(content)
+    except DataError as error:
+        raise CheckpointError(f"{run_dir / 'labels.json'}: {error}") from None
+
+
+def load_export(folder: str | Path) -> tuple[nn.Module, dict[str, Any]]:
+    """The model of an exported folder in evaluation mode, and the content of its model.json.
+
+    Raises CheckpointError where a file is missing, damaged, or of another export.
+    """
+    from safetensors.torch import load
+
+    folder = Path(folder)
+    try:
+        facts = json_text.parse((folder / "model.json").read_text(encoding="utf-8"))
+        content = (folder / "weights.safetensors").read_bytes()
+        digest = facts["weights"]["sha256"]
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(
+            f"{folder} is no whole export with safetensors ({type(error).__name__}: {error}): export the run again"
+        ) from None
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise CheckpointError(
+            f"{folder / 'weights.safetensors'} is damaged, or of another model.json: export the run again"
+        )
+    labels = LabelSpace.from_dict(facts["labels"])
+    return assemble(exported_config(facts).model, labels.num_classes, load(content), str(folder)), facts
+
+
+def exported_config(facts: Mapping[str, Any]) -> Config:
+    """The part of the run's config that model.json keeps."""
+    given = facts["input"]
+    data = {"crop": given["crop"], "base_scale": given["scale"], **given.get("reading", {})}
+    return make_config({"model": facts["model"], "eval": facts["eval"], "data": data}, "model.json")
+
+
+def assemble(settings: Model, num_classes: int, weights: Mapping[str, Tensor], source: str) -> nn.Module:
+    """The model that ``settings`` describe, with ``weights``, in evaluation mode; no pretrained file is fetched.
+
+    Raises CheckpointError naming the first tensor that does not fit.
+    """
+    from segtrain.checkpoint import misfits
+    from segtrain.models import build_model
+
+    model = build_model(settings.model_copy(update={"encoder_weights": None}), num_classes)
+    odd = misfits(model.state_dict(), weights)
+    if odd:
+        raise CheckpointError(
+            f"the weights of {source} do not fit model.arch={settings.arch} with {num_classes} classes "
+            f"({len(odd)} tensors; {odd[0]}): use the config and the labels that they were trained with"
+        )
+    model.load_state_dict(weights)
+    return model.eval()
