@@ -17,7 +17,7 @@ import numpy as np
 from segtrain.config import Data
 from segtrain.data.datasets import open_dataset
 from segtrain.data.loader import TrainLoader
-from segtrain.data.workers.pool import Crew
+from segtrain.data.workers.pool import WorkerPool
 
 LIMIT_MB = 50
 
@@ -50,7 +50,7 @@ def main() -> int:
         for kind in ("thread", "process"):
             steps, seen = args.draws // batch, []
             with (
-                Crew(args.workers, kind) as crew,
+                WorkerPool(args.workers, kind) as crew,
                 TrainLoader(
                     open_dataset(data, "train"), data, seed=0, batch_size=batch, last_step=steps, crew=crew
                 ) as loader,

@@ -147,9 +147,9 @@ def evaluation() -> None:
 
 
 def checkpoint() -> None:
-    from segtrain.train.writer import Writer
+    from segtrain.train.writer import CheckpointWriter
 
-    _around(Writer, "save", lambda *_: time.sleep(0.3 * TIMES))
+    _around(CheckpointWriter, "save", lambda *_: time.sleep(0.3 * TIMES))
 
 
 def small_batch() -> None:
@@ -318,7 +318,7 @@ def prepare(name: str, device: bool) -> None:
 
 
 # For the code of a rank: what other programs do to it is neither counted nor looked at, so that it says the same beside any.
-ALONE = "import segtrain.cpu_wait\nsegtrain.late.FILE = '/nonexistent'\n"
+ALONE = "import segtrain.cpu_wait\nsegtrain.cpu_wait.FILE = '/nonexistent'\n"
 UNSEEN = "log.profile_ms=0"
 
 

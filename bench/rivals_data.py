@@ -3,8 +3,8 @@
     python bench/rivals_data.py --install all --envs /tmp/rivals_data          # once; see data_rivals/install.py
     python bench/rivals_data.py --envs /tmp/rivals_data --frames /path/to/camvid
 
-Work of a sample: decode image and mask, scale the image by 0.5 to 2 (log-uniform; --uniform), random crop, flip, colour jitter (p 0.5;
-brightness, contrast, saturation 0.5, hue 0.05), normalise; batches of 8. Each side (data_rivals/*.py) is a process of its own, in its own
+Work of a sample: decode image and mask, scale the image by 0.5 to 2 (log-uniform; --uniform), random crop, flip, color jitter (p 0.5;
+brightness, contrast, saturation 0.5, hue 0.05), normalize; batches of 8. Each side (data_rivals/*.py) is a process of its own, in its own
 environment, as the users of its library write it. Sides take turns; ratios are formed within each round, and their medians reported.
 """
 
@@ -47,7 +47,7 @@ class Side(NamedTuple):
 SIDES = {
     "decode": Side("decode.py", note="image and mask decoded whole, nothing else; threads", same=False),
     "segtrain": Side("ours.py", note="plain files; uint8 to the device"),
-    "segtrain-floats": Side("ours.py", ("--floats",), note="plain files; normalised on the CPU"),
+    "segtrain-floats": Side("ours.py", ("--floats",), note="plain files; normalized on the CPU"),
     "segtrain-processes": Side("ours.py", ("--processes",), note="plain files; workers are processes"),
     "segtrain-packages": Side(
         "ours.py", note="plain files; without the native part", environment=(("SEGTRAIN_NATIVE", "0"),)
@@ -265,7 +265,7 @@ def main() -> int:
     facts: dict[str, Any] = {
         "date": date,
         "machine": f"{len(os.sched_getaffinity(0))} cores of {_processor()}, Python {platform.python_version()}",
-        "work": f"decode image and mask, scale 0.5 to 2 ({law}), crop, flip, jitter (p 0.5; 0.5, 0.5, 0.5, hue 0.05), normalise or uint8 "
+        "work": f"decode image and mask, scale 0.5 to 2 ({law}), crop, flip, jitter (p 0.5; 0.5, 0.5, 0.5, hue 0.05), normalize or uint8 "
         "(see 'gives'), batches of 8",
         "setting": f"{args.samples} samples in the steady state, {args.rounds} rounds, files in the page cache",
         "load before": "{:.2f} {:.2f} {:.2f}".format(*os.getloadavg()),

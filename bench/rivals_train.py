@@ -6,7 +6,7 @@
 
 Same SMP model from scratch, global batch, crop, float32, pictures, cross-entropy with void; each rival with its own loop, optimizer,
 logging and input pipeline at their defaults (rivals/*.py say which), in its own environment and process. segtrain runs as
-``segtrain train`` with its defaults but for scale and colour jitter, which the others do not draw either.
+``segtrain train`` with its defaults but for scale and color jitter, which the others do not draw either.
 Sides take turns: ours, A, B, ..., ours, A, ...; a ratio is formed within each round, and its median over rounds is reported.
 """
 

@@ -43,7 +43,7 @@ class Cost:
 
 def ours(folder: Path, side: str) -> None:
     from segtrain.observe import counters, system
-    from segtrain.observe.profile_format import Writer
+    from segtrain.observe.profile_format import ProfileWriter
 
     proc = counters._Proc()
 
@@ -55,9 +55,9 @@ def ours(folder: Path, side: str) -> None:
         many = (lines[k % len(lines)].split(b" ", 1)[1] for k in range(CORES))
         return whole + b"".join(b"cpu%d %b" % (k, line) for k, line in enumerate(many)) + b"intr 0\n"
 
-    sampler = system.Sampler(Writer(folder, "algo-1"), print, lambda: counters.linux(read))
+    sampler = system.HostSampler(ProfileWriter(folder, "algo-1"), print, lambda: counters.linux(read))
     requests = system.Requests(folder / system.CONTROL)
-    system.keep_sampling(sampler, system.Order(side != OFF, MS), requests, lambda order: None, os.getppid())
+    system.keep_sampling(sampler, system.SamplerRequest(side != OFF, MS), requests, lambda order: None, os.getppid())
 
 
 def plain(folder: Path, times: int) -> None:

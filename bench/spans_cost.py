@@ -203,7 +203,7 @@ def samples(count: int) -> tuple[float, float]:
     from segtrain.config import Data
     from segtrain.data import stages
     from segtrain.data.datasets import open_dataset
-    from segtrain.data.sample import Sampler, Task
+    from segtrain.data.sample import SampleMaker, Task
 
     with tempfile.TemporaryDirectory() as folder:
         draw = np.random.default_rng(0)
@@ -214,13 +214,13 @@ def samples(count: int) -> tuple[float, float]:
         data = Data(
             layout="folders", root=folder, classes=tuple(f"c{k}" for k in range(11)), crop=(256, 256), check="off"
         )
-        sampler = Sampler(open_dataset(data, "train"), data, 0)
+        sampler = SampleMaker(open_dataset(data, "train"), data, 0)
         out = np.empty((256, 256, 3), np.uint8), np.empty((256, 256), np.uint8)
         since = time.process_time()
         for k in range(count):
             sampler(Task(0, k, (256, 256), data.scale), *out)
         sample = (time.process_time() - since) / count
-    tally = stages.Tally()
+    tally = stages.StageTotals()
     since = time.process_time()
     for _ in range(count):
         stages.begin()

@@ -79,8 +79,8 @@ def our_steps(task: dict, workers: int, kind: str):
     from segtrain.config import Data
     from segtrain.data.datasets import open_dataset
     from segtrain.data.loader import TrainLoader
-    from segtrain.data.workers.autoscaler import Pace, staff
-    from segtrain.data.workers.pool import Crew
+    from segtrain.data.workers.autoscaler import Autoscaler, worker_count
+    from segtrain.data.workers.pool import WorkerPool
     from segtrain.parallel.cluster import cores
 
     torch.set_num_threads(1)
@@ -91,12 +91,12 @@ def our_steps(task: dict, workers: int, kind: str):
         crop=tuple(task["crop"]),
         check="off",
     )
-    plan = staff(workers or "auto", cores(), task["ranks"])
+    plan = worker_count(workers or "auto", cores(), task["ranks"])
     with (
-        Crew(plan.start, kind) as crew,
+        WorkerPool(plan.start, kind) as crew,
         TrainLoader(
             open_dataset(data, "train"), data, seed=0, batch_size=task["batch"] * task["ranks"], rank=task["rank"],
-            world=task["ranks"], last_step=10**9, crew=crew, pace=Pace(plan.start, plan.most, plan.least),
+            world=task["ranks"], last_step=10**9, crew=crew, pace=Autoscaler(plan.start, plan.most, plan.least),
         ) as loader,
     ):  # fmt: skip
         yield from loader

@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None, command: str = NAME) -> int:
     known = build_parser(command).parse_args(arguments)
     groups = tuple(part for part in known.security_groups.split(",") if part)
     throughput = 0 if known.scratch else known.throughput
-    wanted = lustre.Wanted(known.data, known.subnet, groups, known.gb, throughput, known.price)
+    wanted = lustre.WantedFileSystem(known.data, known.subnet, groups, known.gb, throughput, known.price)
     try:
         lustre.check(wanted)
         if known.price is not None:
@@ -82,7 +82,7 @@ def main(arguments: list[str] | None = None, command: str = NAME) -> int:
         return 130
 
 
-def _dry_run(wanted: lustre.Wanted) -> int:
+def _dry_run(wanted: lustre.WantedFileSystem) -> int:
     requests = {
         "CreateFileSystem": lustre.system_request(wanted),
         "CreateDataRepositoryAssociation": lustre.association_request(wanted, "fs-00000000"),
@@ -93,7 +93,7 @@ def _dry_run(wanted: lustre.Wanted) -> int:
     return 0
 
 
-def _make(wanted: lustre.Wanted, region: str | None, yes: bool) -> int:
+def _make(wanted: lustre.WantedFileSystem, region: str | None, yes: bool) -> int:
     from launch.aws.cloud import connect
 
     region = region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or DEFAULT_REGION

@@ -22,15 +22,15 @@ class _File:
             os.close(self.number)
 
 
-class _Here(threading.local):
+class _ThreadWait(threading.local):
     def __init__(self) -> None:
         self.file, self.process = _File(), os.getpid()
 
 
-_here = _Here()
+_here = _ThreadWait()
 
 
-def late() -> float | None:
+def runqueue_wait() -> float | None:
     """Seconds since this thread began; None where nobody counts them."""
     here = _here
     if here.process != os.getpid():  # a fork took the file of its parent's thread along

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from segtrain.config import Muon as MuonSettings
-from segtrain.config import Optim
+from segtrain.config import MuonOptim, Optim
 from segtrain.config.optim import POLY_POWER
 
 
@@ -49,7 +48,7 @@ def parameter_groups(
         decay = optim.weight_decay if parameter.dim() > 1 else 0.0
         group: dict[str, Any] = {"params": [], "weight_decay": decay}
         muon = False
-        if isinstance(optim, MuonSettings):
+        if isinstance(optim, MuonOptim):
             muon = parameter.dim() > 1 and parameter.shape[1] > 3 and id(parameter) not in of_heads
             group["muon"] = muon
             scale *= optim.muon_lr / optim.lr if muon else 1.0
@@ -82,7 +81,7 @@ def _fused(kind: Any, groups: list[dict[str, Any]], **settings: Any) -> torch.op
     return kind(groups, fused=True, **settings)  # type: ignore[no-any-return]
 
 
-def orthogonalise(matrix: Tensor, steps: int = 5) -> Tensor:
+def orthogonalize(matrix: Tensor, steps: int = 5) -> Tensor:
     """The semi-orthogonal matrix near ``matrix`` (rows, cols): its singular values land between about 0.7 and 1.2.
 
     Newton-Schulz iteration with the quintic of Jordan et al. (Muon, 2024). Each round multiplies by a polynomial in the
@@ -108,7 +107,7 @@ def orthogonalise(matrix: Tensor, steps: int = 5) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """Muon (Jordan et al. 2024) for groups with ``muon: True``, AdamW for the others.
 
-    A filter bank is the matrix (out, in * kh * kw). Its step is the orthogonalised Nesterov momentum, scaled to a root mean
+    A filter bank is the matrix (out, in * kh * kw). Its step is the orthogonalized Nesterov momentum, scaled to a root mean
     square of 0.2, which AdamW's usually has (Liu et al. 2025), with decoupled weight decay. The gradient must be whole on every
     rank (single, dp, ddp, smddp); every rank computes the same step.
     """
@@ -141,7 +140,7 @@ class Muon(torch.optim.Optimizer):
             state["momentum"] = torch.zeros_like(parameter)
         state["momentum"].lerp_(grad, 1 - momentum)
         matrix = grad.lerp(state["momentum"], momentum).reshape(len(parameter), -1)
-        step = orthogonalise(matrix).view_as(parameter)
+        step = orthogonalize(matrix).view_as(parameter)
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
         parameter.add_(step, alpha=-group["lr"] * 0.2 * max(matrix.shape) ** 0.5)
 

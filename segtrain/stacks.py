@@ -28,7 +28,7 @@ Stacks = dict[tuple[str, ...], float]  # (thread, outermost function, ..., inner
 
 
 @dataclass(frozen=True)
-class Order:
+class StackRequest:
     """``asked``: Unix time, the name of the request."""
 
     asked: float
@@ -36,20 +36,20 @@ class Order:
     hz: float
 
 
-def read_order(run: str | Path) -> Order | None:
+def read_order(run: str | Path) -> StackRequest | None:
     """The request that lies in a run folder; None where there is none that makes sense."""
     try:
         known = json.loads(Path(run, FOLDER, CONTROL).read_text(encoding="utf-8"))
-        order = Order(float(known["asked"]), float(known["seconds"]), float(known["hz"]))
+        order = StackRequest(float(known["asked"]), float(known["seconds"]), float(known["hz"]))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return order if 0 < order.seconds <= MOST_S and 0 < order.hz <= MOST_HZ else None
 
 
-class Sampler:
+class StackSampler:
     """Samples for ``order.seconds`` from now on, then writes RUN/stacks/NAME.txt and NAME.json. ``stop`` ends it earlier."""
 
-    def __init__(self, run: str | Path, name: str, order: Order, **facts: Any) -> None:
+    def __init__(self, run: str | Path, name: str, order: StackRequest, **facts: Any) -> None:
         self._folder, self._name, self._order, self._facts = Path(run, FOLDER), name, order, facts
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="segtrain-stacks", daemon=True)

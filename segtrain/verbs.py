@@ -154,7 +154,7 @@ def diff(known: argparse.Namespace, overrides: list[str], arguments: list[str]) 
 
 def diagnose(known: argparse.Namespace, overrides: list[str], arguments: list[str]) -> int:
     from segtrain.diagnose import diagnose, verify, verify_words, words
-    from segtrain.diagnose.earlier_prediction import foretold
+    from segtrain.diagnose.earlier_prediction import earlier_prediction
     from segtrain.runs.remote import local
 
     run = local(known.run)
@@ -169,7 +169,7 @@ def diagnose(known: argparse.Namespace, overrides: list[str], arguments: list[st
     elif run.stem:
         say(words.page(run.folder, found, shown=run.shown))
     else:
-        say(words.page(run.folder, found, foretold(run.folder)))
+        say(words.page(run.folder, found, earlier_prediction(run.folder)))
     return 0
 
 

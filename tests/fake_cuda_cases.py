@@ -20,7 +20,7 @@ from fake_cuda import FakeGpu
 from segtrain.config import Config, Eval, Model, Parallel
 from segtrain.data.datasets import open_dataset
 from segtrain.data.workers import memory
-from segtrain.data.workers.pool import Crew
+from segtrain.data.workers.pool import WorkerPool
 from segtrain.errors import DataError
 from segtrain.evaluate import evaluation as evaluation
 from segtrain.losses import build_criterion
@@ -179,7 +179,7 @@ def whole_loop(folder: Path, strategy: Strategy, settings: dict[str, Any]) -> di
         "optimizer": build_optimizer(net, [], config.optim), "ema": Ema(net, 0.9),
         "scaler": LossScaler(config.train.precision == "fp16"), "precision": Precision("cuda", DTYPES[config.train.precision]),
         "channels_last": True, "state": State(), "watch": Stopwatch(strategy), "journal": Journal(folder / "journal.jsonl", 1),
-        "screen": Console(plan.steps, plan.epoch(plan.steps), rank=1), "crew": Crew(0, plan.worker_kind),
+        "screen": Console(plan.steps, plan.epoch(plan.steps), rank=1), "crew": WorkerPool(0, plan.worker_kind),
     }  # fmt: skip
     session = Session.__new__(Session)
     for field in dataclasses.fields(Session):
@@ -209,7 +209,7 @@ def whole_loop(folder: Path, strategy: Strategy, settings: dict[str, Any]) -> di
 
 def pin_nothing_really() -> None:
     """The loader's blocks are page-locked by name alone."""
-    make = memory.Block.__init__
+    make = memory.SharedBlock.__init__
 
     def block(self: Any, size: int, shared: bool, pin: bool) -> None:
         make(self, size, shared, False)
@@ -217,7 +217,7 @@ def pin_nothing_really() -> None:
             address = self.array.ctypes.data
             GPU.pinned_bytes.append((address, address + self.array.nbytes))
 
-    memory.Block.__init__ = block  # type: ignore[method-assign]
+    memory.SharedBlock.__init__ = block  # type: ignore[method-assign]
 
 
 def main() -> None:

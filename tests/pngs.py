@@ -16,10 +16,10 @@ import pytest
 from segtrain.data.pixels import native
 
 LIBRARY = native.LIBRARY
-GREY, RGB, PALETTE, GREY_ALPHA, RGB_ALPHA = 0, 2, 3, 4, 6
-SAMPLES = {GREY: 1, RGB: 3, PALETTE: 1, GREY_ALPHA: 2, RGB_ALPHA: 4}
-KINDS = [(GREY, bits) for bits in (1, 2, 4, 8, 16)] + [(PALETTE, bits) for bits in (1, 2, 4, 8)]
-KINDS += [(colour, bits) for colour in (RGB, GREY_ALPHA, RGB_ALPHA) for bits in (8, 16)]
+GRAY, RGB, PALETTE, GRAY_ALPHA, RGB_ALPHA = 0, 2, 3, 4, 6
+SAMPLES = {GRAY: 1, RGB: 3, PALETTE: 1, GRAY_ALPHA: 2, RGB_ALPHA: 4}
+KINDS = [(GRAY, bits) for bits in (1, 2, 4, 8, 16)] + [(PALETTE, bits) for bits in (1, 2, 4, 8)]
+KINDS += [(color, bits) for color in (RGB, GRAY_ALPHA, RGB_ALPHA) for bits in (8, 16)]
 MIXED = 5  # every filter, by chance
 
 
@@ -79,7 +79,7 @@ def filtered(data: bytes, above: bytes, kind: int, pixel: int) -> bytes:
     return bytes(out)
 
 
-def write(values: np.ndarray, colour: int, bits: int, kind: int = 0, extra: bytes = b"", **how: int) -> bytes:
+def write(values: np.ndarray, color: int, bits: int, kind: int = 0, extra: bytes = b"", **how: int) -> bytes:
     """A PNG of values (H, W, samples); how: level of zlib, bytes a chunk has at most (piece)."""
     height, width = values.shape[:2]
     if bits == 16:
@@ -89,15 +89,13 @@ def write(values: np.ndarray, colour: int, bits: int, kind: int = 0, extra: byte
     else:
         single = (values.reshape(height, width, 1) >> np.arange(bits)[::-1]) & 1
         rows = np.packbits(single.reshape(height, -1).astype(np.uint8), axis=1)
-    pixel = max(1, SAMPLES[colour] * bits // 8)
+    pixel = max(1, SAMPLES[color] * bits // 8)
     rng = np.random.default_rng(width)
     raw, above = b"", bytes(rows.shape[1])
     for row in rows:
         raw += filtered(row.tobytes(), above, int(rng.integers(5)) if kind == MIXED else kind, pixel)
         above = row.tobytes()
-    return wrap(
-        zlib.compress(raw, how.get("level", 6)), (width, height, bits, colour), extra, how.get("piece", 1 << 30)
-    )
+    return wrap(zlib.compress(raw, how.get("level", 6)), (width, height, bits, color), extra, how.get("piece", 1 << 30))
 
 
 def wrap(data: bytes, header: tuple[int, ...], extra: bytes = b"", piece: int = 1 << 30) -> bytes:
@@ -106,11 +104,11 @@ def wrap(data: bytes, header: tuple[int, ...], extra: bytes = b"", piece: int = 
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + extra + b"".join(pieces) + chunk(b"IEND", b"")
 
 
-def picture(height: int, width: int, colour: int, bits: int, seed: int = 0) -> np.ndarray:
+def picture(height: int, width: int, color: int, bits: int, seed: int = 0) -> np.ndarray:
     """Values (H, W, samples): smooth with noise, so that filters meet all cases."""
     rng = np.random.default_rng(seed)
     most = (1 << bits) - 1
-    y, x, s = np.mgrid[0:height, 0:width, 0 : SAMPLES[colour]]
+    y, x, s = np.mgrid[0:height, 0:width, 0 : SAMPLES[color]]
     smooth = (np.sin(x / 5 + s) + np.cos(y / 3) + 2) / 4 * most
     noise = rng.integers(-most // 8 - 1, most // 8 + 2, smooth.shape)
     wild = rng.integers(0, most + 1, smooth.shape)

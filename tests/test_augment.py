@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from segtrain.config import Data
-from segtrain.data.augment.geometry import FILL, Geometry, apply, class_centre, draw
+from segtrain.data.augment.geometry import FILL, Geometry, apply, class_center, draw
 from segtrain.data.order import rng_for
 from segtrain.data.pixels import native
 from segtrain.data.pixels.crop import write_crop
-from segtrain.data.record import Record
+from segtrain.data.record import StoredSample
 
 VOID = 255
 # OpenCV before 5 rounds source coordinates to 1/32 pixel: 2 axes x 1/64 pixel x 255 levels; after it, rounding alone.
@@ -39,7 +39,7 @@ def cut(request: pytest.FixtureRequest) -> Cut:
     def crop_of(image, mask, geometry, crop, ignore_index, out=None):  # type: ignore[no-untyped-def]
         out = out or (np.empty((*crop, 3), np.uint8), np.empty(crop, np.uint8))
         labels = SimpleNamespace(ignore_index=ignore_index)
-        write_crop(Record(image, mask, "image", "mask", "train"), labels, geometry, crop, out)
+        write_crop(StoredSample(image, mask, "image", "mask", "train"), labels, geometry, crop, out)
         return out
 
     return crop_of
@@ -52,7 +52,7 @@ def picture(height: int, width: int, seed: int = 0) -> tuple[np.ndarray, np.ndar
 
 
 def plain_resize(image: np.ndarray, scaled: tuple[int, int]) -> np.ndarray:
-    """The whole image in float64: block means until no source pixel is skipped, then bilinear at pixel centres."""
+    """The whole image in float64: block means until no source pixel is skipped, then bilinear at pixel centers."""
     height, width = image.shape[:2]
     block = 1
     while min(height / scaled[0], width / scaled[1]) / block > 2:
@@ -61,9 +61,9 @@ def plain_resize(image: np.ndarray, scaled: tuple[int, int]) -> np.ndarray:
     level = padded.reshape(padded.shape[0] // block, block, padded.shape[1] // block, block, 3).mean((1, 3))
     out = level
     for axis, length in ((0, height), (1, width)):
-        centres = (np.arange(scaled[axis]) + 0.5) * (length / scaled[axis]) / block - 0.5
-        first = np.floor(centres).astype(int)
-        share = (centres - first).reshape((-1, 1, 1) if axis == 0 else (1, -1, 1))
+        centers = (np.arange(scaled[axis]) + 0.5) * (length / scaled[axis]) / block - 0.5
+        first = np.floor(centers).astype(int)
+        share = (centers - first).reshape((-1, 1, 1) if axis == 0 else (1, -1, 1))
         last = level.shape[axis] - 1
         low, high = (np.take(out, np.clip(first + k, 0, last), axis) for k in (0, 1))
         out = low * (1 - share) + high * share
@@ -131,7 +131,7 @@ def test_image_and_mask_stay_aligned(cut: Cut) -> None:
         assert (pixels[steady] == 3 * ids[steady][:, None]).all()
 
 
-def test_outside_the_image_is_mean_colour_and_ignored(cut: Cut) -> None:
+def test_outside_the_image_is_mean_color_and_ignored(cut: Cut) -> None:
     image, mask = np.zeros((20, 30, 3), np.uint8), np.zeros((20, 30), np.uint8)
     for seed in range(10):
         geometry = draw(rng_for(seed, 0, 0), (20, 30), (40, 40), Data(scale=(1, 1)))
@@ -146,7 +146,7 @@ def test_outside_the_image_is_mean_colour_and_ignored(cut: Cut) -> None:
 def test_tiny_and_void_pictures_survive(cut: Cut, size: tuple[int, int]) -> None:
     image, mask = np.full((*size, 3), 9, np.uint8), np.full(size, VOID, np.uint8)
     for seed in range(5):
-        geometry = draw(rng_for(seed, 0, 0), size, (16, 16), Data(scale=(0.1, 3)), class_centre(mask, np.zeros(2), 12))
+        geometry = draw(rng_for(seed, 0, 0), size, (16, 16), Data(scale=(0.1, 3)), class_center(mask, np.zeros(2), 12))
         _, ids = cut(image, mask, geometry, (16, 16), VOID)
         assert (ids == VOID).all()
 
@@ -163,33 +163,33 @@ def test_the_inputs_stay_untouched(cut: Cut) -> None:
     assert (mask == before[1]).all()
 
 
-def test_colours_follow_brightness_contrast_saturation(cut: Cut) -> None:
+def test_colors_follow_brightness_contrast_saturation(cut: Cut) -> None:
     image, mask = picture(32, 32)
     image = (image // 3 + 60).astype(np.uint8)  # far from the ends, where the order of clamping would show
-    grey = np.array([0.299, 0.587, 0.114])
+    gray = np.array([0.299, 0.587, 0.114])
     geometry = Geometry((32, 32), (32, 32), 0, 0, False, 1.2, 0.8, 0.6)
     pixels, _ = cut(image, mask, geometry, (32, 32), VOID)
     expected = image * 1.2
-    expected = 0.8 * expected + 0.2 * (expected @ grey).mean()
-    expected = 0.6 * expected + 0.4 * (expected @ grey)[..., None]
+    expected = 0.8 * expected + 0.2 * (expected @ gray).mean()
+    expected = 0.6 * expected + 0.4 * (expected @ gray)[..., None]
     assert np.abs(pixels - expected).max() <= 1  # both compute this in fixed point
     bright = Geometry((32, 32), (32, 32), 0, 0, False, 50.0)
     assert (cut(image, mask, bright, (32, 32), VOID)[0] == 255).all()
 
 
-def test_hue_turns_colours_and_leaves_grey(cut: Cut) -> None:
+def test_hue_turns_colors_and_leaves_gray(cut: Cut) -> None:
     image, mask = picture(32, 32)
     image = (image // 3 + 60).astype(np.uint8)
     image[:8] = image[:8, :, :1]
-    grey = np.array([0.299, 0.587, 0.114])
+    gray = np.array([0.299, 0.587, 0.114])
     for hue in (0.05, -0.2, 0.5):
         pixels, _ = cut(image, mask, Geometry((32, 32), (32, 32), 0, 0, hue=hue), (32, 32), VOID)
         cos, sin = np.cos(2 * np.pi * hue), np.sin(2 * np.pi * hue)
-        y = image @ grey
+        y = image @ gray
         u, v = 0.492 * (image[..., 2] - y), 0.877 * (image[..., 0] - y)
         u, v = cos * u - sin * v, sin * u + cos * v
         red, blue = y + v / 0.877, y + u / 0.492
-        expected = np.stack([red, (y - grey[0] * red - grey[2] * blue) / grey[1], blue], -1).clip(0, 255)
+        expected = np.stack([red, (y - gray[0] * red - gray[2] * blue) / gray[1], blue], -1).clip(0, 255)
         assert np.abs(pixels - expected).max() <= 1.5
         assert np.abs(pixels[:8].astype(int) - image[:8]).max() <= 1
     red = np.zeros((4, 4, 3), np.uint8)
@@ -205,7 +205,7 @@ def test_the_scale_is_drawn_by_the_law_that_was_asked_for() -> None:
     assert abs(counts - 500).max() < 5 * np.sqrt(500)
 
 
-def test_colours_change_as_often_and_as_much_as_asked_for() -> None:
+def test_colors_change_as_often_and_as_much_as_asked_for() -> None:
     data = Data(jitter=(0.5, 0.5, 0.5), hue=0.1, jitter_p=0.3)
     drawn = [draw(rng_for(0, 0, k), (99, 99), (9, 9), data) for k in range(4000)]
     changed = [g for g in drawn if (g.brightness, g.contrast, g.saturation, g.hue) != (1, 1, 1, 0)]
@@ -253,7 +253,7 @@ def test_base_scale_multiplies() -> None:
     assert abs(2 * one.scaled[0] - two.scaled[0]) <= 1
 
 
-def test_balanced_crops_centre_on_the_class(cut: Cut) -> None:
+def test_balanced_crops_center_on_the_class(cut: Cut) -> None:
     mask = np.zeros((300, 400), np.uint8)
     mask[150:153, 200:202] = 7  # six pixels of 120,000
     mask[:20] = VOID
@@ -261,7 +261,7 @@ def test_balanced_crops_centre_on_the_class(cut: Cut) -> None:
     classes = []
     for index in range(200):
         rng = rng_for(0, 0, index)
-        y, x = class_centre(mask, rng.random(2), 12)
+        y, x = class_center(mask, rng.random(2), 12)
         classes.append(int(mask[y, x]))
         geometry = draw(rng, mask.shape, (64, 96), Data(jitter=(0, 0, 0)), (y, x))
         _, ids = cut(image, mask, geometry, (64, 96), VOID)
@@ -277,6 +277,6 @@ def test_balanced_crops_centre_on_the_class(cut: Cut) -> None:
     assert classes.count(7) + classes.count(0) == 200
 
 
-def test_a_void_mask_has_no_centre() -> None:
-    assert class_centre(np.full((4, 4), VOID, np.uint8), np.zeros(2), 12) is None
-    assert class_centre(np.full((4, 4), 11, np.uint8), np.full(2, 1 - 2.0**-53), 12) == (3, 3)
+def test_a_void_mask_has_no_center() -> None:
+    assert class_center(np.full((4, 4), VOID, np.uint8), np.zeros(2), 12) is None
+    assert class_center(np.full((4, 4), 11, np.uint8), np.full(2, 1 - 2.0**-53), 12) == (3, 3)

@@ -172,15 +172,15 @@ def flip_a_bit(path: Path) -> None:
     path.write_bytes(bytes(content))
 
 
-def grey(value: int, kind: Any = np.uint8) -> np.ndarray:
+def gray(value: int, kind: Any = np.uint8) -> np.ndarray:
     mask = np.zeros((40, 48), kind)
     mask[:2, :5] = value
     return mask
 
 
-def rgb(*colour: int) -> np.ndarray:
+def rgb(*color: int) -> np.ndarray:
     mask = np.zeros((40, 48, 3), np.uint8)
-    mask[:2, :5] = colour[::-1]
+    mask[:2, :5] = color[::-1]
     return mask
 
 
@@ -195,17 +195,17 @@ DATA: dict[str, tuple[Damage, tuple[str, ...]]] = {
     "text named .png": (lambda d: (d / f"{IMAGE}.png").write_text("<html>404"), (f"{IMAGE}.png", "not an image", "<html>404")),
     "header of 16 bytes": (lambda d: (d / f"{IMAGE}.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"), (f"{IMAGE}.png", "header")),
     "decompression bomb": (lambda d: bomb(d / f"{IMAGE}.png"), (f"{IMAGE}.png", "60000 x 60000", "tiles")),
-    "unknown id": (lambda d: save(d / f"{MASK}.png", grey(77)), (f"{MASK}.png", "77 (10 pixels)", "data.label_map={0: 0, 1: 1, 2: 2, 77: -1}")),
-    "unknown id of 16 bits": (lambda d: save(d / f"{MASK}.png", grey(7000, np.uint16)), (f"{MASK}.png", "7000 (10 pixels)", "label_map")),
-    "RGB mask without colours": (lambda d: save(d / f"{MASK}.png", rgb(1, 2, 3)), (f"{MASK}.png", "RGB", "data.classes")),
-    "16-bit colour mask": (lambda d: save(d / f"{MASK}.png", rgb(1, 2, 3).astype(np.uint16)), (f"{MASK}.png", "16 bits", "one channel")),
+    "unknown id": (lambda d: save(d / f"{MASK}.png", gray(77)), (f"{MASK}.png", "77 (10 pixels)", "data.label_map={0: 0, 1: 1, 2: 2, 77: -1}")),
+    "unknown id of 16 bits": (lambda d: save(d / f"{MASK}.png", gray(7000, np.uint16)), (f"{MASK}.png", "7000 (10 pixels)", "label_map")),
+    "RGB mask without colors": (lambda d: save(d / f"{MASK}.png", rgb(1, 2, 3)), (f"{MASK}.png", "RGB", "data.classes")),
+    "16-bit color mask": (lambda d: save(d / f"{MASK}.png", rgb(1, 2, 3).astype(np.uint16)), (f"{MASK}.png", "16 bits", "one channel")),
     "mask of fractions": (
-        lambda d: (save(d / f"{MASK}.tiff", grey(1, np.float32) / 2), (d / f"{MASK}.png").unlink()),
+        lambda d: (save(d / f"{MASK}.tiff", gray(1, np.float32) / 2), (d / f"{MASK}.png").unlink()),
         (f"{MASK}.tiff", "floating-point", "integers"),
     ),
     "JPEG mask": (lambda d: jpeg(d / f"{MASK}.png"), (f"{MASK}.jpg", "JPEG mask", "PNG")),
-    "mask of another size": (lambda d: save(d / f"{MASK}.png", grey(1)[:30]), (f"{MASK}.png", "30 x 48 = 1,440", "40 x 48", "resize")),
-    "mask of another size in val": (lambda d: save(d / "masks/val/a1.png", grey(1)[:30]), ("masks/val/a1.png", "30 x 48", "resize")),
+    "mask of another size": (lambda d: save(d / f"{MASK}.png", gray(1)[:30]), (f"{MASK}.png", "30 x 48 = 1,440", "40 x 48", "resize")),
+    "mask of another size in val": (lambda d: save(d / "masks/val/a1.png", gray(1)[:30]), ("masks/val/a1.png", "30 x 48", "resize")),
     "missing mask": (lambda d: (d / f"{MASK}.png").unlink(), (f"set/{IMAGE}.png", "without a mask")),
     "missing image": (lambda d: (d / f"{IMAGE}.png").unlink(), (f"set/{MASK}.png", "without an image")),
     "two images of one name": (lambda d: shutil.copy(d / f"{IMAGE}.png", d / f"{IMAGE}.bmp"), (f"{IMAGE}.png", f"{IMAGE}.bmp", "keep one")),
@@ -216,13 +216,13 @@ DATA: dict[str, tuple[Damage, tuple[str, ...]]] = {
     "empty class names": (lambda d: (d / "classes.txt").write_text("# none\n"), ("set/classes.txt", "no class name", "one a line")),
     "class names of bytes": (lambda d: (d / "classes.txt").write_bytes(b"\xff\xfe\x00r"), ("set/classes.txt", "UTF-8")),
     "a class twice": (lambda d: (d / "classes.txt").write_text("road\ncar\nroad\n"), ("'road'", "twice", "own name")),
-    "a class without colour": (lambda d: (d / "classes.txt").write_text("1 2 3 road\ncar\n"), ("classes.txt", "'car'", "red green blue name")),
-    "a colour out of range": (lambda d: (d / "classes.txt").write_text("1 2 999 road\n"), ("classes.txt", "999", "0 to 255")),
-    "a colour outside the palette": (
+    "a class without color": (lambda d: (d / "classes.txt").write_text("1 2 3 road\ncar\n"), ("classes.txt", "'car'", "red green blue name")),
+    "a color out of range": (lambda d: (d / "classes.txt").write_text("1 2 999 road\n"), ("classes.txt", "999", "0 to 255")),
+    "a color outside the palette": (
         lambda d: ((d / "classes.txt").write_text("0 0 0 road\n9 9 9 car\n"), [save(p, rgb(9, 9, 8)) for p in d.glob("masks/*/*")]),
         ("3 faults", f"{MASK}.png", "(9, 9, 8) (10 pixels)", "red green blue name"),
     ),
-    "all void": (lambda d: [save(p, grey(0) + 255) for p in d.glob("masks/train/*")], ("every pixel is void", "data.label_map")),
+    "all void": (lambda d: [save(p, gray(0) + 255) for p in d.glob("masks/train/*")], ("every pixel is void", "data.label_map")),
 }  # fmt: skip
 
 
@@ -286,7 +286,7 @@ def test_all_faults_are_told_at_once_by_data_check(zygote, tmp_path: Path) -> No
     root = make_set(tmp_path / "set")
     cut(root / "images/train/a0.png")
     (root / "masks/train/a1.png").write_bytes(b"")
-    save(root / "masks/train/a2.png", grey(9))
+    save(root / "masks/train/a2.png", gray(9))
     flip_a_bit(root / "images/val/a0.png")
     before = snapshot(tmp_path)
     process = zygote.start("data", "check", "set", cwd=tmp_path)

@@ -26,8 +26,8 @@ from segtrain.cli import main
 from segtrain.config import Data, load_config
 from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.pixels import native
-from segtrain.data.record import Record
-from segtrain.data.sample import Sampler, Task
+from segtrain.data.record import StoredSample
+from segtrain.data.sample import SampleMaker, Task
 from segtrain.data.scenes.scene import scene
 from segtrain.errors import ConfigError, DataError
 
@@ -85,7 +85,7 @@ def test_files_are_counted_and_every_stage_is_told(folder: tuple[Path, str], res
     assert set(result["paths"]) == ({"native", "packages"} if native.available() else {"packages"})
     for path in result["paths"].values():
         costs = path["stages"]
-        assert set(costs) == {"read", "header", "draw", "centre", "image", "mask", "crop", "whole", "full decode"}
+        assert set(costs) == {"read", "header", "draw", "center", "image", "mask", "crop", "whole", "full decode"}
         assert all(cost["samples"] == 4 and min(cost.values()) >= 0 for cost in costs.values())
         assert costs["whole"]["cpu_ms"] > 0
         # The system may keep a file's pages in memory, and such a file is not counted.
@@ -188,13 +188,13 @@ def test_a_held_sample_is_the_very_sample(folder: tuple[Path, str]) -> None:
                 Held(stored, dataset.labels, dataset.entries)
                 for stored in (
                     record,
-                    Record(record.image, mask, *names, "train"),
-                    Record(image, mask, *names, "train"),
+                    StoredSample(record.image, mask, *names, "train"),
+                    StoredSample(image, mask, *names, "train"),
                 )
             ),
         ):
             out = np.zeros((32, 48, 3), np.uint8), np.zeros((32, 48), np.uint8)
-            Sampler(source, data, 7)(Task(index, 2, data.crop, data.scale), *out)
+            SampleMaker(source, data, 7)(Task(index, 2, data.crop, data.scale), *out)
             made.append(out)
         for pixels, ids in made[1:]:
             assert np.array_equal(ids, made[0][1])
@@ -297,7 +297,7 @@ def test_a_file_counts_as_cold_where_the_kernel_says_so(
     monkeypatch.setattr(cold.os, "preadv", preadv, raising=False)
     path = tmp_path / "file"
     path.write_bytes(bytes(5000))
-    reading = cold.Reading()
+    reading = cold.ColdRead()
     assert reading.to_dict() == {"why_not": "the samples are no plain files"}
     assert reading.file(str(path)) == (0 if why else 5000)
     assert asked == ["fdatasync", "fadvise", "preadv"]
@@ -309,14 +309,14 @@ def test_a_file_counts_as_cold_where_the_kernel_says_so(
 def test_a_system_without_the_call_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(cold.os, "posix_fadvise", raising=False)
     (tmp_path / "file").write_bytes(b"content")
-    reading = cold.Reading()
+    reading = cold.ColdRead()
     assert reading.file(str(tmp_path / "file")) == 0
     assert reading.to_dict() == {"why_not": "this system cannot drop pages"}
 
 
 def test_a_real_file_is_read_whole_or_not_counted(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(5000))
-    assert cold.Reading().file(str(tmp_path / "file")) in (0, 5000)
+    assert cold.ColdRead().file(str(tmp_path / "file")) in (0, 5000)
 
 
 def test_the_cgroup_says_how_many_cores_and_how_much_memory(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from segtrain.checkpoint import Best, load_weights, mend_best, named_best
 from segtrain.errors import CheckpointError
 from segtrain.observe.journal import read_journal
 from segtrain.train.state import State
-from segtrain.train.writer import Writer
+from segtrain.train.writer import CheckpointWriter
 
 
 def content(step: int, best: int) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def killed_at(operation: int, work: Callable[[], None]) -> bool:
 @pytest.mark.parametrize("keep", [1, 2])
 def test_killed_anywhere_neither_the_best_nor_its_file_is_lost(tmp_path: Path, best: int, keep: int) -> None:
     ready = tmp_path / "ready"
-    writer = Writer(ready / "checkpoints", keep=keep, background=False)
+    writer = CheckpointWriter(ready / "checkpoints", keep=keep, background=False)
     for step in (1, 2):
         writer.save(step, content(step, step))
 
@@ -69,7 +69,8 @@ def test_killed_anywhere_neither_the_best_nor_its_file_is_lost(tmp_path: Path, b
     for operation in range(1, 50):
         run = Path(shutil.copytree(ready, tmp_path / f"run{operation}"))
         over = killed_at(
-            operation, lambda run=run: Writer(run / "checkpoints", keep, False).save(3, content(3, best)) and None
+            operation,
+            lambda run=run: CheckpointWriter(run / "checkpoints", keep, False).save(3, content(3, best)) and None,
         )
         state, remarks = checkpoint.newest(run)
         assert state is not None
@@ -81,7 +82,9 @@ def test_killed_anywhere_neither_the_best_nor_its_file_is_lost(tmp_path: Path, b
         assert found == named_best(run) == Best(expected, expected / 100)
         assert (run / "checkpoints" / found.file).is_file()
 
-        went_on = Writer(run / "checkpoints", keep=1, background=False)  # sweeps, and may prune all but the best
+        went_on = CheckpointWriter(
+            run / "checkpoints", keep=1, background=False
+        )  # sweeps, and may prune all but the best
         went_on.save(4, content(4, expected))
         assert [path.name for path in checkpoint.checkpoints(run)] == [found.file, "step-00000004.pt"]
         assert float(load_weights(run, "best")["w"][0]) == expected
@@ -108,7 +111,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize("text", DAMAGE)
 def test_a_best_json_that_is_missing_torn_or_foreign_is_made_again(tmp_path: Path, text: str | None) -> None:
-    writer = Writer(tmp_path / "checkpoints", keep=1, background=False)
+    writer = CheckpointWriter(tmp_path / "checkpoints", keep=1, background=False)
     for step in (1, 2, 3):
         writer.save(step, content(step, min(step, 2)))
     place = tmp_path / "best.json"
@@ -123,7 +126,7 @@ def test_a_best_json_that_is_missing_torn_or_foreign_is_made_again(tmp_path: Pat
 
 
 def test_a_best_json_that_points_nowhere_is_mended(tmp_path: Path) -> None:
-    Writer(tmp_path / "checkpoints", keep=1, background=False).save(2, content(2, 2))
+    CheckpointWriter(tmp_path / "checkpoints", keep=1, background=False).save(2, content(2, 2))
     (tmp_path / "best.json").write_text('{"checkpoint": "step-00000009.pt", "step": 9, "miou": 0.9}')
     assert float(load_weights(tmp_path, "best")["w"][0]) == 2
     found, remarks = mend_best(tmp_path, content(2, 2)["state"])
@@ -132,7 +135,7 @@ def test_a_best_json_that_points_nowhere_is_mended(tmp_path: Path) -> None:
 
 
 def test_a_best_file_that_somebody_took_away_is_said_and_the_next_score_counts(tmp_path: Path) -> None:
-    writer = Writer(tmp_path / "checkpoints", keep=1, background=False)
+    writer = CheckpointWriter(tmp_path / "checkpoints", keep=1, background=False)
     for step in (2, 3):
         writer.save(step, content(step, 2))
     (tmp_path / "checkpoints/step-00000002.pt").unlink()
@@ -144,7 +147,7 @@ def test_a_best_file_that_somebody_took_away_is_said_and_the_next_score_counts(t
 
 @pytest.mark.parametrize("left", ["a whole one", "a torn one", "none"])
 def test_only_a_checkpoint_that_loads_is_proposed_in_place_of_the_best(tmp_path: Path, left: str) -> None:
-    Writer(tmp_path / "checkpoints", keep=9, background=False).save(3, content(3, 2))
+    CheckpointWriter(tmp_path / "checkpoints", keep=9, background=False).save(3, content(3, 2))
     checkpoint.write_best(tmp_path, Best(2, 0.02))
     (last,) = checkpoint.checkpoints(tmp_path)
     if left == "a torn one":
@@ -159,7 +162,7 @@ def test_only_a_checkpoint_that_loads_is_proposed_in_place_of_the_best(tmp_path:
 
 def test_a_score_of_steps_that_are_done_again_is_forgotten(tmp_path: Path) -> None:
     """The newest checkpoints were torn; the run goes on from one before the first score."""
-    Writer(tmp_path / "checkpoints", keep=9, background=False).save(2, content(2, 2))
+    CheckpointWriter(tmp_path / "checkpoints", keep=9, background=False).save(2, content(2, 2))
     found, remarks = mend_best(tmp_path, content(1, 0)["state"])
     assert found is None
     assert "done again" in remarks[0]
@@ -168,7 +171,7 @@ def test_a_score_of_steps_that_are_done_again_is_forgotten(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("known", ["best.json", "journal"])
 def test_checkpoints_of_an_earlier_version_do_not_name_their_best_one(tmp_path: Path, known: str) -> None:
-    writer = Writer(tmp_path / "checkpoints", keep=9, background=False)
+    writer = CheckpointWriter(tmp_path / "checkpoints", keep=9, background=False)
     for step in (1, 2, 3):
         writer.save(step, content(step, min(step, 2)))
     state = content(3, 2)["state"]
@@ -235,7 +238,7 @@ raise SystemExit(main({arguments!r}))
 def test_best_json_follows_its_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the background; until then it names the one before."""
     go, plain = threading.Event(), torch.save
-    writer = Writer(tmp_path / "checkpoints", keep=1, background=True)
+    writer = CheckpointWriter(tmp_path / "checkpoints", keep=1, background=True)
     writer.save(1, content(1, 1))
     writer.wait()
     monkeypatch.setattr(torch, "save", lambda *args: go.wait(60) and plain(*args))
@@ -304,14 +307,14 @@ def test_a_moving_average_that_is_missing_is_named() -> None:
 def test_nothing_is_predicted_with_weights_that_are_not_finite(tmp_path: Path, value: float) -> None:
     state = content(1, 1)
     state["model"]["w"][3] = value
-    Writer(tmp_path / "checkpoints", keep=1, background=False).save(1, state)
+    CheckpointWriter(tmp_path / "checkpoints", keep=1, background=False).save(1, state)
     for which in ("best", "last"):
         with pytest.raises(CheckpointError, match=rf"the {which} checkpoint .* not finite \(1 of 1 tensors; w\)"):
             load_weights(tmp_path, which)
 
 
 def test_a_file_that_only_looks_like_a_checkpoint_is_left_alone(tmp_path: Path) -> None:
-    writer = Writer(tmp_path / "checkpoints", keep=1, background=False)
+    writer = CheckpointWriter(tmp_path / "checkpoints", keep=1, background=False)
     (tmp_path / "checkpoints/step-final.pt").write_bytes(b"mine")
     for step in (1, 2):
         writer.save(step, content(step, 0))

@@ -12,7 +12,7 @@ import torch
 
 from segtrain import checkpoint
 from segtrain.errors import CheckpointError
-from segtrain.train.writer import Writer
+from segtrain.train.writer import CheckpointWriter
 
 
 def state(value: float, best: int = 0) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("background", [True, False])
 def test_keeps_the_newest_and_the_best(run_dir: Path, background: bool) -> None:
-    writer = Writer(run_dir / "checkpoints", keep=2, background=background)
+    writer = CheckpointWriter(run_dir / "checkpoints", keep=2, background=background)
     for step in range(1, 7):
         writer.save(step, state(step, best=2 if step > 1 else 1))
     writer.wait()
@@ -37,7 +37,7 @@ def test_keeps_the_newest_and_the_best(run_dir: Path, background: bool) -> None:
 
 
 def test_a_torn_newest_is_skipped_and_said(run_dir: Path) -> None:
-    writer = Writer(run_dir / "checkpoints", keep=5, background=False)
+    writer = CheckpointWriter(run_dir / "checkpoints", keep=5, background=False)
     paths = [writer.save(step, state(step)) for step in (1, 2)]
     paths[1].write_bytes(paths[1].read_bytes()[:700])
     found, remarks = checkpoint.newest(run_dir)
@@ -48,7 +48,7 @@ def test_a_torn_newest_is_skipped_and_said(run_dir: Path) -> None:
 
 
 def test_a_full_disk_leaves_no_part_and_says_so(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer = Writer(run_dir / "checkpoints", keep=2, background=True)
+    writer = CheckpointWriter(run_dir / "checkpoints", keep=2, background=True)
     writer.save(1, state(1))
     writer.wait()
 
@@ -76,7 +76,7 @@ def test_no_failure_of_a_write_goes_unheard(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch, background: bool, error: Exception, words: str
 ) -> None:
     """Also where the torn file cannot be taken away, as on a disk that has become read-only."""
-    writer = Writer(run_dir / "checkpoints", keep=2, background=background)
+    writer = CheckpointWriter(run_dir / "checkpoints", keep=2, background=background)
 
     def fail(*args: Any, **settings: Any) -> None:
         raise error
@@ -108,7 +108,7 @@ def test_a_small_file_on_a_disk_that_has_become_read_only_is_one_error(
 def test_parts_of_a_killed_writer_are_swept(run_dir: Path) -> None:
     (run_dir / "checkpoints").mkdir(parents=True)
     (run_dir / "checkpoints/.step-00000009.pt.part").write_bytes(b"torn")
-    Writer(run_dir / "checkpoints", keep=1, background=False)
+    CheckpointWriter(run_dir / "checkpoints", keep=1, background=False)
     assert list((run_dir / "checkpoints").iterdir()) == []
     assert checkpoint.newest(run_dir) == (None, [])
 
@@ -146,7 +146,7 @@ def test_no_checkpoint_at_all(run_dir: Path) -> None:
 
 def test_a_damaged_tensor_is_no_whole_checkpoint(run_dir: Path) -> None:
     """As long as before, and readable for torch, which looks at no checksum."""
-    writer = Writer(run_dir / "checkpoints", keep=9, background=False)
+    writer = CheckpointWriter(run_dir / "checkpoints", keep=9, background=False)
     weights = torch.arange(5000.0)
     paths = [writer.save(step, {**state(step), "model": {"w": weights}}) for step in (1, 2)]
     content = bytearray(paths[1].read_bytes())

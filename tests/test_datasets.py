@@ -307,19 +307,19 @@ def test_decoders_agree(tmp_path, monkeypatch):
 
 
 def test_images_of_other_modes(tmp_path):
-    grey = np.arange(48, dtype=np.uint8).reshape(6, 8) * 5
-    Image.fromarray(grey).save(tmp_path / "grey.png")
-    Image.fromarray(grey).save(tmp_path / "grey.jpg", quality=100)
-    Image.fromarray(grey.astype(np.uint16) << 8).save(tmp_path / "deep.png")
-    Image.fromarray(grey.astype(np.uint16) << 8).save(tmp_path / "deep.tif")
-    Image.fromarray(np.dstack([grey] * 3 + [grey * 0])).save(tmp_path / "clear.png")
-    Image.fromarray(grey).convert("P").save(tmp_path / "palette.png")
-    for name in ("grey.png", "grey.jpg", "deep.png", "deep.tif", "clear.png", "palette.png"):
+    gray = np.arange(48, dtype=np.uint8).reshape(6, 8) * 5
+    Image.fromarray(gray).save(tmp_path / "gray.png")
+    Image.fromarray(gray).save(tmp_path / "gray.jpg", quality=100)
+    Image.fromarray(gray.astype(np.uint16) << 8).save(tmp_path / "deep.png")
+    Image.fromarray(gray.astype(np.uint16) << 8).save(tmp_path / "deep.tif")
+    Image.fromarray(np.dstack([gray] * 3 + [gray * 0])).save(tmp_path / "clear.png")
+    Image.fromarray(gray).convert("P").save(tmp_path / "palette.png")
+    for name in ("gray.png", "gray.jpg", "deep.png", "deep.tif", "clear.png", "palette.png"):
         image = decode.decode_image(str(tmp_path / name))
         assert image.shape == (6, 8, 3)
         assert image.dtype == np.uint8
-        assert np.abs(image[..., 0].astype(int) - grey).max() <= 2, name
-    Image.fromarray(np.dstack([grey] * 4), "CMYK").save(tmp_path / "print.jpg")
+        assert np.abs(image[..., 0].astype(int) - gray).max() <= 2, name
+    Image.fromarray(np.dstack([gray] * 4), "CMYK").save(tmp_path / "print.jpg")
     assert decode.decode_image(str(tmp_path / "print.jpg")).shape == (6, 8, 3)
 
 

@@ -16,14 +16,14 @@ import pytest
 from segtrain.data import stages
 from segtrain.data.pixels.decode import load
 from segtrain.diagnose import Diagnosis, diagnose, judge
-from segtrain.diagnose.evidence import Evidence, Host, gather
+from segtrain.diagnose.evidence import Evidence, HostLoad, gather
 from segtrain.diagnose.length import Length, length_of, rarer
 from segtrain.diagnose.live import Starving, closing_line
 from segtrain.diagnose.model import Stages, workers_needed
 from segtrain.diagnose.words import line, page
 from segtrain.errors import DataError
 from segtrain.observe.clock import Clock
-from segtrain.observe.profile_format import Value, Writer
+from segtrain.observe.profile_format import ProfileWriter, Value
 from segtrain.observe.spans import Records
 
 ROOT = Path(__file__).parents[1]
@@ -62,10 +62,10 @@ def rank_records(
     gradient: int = 0,
     other_cpu: float = 0.0,
     crowded: dict[str, float] | None = None,
-    late: float | None = None,
-    sample_late: float = 0.0,
+    cpu_wait: float | None = None,
+    sample_cpu_wait: float = 0.0,
     shared: float | None = None,
-    other_late: float | None = None,
+    other_cpu_wait: float | None = None,
     process_cpu: float | None = None,
 ) -> Records:
     """A rank whose windows are all alike. ``stages`` and ``sample_cpu``: seconds of one sample; ``cpu``: of the rest of a window."""
@@ -79,10 +79,10 @@ def rank_records(
         "seconds": sum(phases.values()), "rank": rank, "host": host, "images": made, "phases": phases, "slowest_ms": 130.0,
         "cpu_s": cpu + (made * own if kind == "thread" else 0.0), "threads": threads, "other_cpu_s": other_cpu,
         "workers": {"count": workers, "kind": kind, "samples": made, "seconds": {k: made * v for k, v in stages.items()},
-                    "cpu_s": made * own, "late_s": made * sample_late, "bytes": made * size, "queue": 0.5, **({"reads": reads} if reads else {})},
+                    "cpu_s": made * own, "cpu_wait_s": made * sample_cpu_wait, "bytes": made * size, "queue": 0.5, **({"reads": reads} if reads else {})},
     }  # fmt: skip
-    window |= {"late_s": late} if late is not None else {}
-    window |= {"other_late_s": other_late} if other_late is not None else {}
+    window |= {"cpu_wait_s": cpu_wait} if cpu_wait is not None else {}
+    window |= {"other_cpu_wait_s": other_cpu_wait} if other_cpu_wait is not None else {}
     if process_cpu is not None:
         window["workers"]["process_cpu_s"] = made * process_cpu
     window |= {"shared": {"seconds": shared, "hidden": 0.0}} if shared is not None else {}
@@ -116,7 +116,7 @@ def moments(per_byte: float, per_read: float) -> dict[str, Any]:
 
 # What reading costs a sample follows from its share of 5 s: 80 samples by 2 workers, 0.125 s each.
 READING = {"read": 0.115}
-HALF_FULL = Host("algo-1", 8, busy=3.0, iowait=0.0, memory=0.5, swap_bytes_s=0.0)
+HALF_FULL = HostLoad("algo-1", 8, busy=3.0, iowait=0.0, memory=0.5, swap_bytes_s=0.0)
 
 
 def two(
@@ -147,8 +147,10 @@ PLANTED: dict[str, Callable[[], Diagnosis]] = {
     "slow-host": lambda: of(*two({"forward": 1.4}, {"sync": 1.0}, ("one", "other"), cpu=1.9)),
     "slow-network": lambda: of(*two({"gradient_sync": 1.0}, {"gradient_sync": 1.1}, gradient=2_000_000)),
     "small-batch": lambda: of(rank_records({"update": 0.9}, images=1)),
-    "other-programs": lambda: of(rank_records(late=0.5, cores=2), hosts=(Host("algo-1", 2, 2.0, 0.0, 0.5, 0.0),)),
-    "too-few-cores": lambda: of(rank_records(late=0.5, cores=1, stages={"decode": 0.005}, workers=1)),
+    "other-programs": lambda: of(
+        rank_records(cpu_wait=0.5, cores=2), hosts=(HostLoad("algo-1", 2, 2.0, 0.0, 0.5, 0.0),)
+    ),
+    "too-few-cores": lambda: of(rank_records(cpu_wait=0.5, cores=1, stages={"decode": 0.005}, workers=1)),
     "compiling": lambda: of(compiled(120.0), config={"train": {"compile": True}}),
     "memory": lambda: of(starved(), hosts=(replace(HALF_FULL, swap_bytes_s=2e7, memory=0.99),)),
 }
@@ -243,7 +245,7 @@ def test_cores_bound_what_workers_can_bring() -> None:
 def test_cores_that_others_use_bring_nothing() -> None:
     """The same run on a host where other programs leave half a core: 0.5 more than the 1.18 that it uses."""
     slow = starved(stages={"decode": 0.06}, workers=1, cores=2)
-    verdict = of(slow, hosts=(Host("algo-1", 2, 1.5, 0.0, 0.5, 0.0),)).verdicts[0]
+    verdict = of(slow, hosts=(HostLoad("algo-1", 2, 1.5, 0.0, 0.5, 0.0),)).verdicts[0]
     need = 8 * 0.062 + 0.09
     assert verdict.cause == "too-few-workers"
     assert verdict.gain == pytest.approx(0.498 / (need / (need / 0.498 + 0.5)), rel=0.02)
@@ -252,7 +254,7 @@ def test_cores_that_others_use_bring_nothing() -> None:
 def test_a_crowded_host_makes_no_worker_idle() -> None:
     """Decoding that took four times its CPU time: on an idle host it waited for something, on a full one for a core."""
     slow = starved(stages={"decode": 0.12}, sample_cpu=0.02, cores=2, workers=2)
-    calm, full = (of(slow, hosts=(Host("algo-1", 2, busy, 0.0, 0.5, 0.0),)).verdicts[0] for busy in (0.5, 1.99))
+    calm, full = (of(slow, hosts=(HostLoad("algo-1", 2, busy, 0.0, 0.5, 0.0),)).verdicts[0] for busy in (0.5, 1.99))
     assert (calm.cause, full.cause) == ("decode", "decode")
     assert "no core works" in calm.evidence
     assert "no core works" not in full.evidence
@@ -368,8 +370,8 @@ def test_the_late_phase_of_a_slow_rank_is_named() -> None:
 def test_a_rank_without_a_core_is_told_from_one_that_works_more() -> None:
     """Ten steps in a window: rank 0 is 100 ms behind in each."""
     works, waits = (
-        of(*two({"forward": 1.4, "log": 0.0}, {"sync": 1.0, "log": 0.0}, cpu=1.9, late=late)).verdicts[0]
-        for late in (0.1, 0.8)
+        of(*two({"forward": 1.4, "log": 0.0}, {"sync": 1.0, "log": 0.0}, cpu=1.9, cpu_wait=cpu_wait)).verdicts[0]
+        for cpu_wait in (0.1, 0.8)
     )
     assert (works.cause, waits.cause) == ("slow-rank", "slow-rank")
     assert "no core" not in works.evidence
@@ -391,12 +393,12 @@ def test_half_the_bytes_save_half_of_what_is_not_hidden() -> None:
 def test_lateness_that_is_counted_takes_the_place_of_guesses() -> None:
     """Decoding of 120 ms with 20 ms of CPU, by two workers on two cores: a lock, or a lack of cores?"""
     slow: dict[str, Any] = {"stages": {"decode": 0.12}, "sample_cpu": 0.02, "cores": 2, "workers": 2}
-    locked = of(starved(**slow, late=0.0)).verdicts[0]
-    crowded = of(starved(**slow, late=0.0, sample_late=0.1)).verdicts[0]
+    locked = of(starved(**slow, cpu_wait=0.0)).verdicts[0]
+    crowded = of(starved(**slow, cpu_wait=0.0, sample_cpu_wait=0.1)).verdicts[0]
     assert "no core works" in locked.evidence
     assert "no core works" not in crowded.evidence
     # The loop's own 0.5 s of lateness in a window of 4.98 s go with the decoding: 98 ms a step become 48.
-    gains = [of(starved(**slow, late=late, sample_late=0.1)).verdicts[0].gain for late in (0.0, 0.5)]
+    gains = [of(starved(**slow, cpu_wait=cpu_wait, sample_cpu_wait=0.1)).verdicts[0].gain for cpu_wait in (0.0, 0.5)]
     assert gains[1] / gains[0] == pytest.approx(0.098 / 0.048, rel=0.05)
 
 
@@ -424,7 +426,7 @@ def write_run(folder: Path, records: Records) -> None:
 def test_a_copy_of_a_jobs_output_is_read(tmp_path: Path) -> None:
     """Checkpoints in one folder, the profiler's files in another."""
     write_run(tmp_path / "checkpoints", starved())
-    writer = Writer(tmp_path / "profiler-output", "algo-1")
+    writer = ProfileWriter(tmp_path / "profiler-output", "algo-1")
     writer.write(
         T0 + 3, [Value("memory", "SwapInBytesPerSecond", "Swap", 3e7), Value("memory", "MemoryUsedPercent", "", 99.0)]
     )
@@ -546,8 +548,8 @@ def test_phases_that_wait_for_a_core_are_shorter_once_the_workers_need_less() ->
     """2 workers and the loop share 2 cores: a third of what the loop's phases take is waiting for one."""
     stages = {"decode": 0.120, "read": 0.0, "augment": 0.0, "assemble": 0.0}
     records = starved(4.0, cores=2, stages=stages, cpu=0.6)
-    full = Host("algo-1", 2, busy=2.0, iowait=0.0, memory=0.5, swap_bytes_s=0.0)
-    free = Host("algo-1", 2, busy=1.0, iowait=0.0, memory=0.5, swap_bytes_s=0.0)
+    full = HostLoad("algo-1", 2, busy=2.0, iowait=0.0, memory=0.5, swap_bytes_s=0.0)
+    free = HostLoad("algo-1", 2, busy=1.0, iowait=0.0, memory=0.5, swap_bytes_s=0.0)
     crowded, alone = (of(records, hosts=(host,)).verdicts[0].gain for host in (full, free))
     # Of 4.98 s 0.97 are the loop's own and 0.01 the log's; 0.3 of them are waits for a core.
     assert crowded == pytest.approx(4.98 / 0.68, rel=0.01)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from test_diagnose import CALM, T0, compiled, of, rank_records, starved, two, write_run
 
-from segtrain.diagnose.evidence import Host
+from segtrain.diagnose.evidence import HostLoad
 from segtrain.diagnose.live import closing_line
 from segtrain.diagnose.words import headline, line, page
 
@@ -17,13 +17,13 @@ WHOLE = sum(CALM.values())  # seconds of a window of ten steps
 COMPILE: dict[str, Any] = {"config": {"train": {"compile": True}}}
 
 
-def host(busy: float, cores: int = 2) -> Host:
-    return Host("algo-1", cores, busy=busy, iowait=0.0, memory=0.5, swap_bytes_s=0.0)
+def host(busy: float, cores: int = 2) -> HostLoad:
+    return HostLoad("algo-1", cores, busy=busy, iowait=0.0, memory=0.5, swap_bytes_s=0.0)
 
 
 def test_a_run_whose_cores_others_have_is_not_healthy() -> None:
     """Of each second its loop could have run for 0.6 s more, and had no core; nothing else holds it up."""
-    records = rank_records(late=0.6, cores=2, cpu=0.2)
+    records = rank_records(cpu_wait=0.6, cores=2, cpu=0.2)
     found = of(records, hosts=(host(2.0),))
     (verdict,) = found.verdicts
     assert verdict.cause == "other-programs"
@@ -33,17 +33,19 @@ def test_a_run_whose_cores_others_have_is_not_healthy() -> None:
     assert "stop the other programs" in verdict.fix.text
     assert "no core for 59.4 of the 100 ms of a step" in verdict.evidence
     assert of(records, hosts=(host(0.5),)).bound != "other-programs"  # nobody else is there
-    assert of(rank_records(late=0.05, cores=2, cpu=0.2), hosts=(host(2.0),)).bound == "healthy"  # it has what it wants
+    assert (
+        of(rank_records(cpu_wait=0.05, cores=2, cpu=0.2), hosts=(host(2.0),)).bound == "healthy"
+    )  # it has what it wants
 
 
 def test_the_cure_to_try_is_one_that_the_run_can_take(tmp_path: Path) -> None:
     """Others have the cores, which costs most; and log lines take a quarter of the time, for which there is a setting."""
-    found = of(rank_records({"log": 0.3}, late=0.6, cores=2, cpu=0.2), hosts=(host(2.0),))
+    found = of(rank_records({"log": 0.3}, cpu_wait=0.6, cores=2, cpu=0.2), hosts=(host(2.0),))
     assert [verdict.cause for verdict in found.verdicts] == ["other-programs", "logging"]
     assert found.proposed is found.verdicts[1]
     (tmp_path / "config.yaml").write_text("log: {every: 10}\n")
     assert f"try   segtrain train {tmp_path}/config.yaml log.every=" in page(tmp_path, found)
-    alone = of(rank_records(late=0.6, cores=2, cpu=0.2), hosts=(host(2.0),))
+    alone = of(rank_records(cpu_wait=0.6, cores=2, cpu=0.2), hosts=(host(2.0),))
     assert alone.proposed is alone.verdicts[0]
     assert "\ntry " not in page(tmp_path, alone)
     assert of(rank_records()).proposed is None
@@ -51,22 +53,22 @@ def test_the_cure_to_try_is_one_that_the_run_can_take(tmp_path: Path) -> None:
 
 def test_a_pause_that_other_programs_stretch_is_not_laid_to_the_run() -> None:
     """Log lines that take 7 % of the time are too long for a run that has its cores, and not where others take half of the time."""
-    stretched = of(rank_records({"log": 0.08}, late=0.6, cores=2, cpu=0.2), hosts=(host(2.0),))
+    stretched = of(rank_records({"log": 0.08}, cpu_wait=0.6, cores=2, cpu=0.2), hosts=(host(2.0),))
     assert [verdict.cause for verdict in stretched.verdicts] == ["other-programs"]
     assert of(rank_records({"log": 0.08}, cores=2, cpu=0.2), hosts=(host(0.5),)).bound == "logging"
 
 
 def test_a_batch_is_not_small_because_the_update_has_no_core() -> None:
     """Half of the time is the update; the loop lacked a core for nearly as long, or for hardly any of it."""
-    for late, expected in ((0.8, ["other-programs"]), (0.2, ["small-batch", "other-programs"])):
-        records = rank_records({"update": 0.9}, images=1, late=late, cores=2, cpu=0.2)
-        assert [verdict.cause for verdict in of(records, hosts=(host(2.0),)).verdicts] == expected, late
+    for cpu_wait, expected in ((0.8, ["other-programs"]), (0.2, ["small-batch", "other-programs"])):
+        records = rank_records({"update": 0.9}, images=1, cpu_wait=cpu_wait, cores=2, cpu=0.2)
+        assert [verdict.cause for verdict in of(records, hosts=(host(2.0),)).verdicts] == expected, cpu_wait
 
 
 def test_ranks_that_wait_for_each_other_because_of_other_programs() -> None:
     """Rank 0 had no core in the first half of a window and rank 1 in the second, and each waited for the other meanwhile."""
     ranks = [
-        rank_records({"forward": 0.9, "gradient_sync": 0.5}, rank=rank, world=2, late=0.5, cores=2, cpu=0.3)
+        rank_records({"forward": 0.9, "gradient_sync": 0.5}, rank=rank, world=2, cpu_wait=0.5, cores=2, cpu=0.3)
         for rank in (0, 1)
     ]
     first = of(*ranks, hosts=(host(2.0),)).verdicts[0]
@@ -76,7 +78,7 @@ def test_ranks_that_wait_for_each_other_because_of_other_programs() -> None:
 
 def test_workers_whose_cores_others_have() -> None:
     """Samples of 62 ms of which 40 are a wait for a core: 8 of them a step by 2 workers, and nobody needs another worker."""
-    slow = starved(1.5, stages={"decode": 0.06}, sample_cpu=0.022, sample_late=0.04, late=0.0, cores=2, cpu=0.3)
+    slow = starved(1.5, stages={"decode": 0.06}, sample_cpu=0.022, sample_cpu_wait=0.04, cpu_wait=0.0, cores=2, cpu=0.3)
     found = of(slow, hosts=(host(2.0),))
     others = next(v for v in found.verdicts if v.cause == "other-programs")
     assert "a worker for 40 of the 62 ms of a sample" in others.evidence
@@ -87,9 +89,9 @@ def test_workers_whose_cores_others_have() -> None:
 
 
 def test_without_a_profile_cores_that_this_run_did_not_use_were_others() -> None:
-    found = of(rank_records(late=0.6, cores=4, cpu=0.2))
+    found = of(rank_records(cpu_wait=0.6, cores=4, cpu=0.2))
     assert (found.bound, found.verdicts[0].confidence) == ("other-programs", "low")
-    assert of(rank_records(late=0.15, cores=4, cpu=0.2)).bound == "too-few-cores"
+    assert of(rank_records(cpu_wait=0.15, cores=4, cpu=0.2)).bound == "too-few-cores"
 
 
 def test_where_nobody_counts_lateness_it_is_a_guess() -> None:
@@ -101,12 +103,12 @@ def test_where_nobody_counts_lateness_it_is_a_guess() -> None:
 
 def test_threads_that_wait_for_each_others_cores_are_not_healthy() -> None:
     """Two ranks and two workers on two cores that nobody else wants: half of the loop's time goes by without a core."""
-    ranks = two({}, {}, cores=2, late=0.5, cpu=0.7, stages={"decode": 0.006})
+    ranks = two({}, {}, cores=2, cpu_wait=0.5, cpu=0.7, stages={"decode": 0.006})
     found = of(*ranks, hosts=(host(2.0),), config={"log": {"every": 10}})
     assert found.bound == "too-few-cores"
     assert found.verdicts[0].gain > 1
     assert "nothing holds it up" not in line(found)
-    on_gpu = of(rank_records(late=0.5, device="cuda:0"), hosts=(replace(host(2.0), gpu=0.95),))
+    on_gpu = of(rank_records(cpu_wait=0.5, device="cuda:0"), hosts=(replace(host(2.0), gpu=0.95),))
     assert on_gpu.bound == "healthy"  # what its loop waits for is behind the device's work
 
 
@@ -198,17 +200,19 @@ def test_a_run_of_a_few_steps_is_not_judged(tmp_path: Path) -> None:
 
 def test_a_thread_that_is_blocked_is_told_from_one_that_works_or_has_no_core() -> None:
     """A second of each window passes between the phases: in computing, without a core, or blocked."""
-    for cpu, late, cause in (
+    for cpu, cpu_wait, cause in (
         (0.9, 0.05, "main-thread"),
         (0.45, 0.0, "sync-point"),  # a file that is synced: half of it is copying its bytes
         (0.3, 0.65, "main-thread"),  # as much work, and other programs
         (0.02, 0.1, "sync-point"),
     ):
-        found = of(rank_records({"other": 1.0}, other_cpu=cpu, other_late=late, late=late))
+        found = of(rank_records({"other": 1.0}, other_cpu=cpu, other_cpu_wait=cpu_wait, cpu_wait=cpu_wait))
         assert found.proposed is not None
-        assert found.proposed.cause == cause, (cpu, late)
+        assert found.proposed.cause == cause, (cpu, cpu_wait)
     # As long as all that only because it has no core there, as in all the other phases.
-    crowded = of(rank_records({"other": 0.3}, other_cpu=0.01, other_late=0.28, late=0.9, cores=2), hosts=(host(2.0),))
+    crowded = of(
+        rank_records({"other": 0.3}, other_cpu=0.01, other_cpu_wait=0.28, cpu_wait=0.9, cores=2), hosts=(host(2.0),)
+    )
     assert [verdict.cause for verdict in crowded.verdicts] == ["other-programs"]
 
 

@@ -26,7 +26,7 @@ from plants import ALONE, HEALTHY, PLANTS, SHAPE, SLOW_NETWORK, UNSEEN, Plant, c
 from segtrain.diagnose import Diagnosis, diagnose
 from segtrain.diagnose.words import page
 from segtrain.observe.journal import read_journal
-from segtrain.observe.profile_format import Value, Writer
+from segtrain.observe.profile_format import ProfileWriter, Value
 from segtrain.observe.spans import read_spans
 
 pytestmark = pytest.mark.planted
@@ -111,7 +111,7 @@ def test_a_host_that_swaps(zygote: Zygote, data: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     train(zygote, data, run, "storage-latency", PLANTS["storage-latency"])
     windows = read_spans(run)[0].windows
-    writer = Writer(run / "profile", "algo-2")
+    writer = ProfileWriter(run / "profile", "algo-2")
     for window in windows:
         writer.write(window["ts"] + 0.1, [Value("memory", "SwapOutBytesPerSecond", "Swap", 5e7)])
     writer.close()

@@ -12,10 +12,10 @@ import pytest
 from test_diagnose import rank_records
 
 from segtrain.diagnose import Diagnosis, judge
-from segtrain.diagnose.evidence import Evidence, Host
+from segtrain.diagnose.evidence import Evidence, HostLoad
 from segtrain.diagnose.live import Starving
 from segtrain.diagnose.model import stages_of
-from segtrain.diagnose.stats import figures
+from segtrain.diagnose.stats import run_stats
 from segtrain.diagnose.together import together
 from segtrain.observe.spans import Records, file_of, read_recent
 
@@ -25,7 +25,9 @@ T0 = 1_795_000_000.0
 Step = tuple[float, ...]  # what each rank waits for its samples, in one step
 
 
-def windows_of(steps: list[Step], rank: int, each: int, late: float = 0.0, cpu: float = 0.0) -> list[dict[str, Any]]:
+def windows_of(
+    steps: list[Step], rank: int, each: int, cpu_wait: float = 0.0, cpu: float = 0.0
+) -> list[dict[str, Any]]:
     """Of ranks in lockstep: who has its samples waits in ``sync`` for those that have not. ``late`` of each step, within OWN."""
     found = []
     for first in range(0, len(steps), each):
@@ -37,8 +39,8 @@ def windows_of(steps: list[Step], rank: int, each: int, late: float = 0.0, cpu: 
             {
                 "ts": T0 + first, "seconds": wait + sync + OWN * len(block), "first": first + 1, "last": first + len(block), "rank": rank,
                 "images": samples, "phases": {"wait": wait, "sync": sync, "forward": OWN * len(block)}, "slowest_ms": 1.0,
-                "cpu_s": cpu * len(block), "threads": 1, "other_cpu_s": 0.0, "late_s": late * len(block), "other_late_s": 0.0,
-                "workers": {"count": 1, "kind": "process", "samples": samples, "bytes": samples * 1000, "late_s": 0.0,
+                "cpu_s": cpu * len(block), "threads": 1, "other_cpu_s": 0.0, "cpu_wait_s": cpu_wait * len(block), "other_cpu_wait_s": 0.0,
+                "workers": {"count": 1, "kind": "process", "samples": samples, "bytes": samples * 1000, "cpu_wait_s": 0.0,
                             "seconds": {stage: samples * s for stage, s in STAGES.items()},
                             "cpu_s": samples * sum(STAGES.values()), "process_cpu_s": samples * sum(STAGES.values())},
             }
@@ -97,18 +99,20 @@ def test_what_ranks_wait_for_something_else_is_no_wait_for_samples() -> None:
     slow = {"last": 1, "first": 1, "phases": {"wait": 0.01, "forward": 1.1}}
     others = {"last": 1, "first": 1, "phases": {"wait": 0.02, "sync": 0.99, "forward": 0.1}}
     assert together([[slow], [others]], [None, None]).wait == pytest.approx(0.02)
-    assert together([[slow], [others]], [None, None]).late is None
+    assert together([[slow], [others]], [None, None]).cpu_wait is None
 
 
 def test_a_slow_rank_beside_other_programs_that_have_the_cores() -> None:
     """Rank 1 is blocked for 1 s of each window of 5.6 s, and has no core for 3.5 s; rank 0 for 4 s."""
-    quick = rank_records({"forward": 4.0, "sync": 1.0}, late=4.0, world=2, cores=2)
-    slow = rank_records({"forward": 4.0, "other": 1.0}, rank=1, late=3.5, world=2, cores=2)
+    quick = rank_records({"forward": 4.0, "sync": 1.0}, cpu_wait=4.0, world=2, cores=2)
+    slow = rank_records({"forward": 4.0, "other": 1.0}, rank=1, cpu_wait=3.5, world=2, cores=2)
     (verdict,) = (verdict for verdict in told((quick, slow)).verdicts if verdict.cause == "slow-rank")
     assert "rank 1" in verdict.evidence
     assert "what each had no core for left out; it is late in 'other'" in verdict.evidence
     assert verdict.fix.text.startswith("look what else runs")
-    alike = rank_records({"forward": 5.0}, rank=1, late=4.9, world=2, cores=2)  # it is longer by time without a core
+    alike = rank_records(
+        {"forward": 5.0}, rank=1, cpu_wait=4.9, world=2, cores=2
+    )  # it is longer by time without a core
     assert [v.cause for v in told((quick, alike)).verdicts if v.cause == "slow-rank"] == []
 
 
@@ -123,7 +127,7 @@ def test_windows_that_end_elsewhere_are_cut_where_all_end() -> None:
 
 def test_no_core_for_one_rank_is_none_for_all() -> None:
     """Half of a step's own 0.1 s is a wait for a core that the workers have: without their work the step is 50 ms long."""
-    ranks = run_of([STARVING["in turn"](k) for k in range(60)], 2, late=0.05)
+    ranks = run_of([STARVING["in turn"](k) for k in range(60)], 2, cpu_wait=0.05)
     assert told(ranks).verdicts[0].gain == pytest.approx(
         1.1 / (4 * 0.022), rel=0.03
     )  # then what is left of a sample is the limit
@@ -133,7 +137,7 @@ def test_lateness_that_cannot_be_is_not_believed() -> None:
     """The system counts more seconds in a window than the loop was awake in it."""
     ranks = run_of([STARVING["together"](k) for k in range(60)], 1)
     (odd,) = [w for w in ranks[0].windows if w["first"] == 30]
-    odd["late_s"] = 9.0
+    odd["cpu_wait_s"] = 9.0
     assert told(ranks).verdicts[0].gain == pytest.approx(1.1 / 0.1, rel=0.05)
 
 
@@ -171,11 +175,11 @@ def test_the_end_of_a_long_file_of_spans_is_read(tmp_path: Path) -> None:
 
 def test_cores_of_other_programs_are_shared_by_the_ranks() -> None:
     """Two ranks use 2.1 of 3 cores, other programs 0.7: of the 0.2 that nobody uses each can have 0.1 more."""
-    host = Host("algo-1", 3, busy=2.8, iowait=0.0, memory=0.5, swap_bytes_s=0.0)
+    host = HostLoad("algo-1", 3, busy=2.8, iowait=0.0, memory=0.5, swap_bytes_s=0.0)
     steps = [STARVING["together"](k) for k in range(60)]
     ranks = tuple(Records(of.rank, ({**of.begins[0], "cores": 3},), of.windows) for of in run_of(steps, cpu=0.05))
     used = (IMAGES * sum(STAGES.values()) + 0.05) / 1.1
     found = told(ranks, hosts=(host,), config={"data": {"workers": 1}})
-    now = stages_of(figures(Evidence(ranks, hosts=(host,))), figures(Evidence(ranks, hosts=(host,))).ranks[0])
+    now = stages_of(run_stats(Evidence(ranks, hosts=(host,))), run_stats(Evidence(ranks, hosts=(host,))).ranks[0])
     assert now.cores == pytest.approx(used + 0.1)
     assert found.facts["cores_of_others"] == pytest.approx(2.8 - 2 * used, abs=0.01)

@@ -15,7 +15,7 @@ import pytest
 from segtrain.cli import main
 from segtrain.data.pixels import native
 from segtrain.doctor import decoders, machine, packages, page
-from segtrain.doctor.line import NOTE, OK, PROBLEM, Line
+from segtrain.doctor.line import NOTE, OK, PROBLEM, CheckLine
 from segtrain.errors import SegtrainError
 
 ROOT = Path(__file__).parents[1]
@@ -41,7 +41,7 @@ def test_the_page(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monkey
 def test_json_has_the_same_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEGTRAIN_NATIVE", "0")
     assert main(["doctor", "--json"]) == 0
-    lines = [Line(**line) for line in json.loads(capsys.readouterr().out)["lines"]]
+    lines = [CheckLine(**line) for line in json.loads(capsys.readouterr().out)["lines"]]
     assert {line.state for line in lines} <= {OK, NOTE, PROBLEM}
     assert all(line.cure for line in lines if line.state == PROBLEM)
     found = next(line for line in lines if line.name == "decoder")
@@ -187,7 +187,7 @@ def test_shared_memory_and_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_decoder_that_fails_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     well = {"path": "packages", "path_says": "packages: it was not built: build it", "cpu_ms": 8.0}
 
-    def tried(native_fails: bool, packages_fail: bool) -> list[Line]:
+    def tried(native_fails: bool, packages_fail: bool) -> list[CheckLine]:
         def child(module: str, request: dict[str, Any], changes: dict[str, str]) -> dict[str, Any]:
             if packages_fail if changes["SEGTRAIN_NATIVE"] == "0" else native_fails:
                 raise SegtrainError("ended with code -4")
@@ -205,7 +205,7 @@ def test_a_decoder_that_fails_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_foot_counts() -> None:
-    lines = [Line(OK, "a", "1"), Line(NOTE, "bb", "2", "cure"), Line(PROBLEM, "c", "3", "x", fatal=True)]
+    lines = [CheckLine(OK, "a", "1"), CheckLine(NOTE, "bb", "2", "cure"), CheckLine(PROBLEM, "c", "3", "x", fatal=True)]
     assert page(lines).splitlines()[1:] == [
         "ok       a   1",
         "note     bb  2",

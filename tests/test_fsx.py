@@ -19,14 +19,14 @@ from cloud.moto import environment
 from launch import fsx
 from launch.aws import lustre
 from launch.aws.cloud import Clients, connect
-from launch.aws.lustre import Wanted
+from launch.aws.lustre import WantedFileSystem
 from launch.job import ROOT, load_job
 from segtrain import cli
 from segtrain.errors import EXIT_ERROR, ConfigError, SegtrainError
 
 SUBNET, GROUP = "subnet-0abc1234", "sg-0abc1234"
 WORDS = ["--data", "s3://my-data/camvid", "--subnet", SUBNET, "--security-groups", GROUP]
-WANTED = Wanted("s3://my-data/camvid", SUBNET, (GROUP,))
+WANTED = WantedFileSystem("s3://my-data/camvid", SUBNET, (GROUP,))
 NAME = "fs-00000000000000001"
 
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from segtrain.config import Parallel
-from segtrain.observe.hang import MOST, Notice, Place, Watchdog, sentence
+from segtrain.observe.hang import MOST, Notice, RankPosition, Watchdog, sentence
 from segtrain.observe.journal import read_journal
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import Strategy
@@ -159,14 +159,14 @@ class Loop:
     """What a watchdog looks at, set by hand."""
 
     def __init__(self, run: Path, rank: int = 0, world: int = 1, board: Any = None, hang_s: float = 0.2, **more: Any):
-        self.place, self.said = Place(1, "wait", 0, False), list[str]()
+        self.place, self.said = RankPosition(1, "wait", 0, False), list[str]()
         self.looked = threading.Semaphore(0)
         self.dog = Watchdog(
             self.look, lambda: [("wait", 0.0, 1.0), ("forward", 1.0, 3.5)], run, rank=rank, world_size=world,
             hang_s=hang_s, limit_s=9, board=board, found=lambda _, text: self.said.append(text), **more,
         )  # fmt: skip
 
-    def look(self) -> Place:
+    def look(self) -> RankPosition:
         if hasattr(self, "looked"):
             self.looked.release()
         return self.place
@@ -178,7 +178,7 @@ class Loop:
 
 def test_a_loop_that_goes_on_or_scores_for_long_is_left_alone(tmp_path: Path) -> None:
     scores, patient = Loop(tmp_path), Loop(tmp_path, patient=lambda: True)
-    scores.place = Place(3, "eval", 7, False)
+    scores.place = RankPosition(3, "eval", 7, False)
     for each in (scores, patient):
         each.looks(30)
         each.dog.close()
@@ -188,7 +188,7 @@ def test_a_loop_that_goes_on_or_scores_for_long_is_left_alone(tmp_path: Path) ->
 
 def test_a_loop_that_waits_inside_an_evaluations_sum_hangs(tmp_path: Path) -> None:
     loop = Loop(tmp_path)
-    loop.place = Place(3, "eval", 7, True)
+    loop.place = RankPosition(3, "eval", 7, True)
     until(lambda: loop.said, "not found")
     loop.dog.close()
     assert "rank 0 is at step 3, phase eval (in a sum over ranks)" in loop.said[0]
@@ -205,7 +205,7 @@ def test_one_report_a_hang_and_a_few_a_process(tmp_path: Path) -> None:
     loop.looks(30)
     assert len(loop.said) == 1
     for hang in range(2, MOST + 3):
-        loop.place = Place(hang, "wait", hang, False)
+        loop.place = RankPosition(hang, "wait", hang, False)
         if hang <= MOST:
             until(lambda hang=hang: len(loop.said) == hang, "not found")  # type: ignore[misc]
     until(lambda: not loop.dog._thread.is_alive(), "still looks")
@@ -216,9 +216,9 @@ def test_one_report_a_hang_and_a_few_a_process(tmp_path: Path) -> None:
 def test_a_rank_that_works_answers_the_alarm_of_another(tmp_path: Path) -> None:
     board = OneBoard()
     scores = Loop(tmp_path, 1, 2, board, hang_s=0.4)
-    scores.place = Place(9, "eval", 20, False)
+    scores.place = RankPosition(9, "eval", 20, False)
     waits = Loop(tmp_path, 0, 2, board, hang_s=0.4)
-    waits.place = Place(9, "eval", 21, True)
+    waits.place = RankPosition(9, "eval", 21, True)
     until(lambda: waits.said, "not found")
     for each in (scores, waits):
         each.dog.close()

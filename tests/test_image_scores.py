@@ -26,12 +26,12 @@ from segtrain.evaluate.evaluation import evaluate
 from segtrain.evaluate.image_scores import counts, packed, unpacked
 from segtrain.metrics import Scores, confusion, confusions
 from segtrain.observe import image_table
-from segtrain.observe.image_table import Row
+from segtrain.observe.image_table import ImageRow
 from segtrain.observe.pictures import image_miou
 from segtrain.parallel import collective
 from segtrain.report.charts import image_scores
 from segtrain.report.gallery import gallery
-from segtrain.runs.folder import Run, load
+from segtrain.runs.folder import RunFolder, load
 
 CLASSES, LEVEL = 4, 60  # a class c is painted as red = LEVEL * c
 SIZES = ((24, 32), (20, 28))
@@ -161,7 +161,7 @@ def test_the_planted_mistakes_are_the_worst() -> None:
     assert 5 not in ranked
     rows = result.images.rows(dataset)
     assert [row.image for row in rows[:2]] == [sample.name for sample in result.worst]
-    assert rows[-1] == Row("/data/val/05.png", None, None, 0)
+    assert rows[-1] == ImageRow("/data/val/05.png", None, None, 0)
 
 
 @pytest.mark.parametrize(("count", "wanted", "worst", "best"), [(1, 4, 1, 0), (2, 4, 1, 1), (5, 4, 3, 2), (6, 4, 3, 2)])
@@ -236,9 +236,9 @@ def test_equal_to_the_bit_on_1_2_4_ranks(tmp_path: Path) -> None:
 
 def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
     rows = [
-        Row('val/a, "b".png', 0.25, 0.5, 10, "car, red", 0.0),
-        Row(os.fsdecode(b"val/\xff.png"), 1.0, 1.0, 20, "sky", 1.0),
-        Row("val/c.png", None, None, 0),
+        ImageRow('val/a, "b".png', 0.25, 0.5, 10, "car, red", 0.0),
+        ImageRow(os.fsdecode(b"val/\xff.png"), 1.0, 1.0, 20, "sky", 1.0),
+        ImageRow("val/c.png", None, None, 0),
     ]
     path = tmp_path / "images.csv"
     path.write_bytes(image_table.as_csv(rows))
@@ -295,7 +295,7 @@ def test_a_run_keeps_its_worst_images_and_eval_finds_them_again(zygote: Any, tmp
     assert "the worst images" in process.output
 
 
-def written(folder: Path, rows: list[Row] | None, names: tuple[str, ...] = (), noise: bool = False) -> Run:
+def written(folder: Path, rows: list[ImageRow] | None, names: tuple[str, ...] = (), noise: bool = False) -> RunFolder:
     """A run folder with a table of images and pictures."""
     (folder / "pictures").mkdir(parents=True)
     event = {"event": "eval", "ts": 1.0, "step": 7, "scores": {"miou": 0.5}}
@@ -309,7 +309,7 @@ def written(folder: Path, rows: list[Row] | None, names: tuple[str, ...] = (), n
     return load(folder)
 
 
-def shown(run: Run) -> tuple[str, dict[str, Any]]:
+def shown(run: RunFolder) -> tuple[str, dict[str, Any]]:
     drawn: dict[str, Any] = {}
 
     def add(found: Any, key: str) -> str:
@@ -320,8 +320,8 @@ def shown(run: Run) -> tuple[str, dict[str, Any]]:
 
 
 def test_the_page_names_the_worst_and_the_best(tmp_path: Path) -> None:
-    rows = [Row(f"/d/val/{k}<.png", k / 20, 0.9, 50, "car & van", 0.125) for k in range(11)] + [
-        Row("/d/v.png", None, None, 0)
+    rows = [ImageRow(f"/d/val/{k}<.png", k / 20, 0.9, 50, "car & van", 0.125) for k in range(11)] + [
+        ImageRow("/d/v.png", None, None, 0)
     ]
     html, drawn = shown(written(tmp_path / "run", rows, ("val", "best", "other", "worst")))
     worst, best = (html.index(f"The {what} images") for what in ("worst", "best"))
@@ -352,12 +352,12 @@ def test_a_run_without_a_table_or_with_a_torn_one_shows_its_pictures(tmp_path: P
     html, drawn = shown(written(tmp_path / "none", None, ("val",)))
     assert not drawn
     assert html.startswith('<figure class="picture">')
-    run = written(tmp_path / "torn", [Row("a.png", 0.5, 0.5, 1, "car", 0.5)])
+    run = written(tmp_path / "torn", [ImageRow("a.png", 0.5, 0.5, 1, "car", 0.5)])
     (tmp_path / "torn" / image_table.LAST).write_text("image,miou\n")
     assert shown(run) == ("", {})
-    only_void = written(tmp_path / "void", [Row("a.png", None, None, 0)])
+    only_void = written(tmp_path / "void", [ImageRow("a.png", None, None, 0)])
     assert shown(only_void) == ("", {})
-    html, _ = shown(written(tmp_path / "one", [Row("a.png", 0.5, 0.5, 1, "car", 0.5)]))
+    html, _ = shown(written(tmp_path / "one", [ImageRow("a.png", 0.5, 0.5, 1, "car", 0.5)]))
     assert "The worst images" in html
     assert "The best images" not in html
 

@@ -55,13 +55,13 @@ def test_the_names_are_those_of_the_api() -> None:
     }
 
 
-def catalogue(*path: str) -> Any:
+def catalog(*path: str) -> Any:
     moto = pytest.importorskip("moto")
     return json.load(gzip.open(Path(moto.__file__).parent.joinpath("ec2", "resources", *path)))
 
 
 def test_the_sizes_are_those_of_ec2() -> None:
-    types = catalogue("instance_types.json.gz")
+    types = catalog("instance_types.json.gz")
     assert not any(name.startswith("p3.") for name in types)
     for one in INSTANCES.values():
         if one.name.startswith("ml.p3."):
@@ -74,9 +74,7 @@ def test_the_sizes_are_those_of_ec2() -> None:
         assert sum(count for count, *_ in gpus) == one.gpus, one
         for _, name, memory in gpus:
             assert set(one.gpu.partition("-")[0].split()) <= set(name.split()), one
-            assert abs(memory - one.gpu_memory_gb) / memory < 0.1, (
-                one
-            )  # the catalogue gives what is free, or GiB for GB
+            assert abs(memory - one.gpu_memory_gb) / memory < 0.1, one  # the catalog gives what is free, or GiB for GB
         assert found["VCpuInfo"]["DefaultVCpus"] == one.vcpus
         assert found["MemoryInfo"]["SizeInMiB"] == one.memory_gb * 1024
         assert found.get("InstanceStorageInfo", {}).get("TotalSizeInGB", 0) == one.nvme_gb
@@ -90,7 +88,7 @@ def test_the_sizes_are_those_of_ec2() -> None:
 
 @pytest.mark.parametrize("region", ["us-east-1", "eu-west-1", "ap-southeast-3"])
 def test_the_regions_are_those_of_ec2(region: str) -> None:
-    found = {entry["InstanceType"] for entry in catalogue("instance_type_offerings", "region", f"{region}.json.gz")}
+    found = {entry["InstanceType"] for entry in catalog("instance_type_offerings", "region", f"{region}.json.gz")}
     for one in INSTANCES.values():
         if offered(one.name, region) is not None:
             assert offered(one.name, region) == (one.name[3:] in found), one.name

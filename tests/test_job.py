@@ -242,7 +242,7 @@ def test_without_pydantic_a_job_is_read_as_plain_yaml(tmp_path: Path, monkeypatc
         load_job(written(tmp_path, "settings: " + "[" * 3000), {})
 
 
-def test_a_file_that_is_not_there_names_its_neighbour(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_names_its_neighbor(tmp_path: Path) -> None:
     written(tmp_path, "")
     with pytest.raises(ConfigError, match="did you mean"):
         load_job(tmp_path / "jop.yaml", {})

@@ -12,7 +12,7 @@ from PIL import Image
 from segtrain.config import Data
 from segtrain.data.labels import presets
 from segtrain.data.labels.classes import label_space, read_classes
-from segtrain.data.labels.space import LabelSpace, colour_wheel, plain_space
+from segtrain.data.labels.space import LabelSpace, color_wheel, plain_space
 from segtrain.data.pixels.decode import decode_mask
 from segtrain.errors import ConfigError, DataError
 
@@ -60,7 +60,7 @@ def test_many_classes_leave_room_for_the_unknown():
         space.remap(np.array([[254]], np.uint8))
 
 
-def test_rgb_masks_by_colour():
+def test_rgb_masks_by_color():
     rgb = np.array([[[128, 64, 128], [0, 0, 142]]], np.uint8)
     assert SPACE.remap(rgb).tolist() == [[0, 1]]
     rgb[0, 1] = (1, 2, 3)
@@ -68,7 +68,7 @@ def test_rgb_masks_by_colour():
         SPACE.remap(rgb)
 
 
-def test_rgb_masks_without_colours():
+def test_rgb_masks_without_colors():
     space = plain_space(("a", "b"))
     assert space.remap(np.repeat(np.array([[[0], [1]]], np.uint8), 3, axis=2)).tolist() == [[0, 1]]
     with pytest.raises(DataError, match="red green blue name"):
@@ -80,7 +80,7 @@ def test_interpolated_masks_are_called_so():
     raw[:, 50:] = 26
     raw[:, 45:50] = (4, 8, 13, 17, 21)
     with pytest.raises(DataError, match="interpolation: use nearest"):
-        LabelSpace(("a", "b"), colour_wheel(2), 255, {0: 0, 26: 1}).remap(raw)
+        LabelSpace(("a", "b"), color_wheel(2), 255, {0: 0, 26: 1}).remap(raw)
 
 
 def test_shapes_and_types_that_are_no_mask():
@@ -89,8 +89,8 @@ def test_shapes_and_types_that_are_no_mask():
             SPACE.remap(raw, "x")
 
 
-def test_colourise_and_dict_round_trip():
-    assert SPACE.colourise(np.array([[0, 1, 255]], np.uint8)).tolist() == [[[128, 64, 128], [0, 0, 142], [0, 0, 0]]]
+def test_colorize_and_dict_round_trip():
+    assert SPACE.colorize(np.array([[0, 1, 255]], np.uint8)).tolist() == [[[128, 64, 128], [0, 0, 142], [0, 0, 0]]]
     for space in (SPACE, presets.CAMVID11, presets.CITYSCAPES19, presets.VOC21):
         assert LabelSpace.from_dict(space.to_dict()) == space
     with pytest.raises(DataError, match="no description of labels"):
@@ -103,7 +103,7 @@ def test_colourise_and_dict_round_trip():
         ({"palette": [[0, 0, 0], [999, 0, 0]]}, r"\[999, 0, 0\] of class 'b'.* 0 to 255"),
         ({"palette": [[0, 0, 0], [0, -1, 0]]}, r"\[0, -1, 0\]"),
         ({"palette": [[0, 0, 0], [float("inf"), 0, 0]]}, "OverflowError"),
-        ({"palette": [[0, 0, 0]]}, "1 colours for 2 classes"),
+        ({"palette": [[0, 0, 0]]}, "1 colors for 2 classes"),
         ({"ignore_index": 300}, "ignore_index=300"),
     ],
 )
@@ -130,7 +130,7 @@ def test_presets():
     assert presets.VOC21.palette[15] == (192, 128, 128)  # person in the development kit
 
 
-def _png(colour_type: int, bits: int, rows: np.ndarray, extra: bytes = b"") -> bytes:
+def _png(color_type: int, bits: int, rows: np.ndarray, extra: bytes = b"") -> bytes:
     """A PNG made by hand: packs values into samples of ``bits`` bits."""
 
     def chunk(kind: bytes, body: bytes) -> bytes:
@@ -142,7 +142,7 @@ def _png(colour_type: int, bits: int, rows: np.ndarray, extra: bytes = b"") -> b
         text = "".join(f"{value:0{bits}b}" for value in row)
         text += "0" * (-len(text) % 8)
         lines += b"\0" + bytes(int(text[i : i + 8], 2) for i in range(0, len(text), 8))
-    head = struct.pack(">IIBBBBB", width, height, bits, colour_type, 0, 0, 0)
+    head = struct.pack(">IIBBBBB", width, height, bits, color_type, 0, 0, 0)
     return (
         b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + extra + chunk(b"IDAT", zlib.compress(lines)) + chunk(b"IEND", b"")
     )
@@ -155,7 +155,7 @@ def _png(colour_type: int, bits: int, rows: np.ndarray, extra: bytes = b"") -> b
 def test_png_masks_keep_their_stored_values(bits, palette):
     rows = np.arange(35).reshape(5, 7) % (1 << bits) * (257 if bits == 16 else 1)
     extra = b""
-    if palette:  # all entries of one colour: only indices tell them apart
+    if palette:  # all entries of one color: only indices tell them apart
         body = bytes([9, 9, 9]) * (1 << bits)
         extra = struct.pack(">I", len(body)) + b"PLTE" + body + struct.pack(">I", zlib.crc32(b"PLTE" + body))
         body = bytes([0])
@@ -166,7 +166,7 @@ def test_png_masks_keep_their_stored_values(bits, palette):
 def test_masks_by_pillow_and_opencv_agree(tmp_path):
     ids = (np.arange(12 * 9).reshape(12, 9) % 21).astype(np.uint8)
     picture = Image.fromarray(ids)
-    picture.putpalette([c for colour in colour_wheel(256) for c in colour])
+    picture.putpalette([c for color in color_wheel(256) for c in color])
     for name in ("a.png", "a.bmp", "a.gif", "a.tif"):
         picture.save(tmp_path / name)
         assert np.array_equal(decode_mask(str(tmp_path / name)), ids), name
@@ -228,7 +228,7 @@ def test_class_files(tmp_path):
     space = read_classes(path, 254)
     assert space.names == ("road", "car")
     assert space.palette == ((128, 64, 128), (0, 0, 142))
-    assert space.colours == {0x804080: 0, 0x00008E: 1, 0x000046: 1, 0: 254}
+    assert space.colors == {0x804080: 0, 0x00008E: 1, 0x000046: 1, 0: 254}
     (tmp_path / "c.yaml").write_text("road: [128, 64, 128]\ncar: [0, 0, 142]\n")
     assert read_classes(tmp_path / "c.yaml").names == ("road", "car")
 
@@ -237,7 +237,7 @@ def test_class_files(tmp_path):
     ("text", "words"),
     [
         ("", "holds no class name"),
-        ("1 2 3 a\nb\n", "'b' has no colour"),
+        ("1 2 3 a\nb\n", "'b' has no color"),
         ("1 2 300 a\n", "from 0 to 255"),
         ("1 2 3 a\n1 2 3 b\n", "two lines"),
     ],

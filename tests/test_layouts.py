@@ -179,7 +179,7 @@ def test_a_file_of_classes_beside_voc_folders(tmp_path, file, text, names):
     assert dataset.labels.names == names
     assert sorted(np.unique(dataset.read(0)[1])) == [0, 1, 2, 255]
     if file == "labelmap.txt":
-        assert dataset.labels.colours == {0: 0, 0x090909: 1, 0x010203: 2}
+        assert dataset.labels.colors == {0: 0, 0x090909: 1, 0x010203: 2}
 
 
 def test_names_that_differ_are_refused_with_patterns_to_paste(tmp_path, capsys):

@@ -18,11 +18,11 @@ import torch
 from segtrain.config import Data
 from segtrain.data.cache import RamCache
 from segtrain.data.datasets import open_dataset
-from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD, Batch, EvalLoader, TrainLoader, normalise, worker_kind
+from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD, Batch, EvalLoader, TrainLoader, normalize, worker_kind
 from segtrain.data.order import eval_groups, samples
-from segtrain.data.record import Record
-from segtrain.data.sample import Sampler, Task
-from segtrain.data.workers.autoscaler import Pace, Staff, staff
+from segtrain.data.record import StoredSample
+from segtrain.data.sample import SampleMaker, Task
+from segtrain.data.workers.autoscaler import Autoscaler, WorkerCount, worker_count
 from segtrain.errors import ConfigError, DataError
 
 SETTINGS = Data(crop=(24, 32), balance=0.3)
@@ -53,9 +53,9 @@ class Pictures:
         mask = rng.integers(0, 5, self.size(index), np.uint8)
         return rng.integers(0, 256, (*self.size(index), 3), np.uint8), np.full_like(mask, 255) if index == 4 else mask
 
-    def record(self, index: int) -> Record:
+    def record(self, index: int) -> StoredSample:
         image, mask = self.read(index)
-        return Record(image, mask, self.entries[index].image, self.entries[index].mask, "train")
+        return StoredSample(image, mask, self.entries[index].image, self.entries[index].mask, "train")
 
 
 def load(data: Data = SETTINGS, dataset: Pictures | None = None, **settings: object) -> list[list]:
@@ -105,7 +105,7 @@ def test_batches_are_what_their_parts_say() -> None:
         assert batch.masks.shape == (8, 24, 32)
         for k in range(8):
             pixels, classes = np.empty((24, 32, 3), np.uint8), np.empty((24, 32), np.uint8)
-            Sampler(dataset, data, 5)(Task(int(ids[k]), int(epochs[k]), (24, 32), data.scale), pixels, classes)
+            SampleMaker(dataset, data, 5)(Task(int(ids[k]), int(epochs[k]), (24, 32), data.scale), pixels, classes)
             assert (batch.images[k].numpy() == pixels).all()
             assert (batch.masks[k].numpy() == classes).all()
 
@@ -157,7 +157,7 @@ def test_size_and_scale_follow_the_step() -> None:
     for step, (batch,) in enumerate(steps):
         crop, scale = small if step < 2 else full
         pixels, classes = np.empty((*crop, 3), np.uint8), np.empty(crop, np.uint8)
-        Sampler(dataset, data, 5)(Task(int(batch.ids[0]), int(batch.epochs[0]), crop, scale), pixels, classes)
+        SampleMaker(dataset, data, 5)(Task(int(batch.ids[0]), int(batch.epochs[0]), crop, scale), pixels, classes)
         assert (batch.images[0].numpy() == pixels).all()
         assert tuple(batch.masks.shape[1:]) == crop
 
@@ -299,30 +299,30 @@ def test_pinned_memory() -> None:
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_normalise(channels_last: bool) -> None:
+def test_normalize(channels_last: bool) -> None:
     images = torch.randint(0, 256, (2, 5, 7, 3), dtype=torch.uint8)
-    out = normalise(images, channels_last=channels_last)
+    out = normalize(images, channels_last=channels_last)
     mean, std = (torch.tensor(v, dtype=torch.float64)[:, None, None] for v in (IMAGENET_MEAN, IMAGENET_STD))
     expected = (images.permute(0, 3, 1, 2).double() / 255 - mean) / std
     assert out.dtype == torch.float32
     assert out.shape == (2, 3, 5, 7)
     assert (out - expected).abs().max() < 1e-6
     assert out.is_contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
-    assert torch.equal(out, normalise(images, channels_last=not channels_last))
-    assert torch.equal(out[1:], normalise(images[1:], channels_last=channels_last))
+    assert torch.equal(out, normalize(images, channels_last=not channels_last))
+    assert torch.equal(out[1:], normalize(images[1:], channels_last=channels_last))
 
 
 def test_workers_fit_the_host() -> None:
-    assert staff(7, cores=1, ranks=100) == Staff(7, 7, 7)
-    assert staff(0, cores=8) == Staff(0, 0, 0)
-    assert staff("auto", cores=2) == Staff(2, 1, 2)
-    assert staff("auto", cores=96, ranks=8) == Staff(12, 1, 12)
-    assert staff("auto", cores=192) == Staff(16, 1, 192)
-    assert staff("auto", cores=2, ranks=4) == Staff(1, 1, 1)
-    assert staff("auto", cores=64, cpu_training=True) == Staff(1, 1, 1)
+    assert worker_count(7, cores=1, ranks=100) == WorkerCount(7, 7, 7)
+    assert worker_count(0, cores=8) == WorkerCount(0, 0, 0)
+    assert worker_count("auto", cores=2) == WorkerCount(2, 1, 2)
+    assert worker_count("auto", cores=96, ranks=8) == WorkerCount(12, 1, 12)
+    assert worker_count("auto", cores=192) == WorkerCount(16, 1, 192)
+    assert worker_count("auto", cores=2, ranks=4) == WorkerCount(1, 1, 1)
+    assert worker_count("auto", cores=64, cpu_training=True) == WorkerCount(1, 1, 1)
 
 
-def run_pace(pace: Pace, steps: int, period: float, cost: float) -> list[int]:
+def run_pace(pace: Autoscaler, steps: int, period: float, cost: float) -> list[int]:
     """The numbers of workers over some steps of a device that takes ``period`` seconds, for samples that take ``cost`` a step."""
     now, busy, counts = 0.0, 0.0, []
     for _ in range(steps):
@@ -334,16 +334,16 @@ def run_pace(pace: Pace, steps: int, period: float, cost: float) -> list[int]:
 
 
 def test_the_pace_finds_the_number_that_is_needed() -> None:
-    assert run_pace(Pace(12, 12), 2000, 1.0, 3.0)[-1] == 4  # 3 are busy, and a little more for what varies
-    assert run_pace(Pace(1, 12), 2000, 1.0, 3.0)[-1] == 3  # with none too few: as many as do
-    assert set(run_pace(Pace(12, 12), 2000, 1.0, 11.9)) == {12}
-    assert run_pace(Pace(8, 8), 2000, 1.0, 100.0)[-1] == 8  # never more than the share
-    assert run_pace(Pace(8, 8), 2000, 1.0, 0.001)[-1] == 1
-    assert set(run_pace(Pace(5, 5, 5), 500, 1.0, 0.1)) == {5}  # a setting is obeyed
+    assert run_pace(Autoscaler(12, 12), 2000, 1.0, 3.0)[-1] == 4  # 3 are busy, and a little more for what varies
+    assert run_pace(Autoscaler(1, 12), 2000, 1.0, 3.0)[-1] == 3  # with none too few: as many as do
+    assert set(run_pace(Autoscaler(12, 12), 2000, 1.0, 11.9)) == {12}
+    assert run_pace(Autoscaler(8, 8), 2000, 1.0, 100.0)[-1] == 8  # never more than the share
+    assert run_pace(Autoscaler(8, 8), 2000, 1.0, 0.001)[-1] == 1
+    assert set(run_pace(Autoscaler(5, 5, 5), 500, 1.0, 0.1)) == {5}  # a setting is obeyed
 
 
 def test_the_pace_does_not_swing() -> None:
-    pace, now, busy, counts = Pace(4, 4), 0.0, 0.0, []
+    pace, now, busy, counts = Autoscaler(4, 4), 0.0, 0.0, []
     for step in range(20000):  # 3 workers do by their load, but every 40th step waits for want of the fourth
         waited = 0.9 if pace.count < 4 and step % 40 == 0 else 0.0
         now, busy = now + 1.0, busy + 2.0
@@ -363,7 +363,7 @@ def test_what_makes_the_samples() -> None:
 
 
 @pytest.mark.parametrize("kind", ["thread", "process"])
-def test_colours_are_left_to_the_device(kind: str, tmp_path: Path) -> None:
+def test_colors_are_left_to_the_device(kind: str, tmp_path: Path) -> None:
     """What the device makes of plain pixels is what the workers make: within the rounding to whole levels."""
     for k in range(4):
         for part, pixels in (
@@ -383,16 +383,16 @@ def test_colours_are_left_to_the_device(kind: str, tmp_path: Path) -> None:
     )
     dataset = open_dataset(data, "train")
     options = {"workers": 2, "kind": kind, "last_step": 4}
-    left = load(data, dataset, **options, colours=True)
+    left = load(data, dataset, **options, colors=True)
     done = load(data, dataset, **options)
     plain = load(data.model_copy(update={"jitter": (0, 0, 0), "hue": 0.0}), dataset, **options)
     changed, unchanged = 0, torch.cat([torch.eye(3).flatten(), torch.zeros(1)])
     for (a,), (b,), (c,) in zip(left, done, plain):
         assert torch.equal(a.images, c.images)
         assert torch.equal(a.masks, b.masks)
-        assert a.colours is not None
-        assert b.colours is None
-        changed += int(((a.colours - unchanged).abs() > 1e-6).any(1).sum())
-        made = normalise(a.images, colours=a.colours, covered=a.covered)
-        assert (made - normalise(b.images)).abs().max() <= 3 / (255 * min(IMAGENET_STD))
+        assert a.colors is not None
+        assert b.colors is None
+        changed += int(((a.colors - unchanged).abs() > 1e-6).any(1).sum())
+        made = normalize(a.images, colors=a.colors, covered=a.covered)
+        assert (made - normalize(b.images)).abs().max() <= 3 / (255 * min(IMAGENET_STD))
     assert 16 < changed < 32

@@ -348,12 +348,12 @@ def test_a_checkpoint_that_outlasts_its_run_gets_no_name(tmp_path: Path) -> None
 
 
 def test_no_checkpoint_gets_its_name_from_who_has_lost_the_lock(tmp_path: Path) -> None:
-    from segtrain.train.writer import Writer
+    from segtrain.train.writer import CheckpointWriter
 
     def lost() -> None:
         raise SegtrainError("another process has taken over")
 
-    writer = Writer(tmp_path / "checkpoints", keep=1, background=True, guard=lost)
+    writer = CheckpointWriter(tmp_path / "checkpoints", keep=1, background=True, guard=lost)
     writer.save(1, {"model": {"w": torch.ones(2)}, "state": {"step": 1}})
     with pytest.raises(SegtrainError, match="another process has taken over"):
         writer.wait()
@@ -362,7 +362,7 @@ def test_no_checkpoint_gets_its_name_from_who_has_lost_the_lock(tmp_path: Path) 
 
 def test_who_has_lost_the_lock_takes_no_part_of_the_next_one_away(tmp_path: Path) -> None:
     """It was suspended while it wrote; the next one has come to the same step."""
-    from segtrain.train.writer import Writer
+    from segtrain.train.writer import CheckpointWriter
 
     state = {"model": {"w": torch.ones(2)}, "state": {"step": 1}}
     written, go = threading.Event(), threading.Event()
@@ -371,14 +371,14 @@ def test_who_has_lost_the_lock_takes_no_part_of_the_next_one_away(tmp_path: Path
         written.set()
         go.wait()
 
-    following = Writer(tmp_path / "checkpoints", keep=1, background=True, guard=slow)
+    following = CheckpointWriter(tmp_path / "checkpoints", keep=1, background=True, guard=slow)
 
     def lost() -> None:
         following.save(1, state)
         written.wait()
         raise SegtrainError("another process has taken over")
 
-    writer = Writer(tmp_path / "checkpoints", keep=1, background=True, guard=lost)
+    writer = CheckpointWriter(tmp_path / "checkpoints", keep=1, background=True, guard=lost)
     writer.save(1, state)
     with pytest.raises(SegtrainError, match="another process has taken over"):
         writer.wait()

@@ -21,7 +21,7 @@ from refusals import TINY
 from segtrain.config import load_config
 from segtrain.config.paste import command, in_yaml, words
 from segtrain.data.audit.check import check_folder
-from segtrain.data.audit.finding import Finding
+from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.audit.mask_encoding import mask_finding
 from segtrain.data.audit.mask_values import MaskValues, top_of, values_of
 from segtrain.data.audit.statistics import AuditReport, label_warnings
@@ -112,7 +112,7 @@ def pixels(reports: dict[str, AuditReport]) -> dict[str, list[int]]:
     return {split: report.pixels.tolist() for split, report in reports.items()}
 
 
-def fix(reports: dict[str, AuditReport]) -> Finding:
+def fix(reports: dict[str, AuditReport]) -> SplitFinding:
     """The one fatal finding."""
     (found,) = [finding for report in reports.values() for finding in report.findings if finding.fatal]
     return found
@@ -225,7 +225,7 @@ def test_one_split_of_two_does_not_decide(tmp_path: Path) -> None:
     assert not any(report.failed for report in check(tmp_path, TWO).values())
 
 
-def proposed(names: tuple[str, ...], ids: dict[int, int], **data: Any) -> Finding | None:
+def proposed(names: tuple[str, ...], ids: dict[int, int], **data: Any) -> SplitFinding | None:
     config = load_config(None, ["data.root=x", "data.layout=folders"]).data.model_copy(update=data)
     return mask_finding(config, plain_space(names), {"train": MaskValues(ids)})
 
@@ -438,10 +438,10 @@ def test_classes_as_a_mapping() -> None:
         ).data
     )
     assert space.names == ("a", "b", "c")
-    assert space.colours == {0x010203: 0, 0x040506: 2, 0x070809: 2, 0: 255}
+    assert space.colors == {0x010203: 0, 0x040506: 2, 0x070809: 2, 0: 255}
     assert space.palette[0] == (1, 2, 3)
     assert space.raw_to_train == {0: 0, 1: 1, 2: 2, 255: 255}
-    assert label_space(load_config(None, [*base, "data.classes={a: [], b: []}"]).data).colours == {}
+    assert label_space(load_config(None, [*base, "data.classes={a: [], b: []}"]).data).colors == {}
     for wrong in ("{a: [1, 2]}", "{a: [1, 2, 300]}", "{a: red}"):
         with pytest.raises(ConfigError, match=r"data\.classes"):
             load_config(None, [*base, f"data.classes={wrong}"])

@@ -20,7 +20,7 @@ from segtrain.data.augment.geometry import Geometry
 from segtrain.data.datasets import open_dataset
 from segtrain.data.pixels import decode, native
 from segtrain.data.pixels.jpeg_tiles import Tiles
-from segtrain.data.sample import Sampler, Task
+from segtrain.data.sample import SampleMaker, Task
 from segtrain.data.scenes import scene as scenes
 from segtrain.errors import DataError
 
@@ -48,7 +48,7 @@ def picture(height: int, width: int, seed: int = 0) -> np.ndarray:
 
 
 def jpeg(image: np.ndarray, sampling: str = "420", **more: int) -> bytes:
-    if sampling == "grey":
+    if sampling == "gray":
         image = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
     flags = [cv2.IMWRITE_JPEG_QUALITY, more.get("quality", 92), cv2.IMWRITE_JPEG_OPTIMIZE, more.get("optimize", 0)]
     flags += [
@@ -68,7 +68,7 @@ def reference(content: bytes) -> np.ndarray:
 
 
 def part(content: bytes, top: int, left: int, height: int, width: int, index: bytes = b"") -> np.ndarray:
-    """Pixels of a rectangle through the call that makes samples: nothing is scaled, flipped or coloured."""
+    """Pixels of a rectangle through the call that makes samples: nothing is scaled, flipped or colored."""
     size = native.size(content, "x.jpg")
     assert size is not None
     image, mask = np.empty((height, width, 3), np.uint8), np.empty((height, width), np.uint8)
@@ -84,7 +84,7 @@ def part(content: bytes, top: int, left: int, height: int, width: int, index: by
 
 
 @built
-@pytest.mark.parametrize("sampling", [*SAMPLING, "grey"])
+@pytest.mark.parametrize("sampling", [*SAMPLING, "gray"])
 @pytest.mark.parametrize("size", [(300, 420), (257, 683), (61, 37)])
 @pytest.mark.parametrize("optimize", [0, 1])
 def test_any_part_has_the_pixels_of_a_full_decode(sampling: str, size: tuple[int, int], optimize: int) -> None:
@@ -227,7 +227,7 @@ def folder(tmp_path: Path, size: tuple[int, int] = (600, 800)) -> Data:
     return Data(layout="folders", root=str(tmp_path), classes=("a", "b", "c"), crop=(128, 160))
 
 
-def samples(sampler: Sampler, count: int = 12) -> list[bytes]:
+def samples(sampler: SampleMaker, count: int = 12) -> list[bytes]:
     made = []
     for k in range(count):
         image, mask = np.empty((128, 160, 3), np.uint8), np.empty((128, 160), np.uint8)
@@ -241,15 +241,15 @@ def test_places_of_tiles_are_kept_and_change_no_pixel(tmp_path: Path, monkeypatc
     monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
     data = folder(tmp_path)
     source = open_dataset(data, "train")
-    first = Sampler(source, data, 0)
+    first = SampleMaker(source, data, 0)
     monkeypatch.setattr(first.tiles, "_off", True)
     plain = samples(first)
     assert not list((tmp_path / "cache").glob("tiles-*"))
-    assert samples(Sampler(source, data, 0)) == plain  # makes the index
+    assert samples(SampleMaker(source, data, 0)) == plain  # makes the index
     (kept,) = (tmp_path / "cache").glob("tiles-*/*.tiles")
     size = kept.stat().st_size
     monkeypatch.setattr(native, "jpeg_index", None)  # from now on it must come from the file
-    assert samples(Sampler(source, data, 0)) == plain
+    assert samples(SampleMaker(source, data, 0)) == plain
     assert kept.stat().st_size == size
 
 
@@ -259,7 +259,7 @@ def test_a_damaged_or_outdated_record_is_made_again(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
     data = folder(tmp_path)
     source = open_dataset(data, "train")
-    samples(Sampler(source, data, 0))
+    samples(SampleMaker(source, data, 0))
     (kept,) = (tmp_path / "cache").glob("tiles-*/*.tiles")
     content = bytearray(kept.read_bytes())
     if harm == "cut":
@@ -269,9 +269,9 @@ def test_a_damaged_or_outdated_record_is_made_again(tmp_path: Path, monkeypatch:
         kept.write_bytes(content)
     else:
         (tmp_path / "images/train/0.jpg").write_bytes(jpeg(picture(600, 800, 7)))
-    off = Sampler(source, data, 0)
+    off = SampleMaker(source, data, 0)
     monkeypatch.setattr(off.tiles, "_off", True)
-    assert samples(Sampler(source, data, 0)) == samples(off)
+    assert samples(SampleMaker(source, data, 0)) == samples(off)
 
 
 @built
@@ -282,7 +282,7 @@ def test_a_cache_that_cannot_be_written_is_said(
     data = folder(tmp_path / "data")
     source = open_dataset(data, "train")
     monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
-    samples(Sampler(source, data, 0))
+    samples(SampleMaker(source, data, 0))
     said = capsys.readouterr().err
     assert said.count("cannot be kept") == 1
     assert "SEGTRAIN_CACHE" in said

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from pngs import (
-    GREY,
+    GRAY,
     KINDS,
     MIXED,
     PALETTE,
@@ -31,14 +31,14 @@ from pngs import (
 
 
 @pytest.mark.parametrize("kind", [0, 1, 2, 3, 4, MIXED])
-@pytest.mark.parametrize(("colour", "bits"), KINDS)
-def test_every_kind_of_png(library: ctypes.CDLL, colour: int, bits: int, kind: int) -> None:
+@pytest.mark.parametrize(("color", "bits"), KINDS)
+def test_every_kind_of_png(library: ctypes.CDLL, color: int, bits: int, kind: int) -> None:
     for height, width in ((1, 1), (2, 3), (19, 33), (8, 67)):
-        values = picture(height, width, colour, bits, seed=kind)
-        extra = palette(1 << bits) if colour == PALETTE else b""
-        content = write(values, colour, bits, kind, extra)
+        values = picture(height, width, color, bits, seed=kind)
+        extra = palette(1 << bits) if color == PALETTE else b""
+        content = write(values, color, bits, kind, extra)
         agree(library, content, by_opencv(content))
-        if colour in (GREY, PALETTE) and bits <= 8:
+        if color in (GRAY, PALETTE) and bits <= 8:
             agree(library, content, values[..., 0].astype(np.uint8))
         else:
             assert refused(library, content, channels=1)[0] == 2
@@ -49,14 +49,14 @@ def library() -> ctypes.CDLL:
     return open_library()
 
 
-@pytest.mark.parametrize(("colour", "bits"), [kind for kind in KINDS if kind[0] in (GREY, RGB, PALETTE)])
-def test_transparency_is_dropped(library: ctypes.CDLL, colour: int, bits: int) -> None:
-    values = picture(9, 21, colour, bits)
-    body = bytes(range(1 << bits)) if colour == PALETTE else values[4, 4].astype(">u2").tobytes()
-    extra = (palette(1 << bits) if colour == PALETTE else b"") + chunk(b"tRNS", body)
-    content = write(values, colour, bits, MIXED, extra)
+@pytest.mark.parametrize(("color", "bits"), [kind for kind in KINDS if kind[0] in (GRAY, RGB, PALETTE)])
+def test_transparency_is_dropped(library: ctypes.CDLL, color: int, bits: int) -> None:
+    values = picture(9, 21, color, bits)
+    body = bytes(range(1 << bits)) if color == PALETTE else values[4, 4].astype(">u2").tobytes()
+    extra = (palette(1 << bits) if color == PALETTE else b"") + chunk(b"tRNS", body)
+    content = write(values, color, bits, MIXED, extra)
     agree(library, content, by_opencv(content))
-    if colour != RGB and bits <= 8:
+    if color != RGB and bits <= 8:
         agree(library, content, values[..., 0].astype(np.uint8))
 
 
@@ -69,13 +69,13 @@ def test_mask_values_outside_of_the_palette(library: ctypes.CDLL) -> None:
 
 
 @pytest.mark.parametrize("level", [0, 1, 9])
-@pytest.mark.parametrize("colour", [GREY, RGB])
-def test_reading_stops_early(library: ctypes.CDLL, colour: int, level: int) -> None:
+@pytest.mark.parametrize("color", [GRAY, RGB])
+def test_reading_stops_early(library: ctypes.CDLL, color: int, level: int) -> None:
     """Far more rows than are needed: unpacking stops, also amid stored blocks (level 0) and across chunks."""
-    values = np.tile(picture(40, 200, colour, 8), (25, 1, 1))
+    values = np.tile(picture(40, 200, color, 8), (25, 1, 1))
     for piece in (1 << 30, 1000):
-        content = write(values, colour, 8, MIXED, level=level, piece=piece)
-        expected = values.astype(np.uint8) if colour == RGB else values[..., 0].astype(np.uint8)
+        content = write(values, color, 8, MIXED, level=level, piece=piece)
+        expected = values.astype(np.uint8) if color == RGB else values[..., 0].astype(np.uint8)
         agree(library, content, expected, 30)
 
 
@@ -94,7 +94,7 @@ def test_label_maps_under_every_filter(library: ctypes.CDLL, kind: int) -> None:
     """Long runs of zeros take a short cut."""
     pixels = label_map(70, 150)
     pixels[20:25, 3:90] = 200
-    agree(library, write(pixels[..., None].astype(np.int64), GREY, 8, kind), pixels)
+    agree(library, write(pixels[..., None].astype(np.int64), GRAY, 8, kind), pixels)
 
 
 def test_size(library: ctypes.CDLL) -> None:

@@ -1,4 +1,4 @@
-"""Are the native resampler's crops those of the plain way, on every kind of processor: resize, crop, pad, flip, colour?"""
+"""Are the native resampler's crops those of the plain way, on every kind of processor: resize, crop, pad, flip, color?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pngs import LIBRARY
 from test_augment import VOID, plain
 
 from segtrain.config import Data
-from segtrain.data.augment.geometry import FILL, GREY, Geometry, apply, draw
+from segtrain.data.augment.geometry import FILL, GRAY, Geometry, apply, draw
 from segtrain.data.order import rng_for
 
 LEVELS = {"plain": 0, "avx2": 1, "avx512": 2}  # a processor without one of them tests the next lower twice
@@ -49,9 +49,9 @@ class Native:
         top, left, bottom, right = rect = rect or self.need(geometry, crop, reduced, True)
         part = np.ascontiguousarray(image[top:bottom, left:right])  # what lies around it belongs to the allocator
         out = np.full((crop[0] * crop[1] * 3 + 64), 0xEE, np.uint8)
-        colours = (ctypes.c_float * 4)(geometry.brightness, geometry.contrast, geometry.saturation, geometry.hue)
+        colors = (ctypes.c_float * 4)(geometry.brightness, geometry.contrast, geometry.saturation, geometry.hue)
         code = self.library.st_warp(
-            _address(part), part.shape[1] * 3, _ints(rect), _ints(reduced), _place(geometry, crop), colours,
+            _address(part), part.shape[1] * 3, _ints(rect), _ints(reduced), _place(geometry, crop), colors,
             bytes(FILL), _address(out), self.simd, self.message,
         )  # fmt: skip
         self._done(code)
@@ -158,7 +158,7 @@ def mean_of_blocks(image: np.ndarray, block: int) -> np.ndarray:
 def plain_rows(
     image: np.ndarray, g: Geometry, crop: tuple[int, int], denom: int
 ) -> tuple[tuple[slice, np.ndarray], tuple[slice, np.ndarray]]:
-    """Along each axis: the crop's covered pixels, and where their centres lie in the reduced picture."""
+    """Along each axis: the crop's covered pixels, and where their centers lie in the reduced picture."""
     found = []
     for axis, origin in ((0, g.top), (1, g.left)):
         first, last = max(0, -origin), min(crop[axis], g.scaled[axis] - origin)
@@ -217,30 +217,30 @@ def test_image_and_mask_show_the_same_place(native: Native, axis: int) -> None:
         assert ((pixels > 127) == ids)[sure].all()
 
 
-@pytest.mark.parametrize("colours", [(1.3, 1, 1, 0), (1, 0.7, 1, 0), (1, 1, 1.6, 0), (1, 1, 1, 0.1), (0.8, 1.3, 0.7, -0.2),
+@pytest.mark.parametrize("colors", [(1.3, 1, 1, 0), (1, 0.7, 1, 0), (1, 1, 1.6, 0), (1, 1, 1, 0.1), (0.8, 1.3, 0.7, -0.2),
                                      (1.3, 1.3, 1.3, 0.5), (0, 1, 1, 0), (1, 0, 1, 0), (1, 1, 0, 0), (3, 2, 2, 0.3),
                                      (50, 1, 1, 0)])  # fmt: skip
 @pytest.mark.parametrize("scale", [0.4, 1.0, 1.7])
-def test_colours(native: Native, colours: tuple[float, float, float, float], scale: float) -> None:
+def test_colors(native: Native, colors: tuple[float, float, float, float], scale: float) -> None:
     image, mask = noise(300, 120)
     image = (image // 2 + 40).astype(np.uint8)
     for seed in range(3):
         crop = (280, 53) if seed else (64, 400)  # the second is padded
         still = draw(rng_for(seed, 0, 0), (300, 120), crop, CALM, scale=(scale, scale))
-        geometry = Geometry(still.size, still.scaled, still.top, still.left, still.flip, *colours)
+        geometry = Geometry(still.size, still.scaled, still.top, still.left, still.flip, *colors)
         base = native.warp(image, still, crop).astype(float)
         inside = plain(image, mask, still, crop)[1] != VOID
         out = native.warp(image, geometry, crop)
-        expected = step_by_step(base, inside, colours)
+        expected = step_by_step(base, inside, colors)
         assert (out[~inside] == FILL).all()
-        assert np.abs(out - np.clip(expected, 0, 255))[inside].max() <= (0.75 if max(colours) < 1.7 else 1.0)
+        assert np.abs(out - np.clip(expected, 0, 255))[inside].max() <= (0.75 if max(colors) < 1.7 else 1.0)
 
 
-def step_by_step(image: np.ndarray, inside: np.ndarray, colours: tuple[float, float, float, float]) -> np.ndarray:
-    brightness, contrast, saturation, hue = colours
+def step_by_step(image: np.ndarray, inside: np.ndarray, colors: tuple[float, float, float, float]) -> np.ndarray:
+    brightness, contrast, saturation, hue = colors
     out = image * brightness
-    out = contrast * out + (1 - contrast) * (out[inside] @ GREY).mean()
-    out = saturation * out + (1 - saturation) * (out @ GREY)[..., None]
+    out = contrast * out + (1 - contrast) * (out[inside] @ GRAY).mean()
+    out = saturation * out + (1 - saturation) * (out @ GRAY)[..., None]
     yiq = np.array([[0.299, 0.587, 0.114], [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]])
     y, i, q = np.moveaxis(out @ yiq.T, -1, 0)
     c, s = np.cos(2 * np.pi * hue), np.sin(2 * np.pi * hue)

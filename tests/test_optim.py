@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from segtrain.config import SGD, AdamW, Muon
-from segtrain.optim import Ema, LossScaler, build_optimizer, clip_, multiplier, orthogonalise, parameter_groups, set_lr
+from segtrain.config import AdamWOptim, MuonOptim, SGDOptim
+from segtrain.optim import Ema, LossScaler, build_optimizer, clip_, multiplier, orthogonalize, parameter_groups, set_lr
 
 
 @pytest.mark.parametrize("schedule", ["poly", "cosine", "onecycle", "linear", "constant"])
 def test_schedules_start_high_and_fall(schedule: str) -> None:
-    optim = AdamW(schedule=schedule)
+    optim = AdamWOptim(schedule=schedule)
     curve = [multiplier(optim, step, 100, 10) for step in range(100)]
     assert curve[:10] == sorted(curve[:10])
     assert curve[9] == pytest.approx(1.0)
@@ -21,18 +21,20 @@ def test_schedules_start_high_and_fall(schedule: str) -> None:
 
 
 def test_poly_is_the_formula_of_the_paper() -> None:
-    assert multiplier(AdamW(schedule="poly", poly_power=0.9), 30, 100, 0) == pytest.approx((1 - 30 / 100) ** 0.9)
+    assert multiplier(AdamWOptim(schedule="poly", poly_power=0.9), 30, 100, 0) == pytest.approx((1 - 30 / 100) ** 0.9)
 
 
 def test_groups_by_encoder_and_decay() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 1))
-    groups = parameter_groups(model, model[0].parameters(), AdamW(lr=1.0, encoder_lr=0.1, weight_decay=0.5))
+    groups = parameter_groups(model, model[0].parameters(), AdamWOptim(lr=1.0, encoder_lr=0.1, weight_decay=0.5))
     found = {(g["scale"], g["weight_decay"]): sum(p.numel() for p in g["params"]) for g in groups}
     assert found == {(0.1, 0.5): 108, (0.1, 0.0): 4, (1.0, 0.0): 8 + 2, (1.0, 0.5): 8}
 
 
-@pytest.mark.parametrize("optim", [SGD(lr=0.05), AdamW(lr=0.05), Muon(lr=0.05, muon_lr=0.05)], ids=lambda o: o.name)
-def test_optimizers_lower_a_quadratic(optim: SGD | AdamW | Muon) -> None:
+@pytest.mark.parametrize(
+    "optim", [SGDOptim(lr=0.05), AdamWOptim(lr=0.05), MuonOptim(lr=0.05, muon_lr=0.05)], ids=lambda o: o.name
+)
+def test_optimizers_lower_a_quadratic(optim: SGDOptim | AdamWOptim | MuonOptim) -> None:
     model = nn.Linear(4, 6)
     optimizer = build_optimizer(model, [], optim.model_copy(update={"weight_decay": 0.0}))
     before = float(model.weight.detach().square().sum())
@@ -85,11 +87,11 @@ def test_scaler_halves_doubles_and_travels() -> None:
 
 
 @pytest.mark.parametrize("shape", [(16, 144), (40, 10), (8, 8)])
-def test_orthogonalise_flattens_the_singular_values(shape: tuple[int, int]) -> None:
+def test_orthogonalize_flattens_the_singular_values(shape: tuple[int, int]) -> None:
     torch.manual_seed(0)
     matrix = torch.randn(shape)
     u, _, v = torch.linalg.svd(matrix, full_matrices=False)
-    found = orthogonalise(matrix)
+    found = orthogonalize(matrix)
     values = torch.linalg.svdvals(found)
     # A square random matrix has singular values near 0, which five rounds cannot lift all the way.
     assert values.max() < 1.35
@@ -99,13 +101,13 @@ def test_orthogonalise_flattens_the_singular_values(shape: tuple[int, int]) -> N
 
 def test_muon_takes_an_inner_layer_with_as_many_channels_as_there_are_classes() -> None:
     model = nn.Sequential(nn.Conv2d(4, 8, 3, bias=False), nn.Conv2d(8, 8, 1, bias=False))
-    groups = parameter_groups(model, [], Muon(), heads=model[1].parameters())
+    groups = parameter_groups(model, [], MuonOptim(), heads=model[1].parameters())
     assert {g["muon"]: [p.shape for p in g["params"]] for g in groups} == {True: [(8, 4, 3, 3)], False: [(8, 8, 1, 1)]}
 
 
 def test_muon_takes_filters_and_leaves_ends_to_adamw() -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3), nn.Conv2d(8, 5, 1))
-    optimizer = build_optimizer(model, [], Muon(lr=1e-3, muon_lr=1e-2), model[2].parameters())
+    optimizer = build_optimizer(model, [], MuonOptim(lr=1e-3, muon_lr=1e-2), model[2].parameters())
     assert {tuple(p.shape) for g in optimizer.param_groups if g["muon"] for p in g["params"]} == {(8, 8, 3, 3)}
     set_lr(optimizer, 5e-4)  # half way down
     assert {g["muon"]: g["lr"] for g in optimizer.param_groups} == pytest.approx({True: 5e-3, False: 5e-4})

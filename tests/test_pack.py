@@ -23,7 +23,7 @@ from segtrain.data.pixels import native
 from segtrain.data.shards import pack_shard
 from segtrain.data.shards.pack import pack
 from segtrain.data.shards.pack_estimate import estimate
-from segtrain.data.shards.pack_sample import Choice
+from segtrain.data.shards.pack_sample import Packing
 from segtrain.errors import DataError
 
 SIZE = (40, 56)
@@ -56,8 +56,8 @@ def packed(root: Path, split: str = "train", **settings: object) -> Dataset:
     return open_dataset(Data(**{"layout": "shards", "root": str(root), **settings}), split)
 
 
-def quiet(dataset: Dataset, folder: Path, choice: Choice | None = None, **settings: object):
-    return pack(dataset, str(folder), choice or Choice(), say=lambda text: None, **settings)
+def quiet(dataset: Dataset, folder: Path, choice: Packing | None = None, **settings: object):
+    return pack(dataset, str(folder), choice or Packing(), say=lambda text: None, **settings)
 
 
 def needs_native(form: str) -> None:
@@ -76,7 +76,7 @@ def batches(dataset: Dataset, workers: int = 0, kind: str = "auto") -> list[byte
 def test_the_pixels_and_the_batches_are_those_of_the_files(tmp_path, form, suffix):
     needs_native(form)
     source = files(tmp_path / "files", suffix=suffix)
-    done = quiet(source, tmp_path / "shards", Choice(form), shard_mb=0.01, workers=2)
+    done = quiet(source, tmp_path / "shards", Packing(form), shard_mb=0.01, workers=2)
     dataset = packed(tmp_path / "shards")
     assert (done.samples, done.masks, len(dataset)) == (7, "raw", 7)
     assert done.shards > 1
@@ -122,17 +122,17 @@ def test_any_tar_and_webdataset_read_it(tmp_path):
 def test_a_cap_shrinks_image_and_mask_together(tmp_path):
     source = files(tmp_path / "files", 3)
     for form in ("keep", "png", "raw"):
-        done = quiet(source, tmp_path / form, Choice(form, cap=28))
+        done = quiet(source, tmp_path / form, Packing(form, cap=28))
         image, mask = packed(tmp_path / form).read(0)
         assert image.shape == (20, 28, 3)
         plain = cv2.resize(source.read(0)[0], (28, 20), interpolation=cv2.INTER_AREA)
         assert np.abs(image.astype(int) - plain).mean() < (9 if form == "keep" else 0.001)
         assert np.array_equal(mask, source.read(0)[1][1::2, 1::2]) or np.array_equal(mask, source.read(0)[1][::2, ::2])
         assert done.notes == ({"as smaller JPEG": 3} if form == "keep" else {})
-    assert quiet(source, tmp_path / "large", Choice(cap=500)).notes == {}
+    assert quiet(source, tmp_path / "large", Packing(cap=500)).notes == {}
 
 
-@pytest.mark.parametrize("kind", ["palette", "colours", "wide", "ids above 255"])
+@pytest.mark.parametrize("kind", ["palette", "colors", "wide", "ids above 255"])
 def test_masks_of_every_kind(tmp_path, kind):
     for folder in ("images", "masks"):
         (tmp_path / "files" / folder).mkdir(parents=True)
@@ -144,7 +144,7 @@ def test_masks_of_every_kind(tmp_path, kind):
         picture = Image.fromarray(mask)
         picture.putpalette([7, 8, 9] * 256)
         picture.save(place)
-    elif kind == "colours":
+    elif kind == "colors":
         (tmp_path / "files/classes.txt").write_text("9 9 9 x\n50 0 0 y\n0 60 0 z\n0 0 0 void\n")
         Image.fromarray(np.array([[9, 9, 9], [50, 0, 0], [0, 60, 0]], np.uint8)[mask]).save(place)
         settings = {}
@@ -155,7 +155,7 @@ def test_masks_of_every_kind(tmp_path, kind):
     data = Data(layout="folders", root=str(tmp_path / "files"), images="images", masks="masks", **settings)
     source = open_dataset(data, "all")
     done = quiet(source, tmp_path / "shards")
-    assert done.masks == ("train" if kind in ("colours", "ids above 255") else "raw")
+    assert done.masks == ("train" if kind in ("colors", "ids above 255") else "raw")
     found = packed(tmp_path / "shards", "all")
     assert np.array_equal(found.read_mask(0), mask)
     assert np.array_equal(source.read_mask(0), mask)
@@ -164,8 +164,8 @@ def test_masks_of_every_kind(tmp_path, kind):
 
 def test_shards_can_be_packed_again_and_drawn_scenes_too(tmp_path):
     source = files(tmp_path / "files", 4)
-    quiet(source, tmp_path / "raw", Choice("raw"))
-    quiet(packed(tmp_path / "raw"), tmp_path / "png", Choice("png"))
+    quiet(source, tmp_path / "raw", Packing("raw"))
+    quiet(packed(tmp_path / "raw"), tmp_path / "png", Packing("png"))
     assert batches(packed(tmp_path / "png")) == batches(source)
     scenes = open_dataset(Data(scenes=4, scene_size=(48, 64)), "train")
     quiet(scenes, tmp_path / "scenes")
@@ -179,7 +179,7 @@ from segtrain.config import Data
 from segtrain.data.shards import pack
 from segtrain.data.shards import pack_shard
 from segtrain.data.datasets import open_dataset
-from segtrain.data.shards.pack_sample import Choice
+from segtrain.data.shards.pack_sample import Packing
 made, count = pack_shard.pack_sample, 0
 def dying(*arguments):
     global count
@@ -235,13 +235,13 @@ def test_a_kept_shard_that_is_damaged_is_written_again(tmp_path, killed):
 def test_other_options_or_inputs_do_not_go_on(tmp_path, killed):
     folder = tmp_path / "shards"
     with pytest.raises(DataError, match=r".packing-train: is of a pack with image='keep', now 'raw'; .*: delete it"):
-        quiet(killed, folder, Choice("raw"), shard_mb=1)
+        quiet(killed, folder, Packing("raw"), shard_mb=1)
     os.utime(killed.entries[3].image, (1, 1))
     with pytest.raises(DataError, match="other files, labels or times"):
         quiet(killed, folder, shard_mb=0.009)
     done = quiet(killed, tmp_path / "other")
     with pytest.raises(DataError, match=r"train.index: is of a pack with cap=0, now 9"):
-        quiet(killed, tmp_path / "other", Choice(cap=9))
+        quiet(killed, tmp_path / "other", Packing(cap=9))
     assert done.kept == 0
 
 
@@ -297,7 +297,7 @@ def test_packs_that_cannot_be(tmp_path, monkeypatch):
         quiet(double, tmp_path / "shards")
     monkeypatch.setenv("SEGTRAIN_NATIVE", "0")
     with pytest.raises(DataError, match="segtrain doctor"):
-        quiet(source, tmp_path / "marked", Choice("restart"))
+        quiet(source, tmp_path / "marked", Packing("restart"))
     monkeypatch.setattr("shutil.disk_usage", lambda place: os.terminal_size((1, 1)) and type("Usage", (), {"free": 10}))
     with pytest.raises(DataError, match="GB are free"):
         quiet(source, tmp_path / "full")
@@ -305,7 +305,7 @@ def test_packs_that_cannot_be(tmp_path, monkeypatch):
 
 def test_an_estimate_names_each_choice(tmp_path):
     source = files(tmp_path / "files", 5)
-    found = estimate(source, Data(crop=(24, 32)), Choice())
+    found = estimate(source, Data(crop=(24, 32)), Packing())
     assert [row.name for row in found.rows] == ["files", *FORMS]
     rows = {row.name: row for row in found.rows}
     assert rows["files"].whole == sum(os.path.getsize(path) for e in source.entries for path in (e.image, e.mask))

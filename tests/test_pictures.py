@@ -1,4 +1,4 @@
-"""Does the contact sheet show what is there: the right colours in the right places, errors red, void hatched?"""
+"""Does the contact sheet show what is there: the right colors in the right places, errors red, void hatched?"""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def test_miou_of_an_image() -> None:
     assert math.isnan(image_miou(np.full((4, 4), 255, np.uint8), np.zeros((4, 4), np.uint8), 3))
 
 
-def has(picture: np.ndarray, colour: tuple[int, int, int]) -> np.ndarray:
-    return (picture == np.array(colour, np.uint8)).all(-1)
+def has(picture: np.ndarray, color: tuple[int, int, int]) -> np.ndarray:
+    return (picture == np.array(color, np.uint8)).all(-1)
 
 
 def test_error_panel_is_red_exactly_where_the_prediction_is_wrong() -> None:
@@ -71,14 +71,14 @@ def test_a_thin_error_is_still_seen_when_the_panel_shrinks() -> None:
     assert (np.delete(redness, 50, axis=1) == 0).all()
 
 
-def test_sheet_holds_four_panels_a_row_in_the_colours_of_the_palette() -> None:
+def test_sheet_holds_four_panels_a_row_in_the_colors_of_the_palette() -> None:
     item = sample()
     sheet = contact_sheet([item, item], NAMES, PALETTE, title="a run")
     assert sheet.dtype == np.uint8
     assert sheet.ndim == 3
     width, height, left, gap = 160, 120, 16, 6  # twice the image
     assert sheet.shape[1] == 2 * left + 4 * width + 3 * gap
-    # The car colour: half of the truth panel less its void rows, a quarter of the prediction; two rows; plus a swatch.
+    # The car color: half of the truth panel less its void rows, a quarter of the prediction; two rows; plus a swatch.
     car = has(sheet, PALETTE[1])
     columns = [car[:, left + i * (width + gap) : left + i * (width + gap) + width] for i in range(4)]
     body = [c[-(2 * (height + 28) + 16) :].sum() for c in columns]

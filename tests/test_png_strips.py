@@ -10,7 +10,7 @@ import zlib
 import numpy as np
 import pytest
 from PIL import Image
-from pngs import GREY, RGB, agree, by_opencv, chunk, filtered, label_map, open_library, picture, read, refused, wrap
+from pngs import GRAY, RGB, agree, by_opencv, chunk, filtered, label_map, open_library, picture, read, refused, wrap
 
 from segtrain.data.shards import png_strips
 from segtrain.errors import DataError
@@ -65,7 +65,7 @@ def test_strips_that_look_above_are_read_plainly(library: ctypes.CDLL, monkeypat
     strips += [packer.compress(b"".join(raw[50:])) + packer.flush()]
     table = chunk(b"stRP", struct.pack(">III", 50, 2, 2 + len(strips[0])))
     data = [b"\x78\x01" + strips[0], strips[1] + struct.pack(">I", zlib.adler32(b"".join(raw)))]
-    content = wrap(data[0], (80, 100, 8, GREY), table)
+    content = wrap(data[0], (80, 100, 8, GRAY), table)
     content = content[:-12] + chunk(b"IDAT", data[1]) + content[-12:]
     agree(library, content, pixels, 20)
 

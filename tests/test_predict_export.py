@@ -12,7 +12,7 @@ from PIL import Image
 
 from segtrain.config import Config, make_config
 from segtrain.data.labels.space import plain_space
-from segtrain.data.loader import normalise
+from segtrain.data.loader import normalize
 from segtrain.errors import CheckpointError, ConfigError, DataError, MissingExtra, SegtrainError
 from segtrain.evaluate.load import load_export, load_run
 from segtrain.infer import export as exporting
@@ -87,7 +87,7 @@ def test_load_run_errors_name_what_is_wrong(run: Path, tmp_path: Path) -> None:
         load_run(other)
 
 
-def test_predict_writes_ids_that_viewers_show_in_colour(run: Path, tmp_path: Path) -> None:
+def test_predict_writes_ids_that_viewers_show_in_color(run: Path, tmp_path: Path) -> None:
     first = picture(tmp_path / "in" / "a.png", 70, 90)
     picture(tmp_path / "in" / "deeper" / "b.jpg", 40, 33, seed=1)
     before = files(tmp_path / "in")
@@ -97,17 +97,17 @@ def test_predict_writes_ids_that_viewers_show_in_colour(run: Path, tmp_path: Pat
 
     model, _, labels = load_run(run)
     with torch.inference_mode():
-        expected = model(normalise(torch.from_numpy(first)[None])).max(1)[1][0].numpy()
+        expected = model(normalize(torch.from_numpy(first)[None])).max(1)[1][0].numpy()
     assert len(np.unique(expected)) > 1
     with Image.open(jobs[0].mask) as mask:
         assert mask.mode == "P"
         assert np.array_equal(np.asarray(mask), expected)
-        assert np.array_equal(np.asarray(mask.convert("RGB")), labels.colourise(expected))
+        assert np.array_equal(np.asarray(mask.convert("RGB")), labels.colorize(expected))
     with Image.open(jobs[0].overlay) as overlay:
         mixed = np.asarray(overlay)
     assert mixed.shape[0] > 70
     assert mixed.shape[1] == 90
-    wanted = 0.45 * first + 0.55 * labels.colourise(expected)
+    wanted = 0.45 * first + 0.55 * labels.colorize(expected)
     assert np.abs(mixed[:70] - wanted).max() <= 0.51
 
     again = predict.predict(run, [tmp_path / "in"], tmp_path / "out", overlay=False)  # own files are replaced
@@ -124,7 +124,7 @@ def test_predict_sees_images_as_the_evaluation_does(tmp_path: Path) -> None:
     (job,) = predict.predict(run, [tmp_path / "a.png"], tmp_path / "out")
     model = load_run(run)[0]
     with torch.inference_mode():
-        inputs = normalise(torch.from_numpy(pixels)[None])
+        inputs = normalize(torch.from_numpy(pixels)[None])
         expected = predict_ids(model, inputs, tile=(32, 32), overlap=0.5, scales=(0.5,), flip=True)[0].numpy()
     with Image.open(job.mask) as mask:
         assert np.array_equal(np.asarray(mask), expected)
@@ -231,7 +231,7 @@ def test_onnx_takes_raw_pixels_of_any_size(
     images = np.random.default_rng(5).integers(0, 256, (3, 50, 71, 3), np.uint8)
     classes, logits = session.run(["classes", "logits"], {"images": images})
     with torch.inference_mode():
-        expected = load_run(run)[0](normalise(torch.from_numpy(images)))
+        expected = load_run(run)[0](normalize(torch.from_numpy(images)))
     assert classes.dtype == np.uint8
     assert np.abs(logits - expected.numpy()).max() < 1e-4 * expected.abs().max()
     assert (classes != expected.max(1)[1].numpy()).mean() < 1e-3

@@ -16,7 +16,7 @@ from test_predict_export import NAMES, make_run, picture
 from segtrain import cli
 from segtrain.config import Model
 from segtrain.data.labels.space import class_palette, is_background, plain_space
-from segtrain.data.pixels.normalize import normalise
+from segtrain.data.pixels.normalize import normalize
 from segtrain.errors import CheckpointError, ConfigError, DataError
 from segtrain.evaluate.load import load_run
 from segtrain.evaluate.tiles import predict_ids, predict_scores
@@ -38,7 +38,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def seen(run: Path, pixels: np.ndarray) -> tuple[torch.nn.Module, torch.Tensor]:
-    return load_run(run)[0], normalise(torch.from_numpy(pixels)[None])
+    return load_run(run)[0], normalize(torch.from_numpy(pixels)[None])
 
 
 def test_settings_of_the_command_line_change_how_an_image_is_seen(
@@ -205,11 +205,11 @@ def nearest(colors: list[tuple[int, int, int]], kind: str) -> float:
 
 @pytest.mark.parametrize("kind", DEFICIENT)
 def test_color_blind_readers_tell_the_first_classes_apart(kind: str) -> None:
-    from segtrain.data.labels.space import colour_wheel
+    from segtrain.data.labels.space import color_wheel
 
     names = ("background", *(f"class {k}" for k in range(7)))
     assert nearest(list(class_palette(names)), kind) > 35
-    assert nearest(list(colour_wheel(8)), kind) < 35  # as it was
+    assert nearest(list(color_wheel(8)), kind) < 35  # as it was
 
 
 def test_every_class_has_a_color_of_its_own() -> None:

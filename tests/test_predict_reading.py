@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 from test_predict_export import SETTINGS, files, make_run, picture
 
 from segtrain.config import Config
-from segtrain.data.loader import normalise
+from segtrain.data.loader import normalize
 from segtrain.errors import DataError
 from segtrain.evaluate.load import load_run
 from segtrain.infer import export as exporting
@@ -31,7 +31,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ids(run: Path, pixels: np.ndarray) -> np.ndarray:
     """What the run's model says, without any code of prediction."""
     with torch.inference_mode():
-        return load_run(run)[0](normalise(torch.from_numpy(pixels.copy())[None])).max(1)[1][0].numpy()
+        return load_run(run)[0](normalize(torch.from_numpy(pixels.copy())[None])).max(1)[1][0].numpy()
 
 
 def written(mask: Path) -> np.ndarray:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from launch.aws.images import Choice, choose
+from launch.aws.images import ImageChoice, choose
 from launch.aws.preflight.bundle_checks import admits, bundle_checks
 from launch.aws.preflight.cost import cost_ceiling
 from launch.aws.preflight.limits import shell_reads
@@ -435,7 +435,7 @@ def test_code_that_would_fail_there_is_found_here(files: dict[str, bytes], code:
 def test_requirements_that_the_image_meets_are_no_mistake() -> None:
     text = b"# mine\ntorch>=2.0\nTorch\nscipy>=1.10 ; python_version > '3.8'\nalbumentations[extra]==2.0.8\n\n"
     assert not list(bundle_checks(Job(), {"train.py": b"", "requirements.txt": text}, THE_IMAGE))
-    unknown = Choice(None, "mine:1", "asked for")
+    unknown = ImageChoice(None, "mine:1", "asked for")
     assert [f.level for f in bundle_checks(Job(), {"requirements.txt": b"torch==2.5.1"}, unknown)] == ["warning"]
 
 

@@ -25,7 +25,7 @@ from segtrain.observe import system
 from segtrain.observe.counters import Counters, linux, portable, rates
 from segtrain.observe.gpus import read_with, visible
 from segtrain.observe.profile import _whose_gpus, hosts, node_name, profile, sampling, switch
-from segtrain.observe.profile_format import Series, Source, Value, Writer, file_of, read_profile
+from segtrain.observe.profile_format import MetricSource, ProfileWriter, Series, Value, file_of, read_profile
 from segtrain.parallel.cluster import Cluster
 
 MINUTE = 1591748100  # 2020-06-10 00:15:00 UTC
@@ -73,7 +73,7 @@ def test_the_age_of_a_sample_is_told_by_the_clock_that_stamps_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This machine's clock is a day ahead of it."""
-    writer, clock = Writer(tmp_path / "profile", "algo-1"), time.time
+    writer, clock = ProfileWriter(tmp_path / "profile", "algo-1"), time.time
     writer.write(1_795_000_000.0, [Value("cpu", "cpu0", "CPUUtilization", 1.0)])
     writer.close()
     state = {"node": "algo-1", "host": "another", "pid": 1, "on": True, "ms": 500}
@@ -84,7 +84,7 @@ def test_the_age_of_a_sample_is_told_by_the_clock_that_stamps_files(
 
 
 def test_files_and_lines_are_the_debuggers(tmp_path: Path, tokyo: None) -> None:
-    writer = Writer(tmp_path, "algo-3")
+    writer = ProfileWriter(tmp_path, "algo-3")
     writer.write(
         MINUTE + 9.23219, [Value("cpu", "cpu5", "CPUUtilization", 1.3571), Value("i/o", "IOPS", "", float("nan"))]
     )
@@ -99,7 +99,7 @@ def test_files_and_lines_are_the_debuggers(tmp_path: Path, tokyo: None) -> None:
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     for node in ("algo-1", "algo-2"):
-        writer = Writer(tmp_path / "profile", node)
+        writer = ProfileWriter(tmp_path / "profile", node)
         for second in range(0, 180, 20):
             writer.write(
                 MINUTE + second, [Value("cpu", "cpu0", "I/OWaitPercentage", second / 2), Value("gpu", "gpu0", "x", 1)]
@@ -114,7 +114,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 def test_published_lines_are_read_from_a_bucket() -> None:
-    bucket = Source(
+    bucket = MetricSource(
         "s3://bucket/job", lambda: PUBLISHED, lambda name: contextlib.nullcontext(io.BytesIO(PUBLISHED[name]))
     )
     tracks = read_profile(bucket, say=pytest.fail)
@@ -136,7 +136,7 @@ def test_a_jobs_profile_is_read_from_a_bucket_behind_http(tmp_path: Path, monkey
 
     prefix = "jobs/segtrain-2026-11-21/profiler-output"
     for host in (1, 2):
-        writer = Writer(tmp_path / prefix, f"algo-{host}")
+        writer = ProfileWriter(tmp_path / prefix, f"algo-{host}")
         for second in range(0, 130, 10):
             writer.write(MINUTE + second, [Value("cpu", "cpu0", "CPUUtilization", host + second)])
     store = boto3.client("s3")
@@ -149,7 +149,7 @@ def test_a_jobs_profile_is_read_from_a_bucket_behind_http(tmp_path: Path, monkey
         for part in store.get_paginator("list_objects_v2").paginate(Bucket="out", Prefix=prefix):
             yield from (item["Key"] for item in part["Contents"])
 
-    bucket = Source(
+    bucket = MetricSource(
         f"s3://out/{prefix}",
         names,
         lambda name: contextlib.nullcontext(store.get_object(Bucket="out", Key=name)["Body"].iter_lines()),
@@ -162,7 +162,7 @@ def test_a_jobs_profile_is_read_from_a_bucket_behind_http(tmp_path: Path, monkey
 
 def test_a_torn_line_is_cut_away_before_going_on_and_skipped_by_the_reader(tmp_path: Path) -> None:
     def write(second: int) -> None:
-        Writer(tmp_path, "algo-1").write(MINUTE + second, [Value("cpu", "cpu0", "CPUUtilization", second)])
+        ProfileWriter(tmp_path, "algo-1").write(MINUTE + second, [Value("cpu", "cpu0", "CPUUtilization", second)])
 
     write(1)
     path = tmp_path / file_of(MINUTE, "algo-1")
@@ -182,7 +182,7 @@ def test_a_torn_line_is_cut_away_before_going_on_and_skipped_by_the_reader(tmp_p
 
 def test_readings_come_in_the_order_of_time(tmp_path: Path) -> None:
     for second in (5, 3, 4):  # the clock was set back
-        Writer(tmp_path, "algo-1").write(MINUTE + second, [Value("cpu", "cpu0", "CPUUtilization", second)])
+        ProfileWriter(tmp_path, "algo-1").write(MINUTE + second, [Value("cpu", "cpu0", "CPUUtilization", second)])
     (track,) = read_profile(tmp_path).values()
     assert list(track.values) == [3, 4, 5]
 
@@ -420,20 +420,20 @@ def test_a_long_profile_gets_rarer_until_a_distance_is_asked_for(
         t = float(next(moments))
         return Counters(t, {f"cpu{k}": (t, 0.0, 2 * t) for k in range(8)}, 5.0, 0.0, (0, 0), (t, t, t), (t, t))
 
-    said, told = list[str](), list[system.Order]()
+    said, told = list[str](), list[system.SamplerRequest]()
 
-    def tell(order: system.Order) -> None:
+    def tell(order: system.SamplerRequest) -> None:
         told.append(order)
-        if order == system.Order(True, 200):
+        if order == system.SamplerRequest(True, 200):
             (tmp_path / system.CONTROL).write_text('{"on": true, "ms": 100, "asked": 5.0}')
-        elif order == system.Order(True, 200, 5.0):
+        elif order == system.SamplerRequest(True, 200, 5.0):
             os.kill(os.getpid(), signal.SIGTERM)
 
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR2)}
     try:
         requests = system.Requests(tmp_path / system.CONTROL)
-        sampler = system.Sampler(Writer(tmp_path, "algo-1"), said.append, lambda: look)
-        system.keep_sampling(sampler, system.Order(True, 100), requests, tell, os.getppid(), said.append)
+        sampler = system.HostSampler(ProfileWriter(tmp_path, "algo-1"), said.append, lambda: look)
+        system.keep_sampling(sampler, system.SamplerRequest(True, 100), requests, tell, os.getppid(), said.append)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -544,7 +544,7 @@ def test_smdebug_reads_what_is_written(tmp_path: Path) -> None:
         for part, t in enumerate((1.0, 1.5))
     }
     for node in ("algo-1", "algo-2"):
-        writer = Writer(tmp_path, node)
+        writer = ProfileWriter(tmp_path, node)
         for k in range(240):
             gpu = [Value("gpu", "gpu0", "GPUUtilization", k / 10), Value("gpu", "gpu0", "PowerInWatts", 300.0)]
             writer.write(MINUTE + k / 2, [*rates(counters[0], counters[1]), *gpu])

@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 import pytest
 
-from segtrain.prove.table import FAIL, PASS, SKIPPED, Row, row, table
+from segtrain.prove.table import FAIL, PASS, SKIPPED, ProofRow, row, table
 
 SMALL = [
     "data.scenes=9", "data.scene_size=[40,48]", "data.crop=[32,32]", "train.batch_size=4",
@@ -202,7 +202,7 @@ def test_the_table_is_aligned_and_counts() -> None:
     rows = [
         row("2 b", "x" * 30, "why", False, "3", "0"),
         row("1 a", "y", "not here"),
-        Row("3 c", "z", "0", "0", PASS, "why"),
+        ProofRow("3 c", "z", "0", "0", PASS, "why"),
     ]
     lines = table(rows).splitlines()
     assert [line.split()[0] for line in lines[2:5]] == ["1", "2", "3"]

@@ -23,7 +23,7 @@ from launch.job import Job, load_job
 from launch.job_parts import channels as read_channels
 from launch.rehearse import channels, drawn, fit, hosts, network
 from launch.rehearse.guard import left
-from launch.rehearse.plan import ONE_GROUP, Plant, Stage, read_plant, refuse_rank, set_stage
+from launch.rehearse.plan import ONE_GROUP, Cluster, Plant, read_plant, refuse_rank, set_stage
 from launch.rehearse.report import Report
 from launch.rehearse.run import rehearse
 from launch.rehearse.s3 import Store
@@ -41,7 +41,9 @@ def request_of(job: Job) -> dict[str, Any]:
     return create_training_job(job, image="image", name=NAME, code=CODE)
 
 
-def stage_of(job: Job, hosts: int | None = None, procs: int | None = None, isolated: bool = True, **more: Any) -> Stage:
+def stage_of(
+    job: Job, hosts: int | None = None, procs: int | None = None, isolated: bool = True, **more: Any
+) -> Cluster:
     return set_stage(request_of(job), hosts=hosts, procs=procs, isolated=isolated, settings=more)
 
 
@@ -259,7 +261,7 @@ def test_checkpoints_go_up_and_come_back_to_every_host(store: Store, tmp_path: P
         assert (third / "step-1.pt").read_text() == "one"
         sync.up()
     assert sync.contested == []
-    # Without its slash a prefix brings the neighbour's files as well, which is why the request has one.
+    # Without its slash a prefix brings the neighbor's files as well, which is why the request has one.
     store.put(first / "step-1.pt", "s3://ckpt/run-10/step-1.pt")
     assert len(store.keys("s3://ckpt/run-1/")) == 2
     assert len(store.keys("s3://ckpt/run-1")) == 3

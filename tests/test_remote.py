@@ -20,7 +20,7 @@ from cloud.moto import environment, moto_server
 from cloud.samples import training_job
 
 from segtrain.errors import ConfigError, DataError, MissingExtra, SegtrainError
-from segtrain.observe.profile_format import Value, Writer, read_profile
+from segtrain.observe.profile_format import ProfileWriter, Value, read_profile
 from segtrain.runs import remote
 from segtrain.runs.remote import local, rows
 
@@ -62,7 +62,7 @@ def write_profile(folder: Path, run: Path, hosts: int = 1) -> None:
     """Of the time of the run, as the platform writes it, and of an hour before, which is another job's."""
     events = [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
     for host in range(1, hosts + 1):
-        writer = Writer(folder, f"algo-{host}")
+        writer = ProfileWriter(folder, f"algo-{host}")
         for start, value in ((events[0]["ts"] - 3600, 1.0), (events[0]["ts"], 75.0)):
             for second in range(int(events[-1]["ts"] - events[0]["ts"]) + 2):
                 values = [Value("cpu", f"cpu{core}", "CPUUtilization", value) for core in range(3)]
@@ -281,7 +281,7 @@ def test_of_what_is_too_large_a_part_is_fetched_and_said(
         (run / f"pictures/step-{step}.png").write_bytes(b"x" * 1000)
     start = json.loads((run / "journal.jsonl").read_text().splitlines()[0])["ts"] // 60 * 60
     for node in ("algo-1", "algo-2"):
-        writer = Writer(run / "profile", node)
+        writer = ProfileWriter(run / "profile", node)
         for minute in range(12):
             writer.write(start + 60 * minute, [Value("cpu", "cpu0", "CPUUtilization", minute)])
         writer.close()
@@ -417,6 +417,6 @@ def test_a_cache_that_cannot_be_written_is_said(
 
 
 def test_a_folder_is_taken_as_it_is(tmp_path: Path) -> None:
-    assert local(str(tmp_path)) == remote.Place(tmp_path, str(tmp_path))
+    assert local(str(tmp_path)) == remote.S3Location(tmp_path, str(tmp_path))
     with pytest.raises(ConfigError):
         local("gs://a/b")

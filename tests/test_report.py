@@ -18,7 +18,7 @@ from PIL import Image
 
 from segtrain.config import make_config
 from segtrain.errors import DataError
-from segtrain.observe.profile_format import Value, Writer
+from segtrain.observe.profile_format import ProfileWriter, Value
 from segtrain.report import charts, heat, page
 from segtrain.report.compare import compare, sentences
 from segtrain.report.diff import diff
@@ -83,7 +83,7 @@ def make(folder: Path, text: str | None = None, profile: bool = False, **setting
 
 def write_profile(folder: Path) -> None:
     """Each half second of a minute: cpu0 at 100 %, cpu1 at 0, and at 50 from second 30 on; one GPU at 25 %."""
-    writer = Writer(folder, "algo-1")
+    writer = ProfileWriter(folder, "algo-1")
     for tick in range(120):
         second = tick / 2
         values = [
@@ -324,7 +324,7 @@ def test_heat_maps_hold_the_profile(tmp_path: Path) -> None:
 def test_the_gpus_of_several_hosts_are_in_one_map(tmp_path: Path) -> None:
     folder = make(tmp_path / "run")
     for node in ("algo-1", "algo-2", "algo-10"):
-        writer = Writer(folder / "profile", node)
+        writer = ProfileWriter(folder / "profile", node)
         for tick in range(50):
             values = [
                 Value("gpu", "gpu0", f"GPU{kind}Utilization", value) for kind, value in (("", 40.0), ("Memory", 9.0))
@@ -340,7 +340,7 @@ def test_the_gpus_of_several_hosts_are_in_one_map(tmp_path: Path) -> None:
 
 def test_a_late_reading_leaves_no_hole(tmp_path: Path) -> None:
     folder = make(tmp_path / "run")
-    writer = Writer(folder / "profile", "algo-1")
+    writer = ProfileWriter(folder / "profile", "algo-1")
     for tick in range(80):
         if not 40 <= tick < 50:  # a gap of five seconds is one
             writer.write(
@@ -389,7 +389,7 @@ def test_a_starved_stretch_of_a_fed_run_is_told(tmp_path: Path) -> None:
 
 def test_a_large_profile_becomes_a_map_of_bounded_size(tmp_path: Path) -> None:
     folder = make(tmp_path / "run", start() + step(BEGIN + 3000, 1, 1))
-    writer = Writer(folder / "profile", "algo-1")
+    writer = ProfileWriter(folder / "profile", "algo-1")
     for tick in range(0, 3000, 10):
         writer.write(BEGIN + tick, [Value("cpu", f"cpu{core}", "CPUUtilization", 50.0) for core in range(300)])
     writer.close()
@@ -475,7 +475,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Brows
     opened.close()
 
 
-def colours(picture: Path) -> np.ndarray:
+def colors(picture: Path) -> np.ndarray:
     return np.asarray(Image.open(picture).convert("RGB")).reshape(-1, 3)
 
 
@@ -512,11 +512,11 @@ def test_the_page_zooms_and_changes_its_theme(chromium: browser.Browser, tmp_pat
     chromium.run("scrollTo(0, 0)")
     chromium.prefer("dark")
     dark = chromium.screenshot(tmp_path / "dark.png")
-    assert np.median(colours(light)) > 230
-    assert np.median(colours(dark)) < 60
+    assert np.median(colors(light)) > 230
+    assert np.median(colors(dark)) < 60
     chromium.click("#theme")
     chromium.run("scrollTo(0, 0)")
-    assert np.median(colours(chromium.screenshot(tmp_path / "forced.png"))) > 230
+    assert np.median(colors(chromium.screenshot(tmp_path / "forced.png"))) > 230
     assert chromium.errors == []
     assert {url.split(":")[0] for url in chromium.requests} <= {"file", "data"}
 

@@ -14,7 +14,7 @@ from test_report import BEGIN, Checked, chromium, make, start, step, text_of
 from segtrain.diagnose import Diagnosis, Verdict, diagnose
 from segtrain.diagnose.fix import Fix
 from segtrain.errors import DataError
-from segtrain.observe.profile_format import Value, Writer
+from segtrain.observe.profile_format import ProfileWriter, Value
 from segtrain.report import bound, page
 from segtrain.runs.folder import load
 
@@ -184,7 +184,7 @@ def test_cores_of_other_programs_are_those_of_the_diagnosis(tmp_path: Path) -> N
 def test_a_copy_of_a_jobs_output_has_a_page(tmp_path: Path) -> None:
     """The run in one folder, the profiler's files in another; the page lies in the run."""
     folder = spans_of(STARVED)(tmp_path / "job/checkpoints")
-    writer = Writer(tmp_path / "job/profiler-output", "algo-1")
+    writer = ProfileWriter(tmp_path / "job/profiler-output", "algo-1")
     for second in range(50):
         writer.write(BEGIN + second, [Value("cpu", "cpu0", "CPUUtilization", 40.0)])
     writer.close()

@@ -1,4 +1,4 @@
-"""Is a rotated crop what turning the whole scaled picture about the crop's centre gives, image and mask alike?"""
+"""Is a rotated crop what turning the whole scaled picture about the crop's center gives, image and mask alike?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from segtrain.config import Data
 from segtrain.data.augment.geometry import FILL, Geometry, draw
 from segtrain.data.order import rng_for
 from segtrain.data.pixels.crop import write_crop
-from segtrain.data.record import Record
+from segtrain.data.record import StoredSample
 from segtrain.errors import ConfigError
 
 VOID = 255
@@ -21,7 +21,7 @@ CROP = (48, 64)
 
 
 def cells(height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Soft colours, and a mask of cells that the image shows as well: 8 times the id in the red channel."""
+    """Soft colors, and a mask of cells that the image shows as well: 8 times the id in the red channel."""
     rng = np.random.default_rng(0)
     mask = np.kron(rng.integers(0, 20, (height // 10 + 1, width // 10 + 1)), np.ones((10, 10), int))[:height, :width]
     image = cv2.GaussianBlur(rng.integers(0, 256, (height, width, 3), np.uint8), (0, 0), 3)
@@ -32,7 +32,7 @@ def cells(height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
 def crop_of(image: np.ndarray, mask: np.ndarray, geometry: Geometry) -> tuple[np.ndarray, np.ndarray]:
     out = np.empty((*CROP, 3), np.uint8), np.empty(CROP, np.uint8)
     labels = SimpleNamespace(ignore_index=VOID)
-    write_crop(Record(image, mask, "image", "mask", "train"), labels, geometry, CROP, out)
+    write_crop(StoredSample(image, mask, "image", "mask", "train"), labels, geometry, CROP, out)
     return out
 
 
@@ -122,8 +122,8 @@ def test_a_window_that_turns_away_from_the_picture_is_padding() -> None:
     assert (pixels == FILL).all()
 
 
-def test_colours_on_the_device_cannot_come_after_a_rotation() -> None:
+def test_colors_on_the_device_cannot_come_after_a_rotation() -> None:
     from segtrain.config import make_config
 
     with pytest.raises(ConfigError, match=r"data\.rotate comes after"):
-        make_config({"data": {"rotate": 10, "colour": "device"}})
+        make_config({"data": {"rotate": 10, "color": "device"}})

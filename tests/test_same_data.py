@@ -20,14 +20,14 @@ from segtrain.config import Config, load_config
 from segtrain.data.audit.audit import audit
 from segtrain.data.datasets import open_dataset
 from segtrain.data.index.subset import select, without
-from segtrain.data.shards.pack_sample import Choice
+from segtrain.data.shards.pack_sample import Packing
 from segtrain.errors import CheckpointError, ConfigError, DataError
 from segtrain.observe.journal import read_journal
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import start
 from segtrain.train.lock import RunLock
-from segtrain.train.prepare import Found, prepare
-from segtrain.train.same_data import Record, check, differences, keep_list, split_of
+from segtrain.train.prepare import Prepared, prepare
+from segtrain.train.same_data import SplitRecord, check, differences, keep_list, split_of
 from segtrain.train.sample_lists import place_of, trained_on, write_list
 from segtrain.train.score import score
 from segtrain.train.session import open_session
@@ -59,7 +59,7 @@ def again(*settings: str) -> dict[str, Any]:
     config: Config = load_config(None, [*FOLDERS, *settings])
     train, val = (open_dataset(config.data, split) for split in (config.data.train_split, config.data.split))
     with RunLock(config.run_dir) as lock:
-        return prepare(config, lock, Found(), train, val)
+        return prepare(config, lock, Prepared(), train, val)
 
 
 def paint(path: Path, before: int, after: int) -> None:
@@ -218,7 +218,7 @@ def test_packed_without_loss_the_samples_are_the_same(tmp_path: Path, form: str,
     dataset = files(tmp_path / "set")
     if divided:  # as data.split_by does
         dataset = select(dataset, np.arange(0, len(dataset), 2), dataset.split, ())
-    quiet(dataset, tmp_path / "shards", Choice(image=form))  # type: ignore[arg-type]
+    quiet(dataset, tmp_path / "shards", Packing(image=form))  # type: ignore[arg-type]
     shards = packed(tmp_path / "shards")
     then, now = (split_of(each, audit(each)).record for each in (dataset, shards))
     assert differences(then, now) == differences(now, then) == []
@@ -226,7 +226,7 @@ def test_packed_without_loss_the_samples_are_the_same(tmp_path: Path, form: str,
 
 def test_packed_with_loss_they_are_not(tmp_path: Path) -> None:
     dataset = files(tmp_path / "set")
-    quiet(dataset, tmp_path / "shards", Choice(image="recompress", quality=60))
+    quiet(dataset, tmp_path / "shards", Packing(image="recompress", quality=60))
     shards = packed(tmp_path / "shards")
     then, now = (split_of(each, audit(each)).record for each in (dataset, shards))
     assert differences(then, now) == ["images have another size in bytes"]
@@ -325,7 +325,7 @@ def test_a_run_that_has_lost_its_checkpoints_begins_again_with_a_remark(place: P
 def test_a_record_is_of_plain_values_and_comes_back(tmp_path: Path) -> None:
     dataset = files(tmp_path / "set")
     record = split_of(dataset, audit(dataset)).record
-    assert Record.read(asdict(record)) == record
+    assert SplitRecord.read(asdict(record)) == record
     assert all(isinstance(value, (str, int)) for value in asdict(record).values())
     assert sum(len(str(value)) for value in asdict(record).values()) < 300  # whatever the number of images
 

@@ -38,7 +38,7 @@ def test_two_sizes_show_the_same_street():
 
 
 def test_every_class_occurs_and_images_tell_them_apart():
-    """Position and colour of single pixels, under one Gaussian a class, beat the most frequent class by far."""
+    """Position and color of single pixels, under one Gaussian a class, beat the most frequent class by far."""
     features, labels = [], []
     for index in range(24):
         image, mask = scene(0, index, (72, 96))

@@ -108,7 +108,7 @@ after(2, change)
     assert f"after step 2 the network is not the same on all ranks: {planted} on rank 1" in error
 
 
-def test_synchronised_running_statistics_are_compared_and_the_moving_average(zygote: Any, tmp_path: Path) -> None:
+def test_synchronized_running_statistics_are_compared_and_the_moving_average(zygote: Any, tmp_path: Path) -> None:
     plant = """
 def change(session):
     if rank == 1:
@@ -286,8 +286,8 @@ def test_what_is_compared() -> None:
     assert {"grid", "1.num_batches_tracked", "2.0.num_batches_tracked"} <= names
     averaged = set(alike(model, Ema(model, 0.9), strategy)) - names
     assert averaged == {f"{name} (moving average)" for name in names}
-    synchronised: Any = SimpleNamespace(settings=Parallel(sync_bn=True))
-    assert statistics <= set(alike(model, None, synchronised))
+    synchronized: Any = SimpleNamespace(settings=Parallel(sync_bn=True))
+    assert statistics <= set(alike(model, None, synchronized))
 
 
 @pytest.mark.parametrize("count", [1, 3, LANES * 2, LANES * 2 + 7, 2 * CHUNK + 1, 5 * CHUNK])

@@ -22,7 +22,7 @@ from segtrain.data.datasets import open_dataset
 from segtrain.data.index.detect import detect
 from segtrain.data.shards import index as shard_index
 from segtrain.data.shards import tar
-from segtrain.data.shards.index import Description, Place, Shard
+from segtrain.data.shards.index import Description, Shard, ShardSpan
 from segtrain.data.shards.reader import ShardDataset, array
 from segtrain.errors import ConfigError, DataError
 
@@ -250,7 +250,7 @@ def packed(root: Path, count: int = 4) -> Path:
     path = write_tar(root / "train-000000.tar", samples(count))
     found = {member.name: member for member in tar.members(memoryview(path.read_bytes()), "")}
     places = [
-        Place(f"{k:04d}", 0, *(("png" if e == "png" else e, found[f"{k:04d}.{e}"].offset, found[f"{k:04d}.{e}"].size)
+        ShardSpan(f"{k:04d}", 0, *(("png" if e == "png" else e, found[f"{k:04d}.{e}"].offset, found[f"{k:04d}.{e}"].size)
                                for e in ("png", "mask.png")), (10, 14))
         for k in range(count)
     ]  # fmt: skip

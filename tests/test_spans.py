@@ -24,7 +24,7 @@ from segtrain.data import stages
 from segtrain.data.datasets import open_dataset
 from segtrain.data.loader import TrainLoader
 from segtrain.data.pixels import native
-from segtrain.data.workers.pool import Crew
+from segtrain.data.workers.pool import WorkerPool
 from segtrain.errors import DataError
 from segtrain.observe.clock import Clock
 from segtrain.observe.device_clock import DeviceClock
@@ -140,7 +140,7 @@ def test_a_window_ends_with_the_first_step_after_a_second_and_adds_up(tmp_path: 
     assert (last["first"], last["last"], last["ts"], last["seconds"]) == (3, 4, 1.0, 9.5)
     assert last["slowest_ms"] == 500.0  # neither eval nor log
     assert last["workers"] == {
-        "count": 3, "kind": "thread", "samples": 10, "cpu_s": 0.75, "late_s": 0.375, "bytes": 1000, "queue": 1.5,
+        "count": 3, "kind": "thread", "samples": 10, "cpu_s": 0.75, "cpu_wait_s": 0.375, "bytes": 1000, "queue": 1.5,
         "seconds": {"read": 0.5, "decode": 0.25, "augment": 0.125, "assemble": 0.0625},
         "reads": {"count": 2, "bytes2": 9.0, "bytes_s": 0.5},
     }  # fmt: skip
@@ -252,7 +252,7 @@ def test_a_run_without_spans_is_named(tmp_path: Path) -> None:
 def test_what_a_stranger_wrote_is_left_out(tmp_path: Path) -> None:
     window = {"rank": 0, "ts": 5.0, "seconds": 1.0, "first": 1, "last": 3, "phases": {"wait": 1.0, "device": 0.5}}
     odd = {
-        **window, "first": 4, "last": 6, "phases": {"wait": {}, "forward": 1.0}, "cpu_s": "2", "late_s": None,
+        **window, "first": 4, "last": 6, "phases": {"wait": {}, "forward": 1.0}, "cpu_s": "2", "cpu_wait_s": None,
         "host": 5, "workers": {"kind": "thread", "count": 2, "seconds": {"read": True}, "reads": []}, "shared": 7,
     }  # fmt: skip
     lines = [
@@ -276,7 +276,7 @@ def test_lines_are_json_a_line(tmp_path: Path) -> None:
 
 def tally(folder: Path, workers: int, kind: str, **kw: Any) -> Any:
     data = Data(layout="folders", root=str(folder), classes=tuple("abc"), crop=(32, 32), check="off", **kw)
-    with Crew(workers, kind) as crew:
+    with WorkerPool(workers, kind) as crew:
         with TrainLoader(open_dataset(data, "train"), data, seed=1, batch_size=2, last_step=3, crew=crew) as loader:
             assert len(list(loader)) == 3
             assert loader.queue()[0] == 3
@@ -302,8 +302,8 @@ def test_workers_tell_what_their_samples_cost(pictures: Path, workers: int, kind
     sizes = [path.stat().st_size for path in pictures.rglob("*.png")]
     assert done.samples == 6
     assert done.cost.bytes == 3 * sum(sizes)  # three epochs
-    assert min(done.cost._replace(late_s=1.0)) > 0
-    assert 0 <= done.cost.late_s < 60  # only a full machine makes a worker wait for a core
+    assert min(done.cost._replace(cpu_wait_s=1.0)) > 0
+    assert 0 <= done.cost.cpu_wait_s < 60  # only a full machine makes a worker wait for a core
 
 
 def test_what_a_stage_takes_is_charged_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,7 +336,7 @@ def test_what_a_stage_takes_is_charged_to_it(monkeypatch: pytest.MonkeyPatch) ->
         ("segtrain.data.pixels.decode.decode_mask", "decode"),
         ("segtrain.data.sample.draw", "augment"),
         ("segtrain.data.pixels.crop.apply", "augment"),
-        ("segtrain.data.workers.memory.Block.part", "assemble"),
+        ("segtrain.data.workers.memory.SharedBlock.part", "assemble"),
     ],
 )
 def test_a_slow_part_shows_in_its_stage(

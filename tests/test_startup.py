@@ -12,14 +12,14 @@ CODE = """
 import sys
 import torch
 from torch import nn
-from segtrain.config import AdamW
+from segtrain.config import AdamWOptim
 from segtrain.optim import build_optimizer
 from segtrain.parallel.startup import compiler_kept_out
 
 model = nn.Linear(3, 2)
 for step in range(2):
     with compiler_kept_out():
-        optimizer = build_optimizer(model, [], AdamW())
+        optimizer = build_optimizer(model, [], AdamWOptim())
         model(torch.ones(1, 3)).sum().backward()
         optimizer.step()
     assert "torch._dynamo" not in sys.modules, step

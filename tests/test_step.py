@@ -136,7 +136,7 @@ def test_thinned_pixels_average_to_all_pixels(run_ranks, tmp_path) -> None:  # t
     assert relative(mean, whole) < 1e-9
 
 
-def test_with_synchronised_batch_norm_as_well(run_ranks, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_with_synchronized_batch_norm_as_well(run_ranks, tmp_path) -> None:  # type: ignore[no-untyped-def]
     settings = {"losses": ["ce", "dice"], "sync_bn": True}
     one = gradients_on(run_ranks, tmp_path, 1, **settings)
     two = gradients_on(run_ranks, tmp_path, 2, **settings)

@@ -112,7 +112,7 @@ def test_one_window_at_a_time_and_strips_of_one_tile_height() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 60), st.integers(1, 60))
-def test_nearest_takes_the_label_under_the_pixel_centre(
+def test_nearest_takes_the_label_under_the_pixel_center(
     height: int, width: int, new_height: int, new_width: int
 ) -> None:
     masks = torch.arange(height * width).view(1, height, width) % 251

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from segtrain.data.stages import Cost, Tally
+from segtrain.data.stages import Cost, StageTotals
 from segtrain.errors import SegtrainError
 from segtrain.observe import trace
 from segtrain.observe.clock import Clock
@@ -25,13 +25,13 @@ def ask(run: Path, first: int, steps: int, asked: float = 1.0) -> None:
     write_json(run / trace.FOLDER / trace.CONTROL, {"asked": asked, "from": first, "steps": steps})
 
 
-def tracer_of(run: Path, said: list[str] | None = None) -> tuple[Tracer, Clock, Tally]:
-    clock, tally = Clock(), Tally()
+def tracer_of(run: Path, said: list[str] | None = None) -> tuple[Tracer, Clock, StageTotals]:
+    clock, tally = Clock(), StageTotals()
     tracer = Tracer(run, 3, clock, tally, (said if said is not None else []).append)
     return tracer, clock, tally
 
 
-def drive(tracer: Tracer, clock: Clock, tally: Tally, steps: range) -> None:
+def drive(tracer: Tracer, clock: Clock, tally: StageTotals, steps: range) -> None:
     for done in steps:
         tracer._next_look = 0.0
         with clock("forward"):

@@ -173,7 +173,7 @@ def test_killed_and_resumed_on_another_world_size(zygote, tmp_path: Path, whole:
 
 @pytest.mark.parametrize("world", [2, 4])
 def test_ranks_train_the_same_model(zygote, tmp_path: Path, world: int) -> None:  # type: ignore[no-untyped-def]
-    """With synchronised batch norm the weights agree with one process's but for rounding."""
+    """With synchronized batch norm the weights agree with one process's but for rounding."""
     settings = ("parallel.sync_bn=true", "train.duration=4st", "optim.name=sgd", "optim.lr=0.01", "optim.momentum=0.5")
     outs = [tmp_path / "one", tmp_path / "many"]
     for out, ranks in zip(

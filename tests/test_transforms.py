@@ -23,7 +23,7 @@ from segtrain.data.augment.transforms import Transforms
 from segtrain.data.augment.transforms_build import albumentations
 from segtrain.data.datasets import open_dataset
 from segtrain.data.loader import TrainLoader
-from segtrain.data.sample import Sampler, Task
+from segtrain.data.sample import SampleMaker, Task
 from segtrain.errors import ConfigError, DataError, SegtrainError
 
 VOID = 255
@@ -261,12 +261,12 @@ def test_what_would_harm_labels_is_refused(A: Any, v2: Any) -> None:
 
 
 def test_floats_and_other_sizes_are_refused(A: Any, v2: Any) -> None:
-    with pytest.raises(DataError, match="float32: segtrain normalises on the device: remove Normalize"):
+    with pytest.raises(DataError, match="float32: segtrain normalizes on the device: remove Normalize"):
         run(A.Normalize())
-    with pytest.raises(DataError, match="float32: segtrain normalises"):
+    with pytest.raises(DataError, match="float32: segtrain normalizes"):
         run(v2.ToDtype(torch.float32, scale=True))
     tensors = pytest.importorskip("albumentations.pytorch")
-    with pytest.raises(DataError, match=r"Tensor of torch.uint8: segtrain normalises"):
+    with pytest.raises(DataError, match=r"Tensor of torch.uint8: segtrain normalizes"):
         run(tensors.ToTensorV2())
     with pytest.raises(
         DataError, match=r"image has the shape \(32, 32, 3\), the batch needs \(48, 64, 3\).*crop=\[48, 64\]"
@@ -295,22 +295,22 @@ def _fails(image: np.ndarray, mask: np.ndarray, rng: np.random.Generator) -> Any
 def test_instead_gets_the_whole_image(A: Any) -> None:
     settings = data(transforms_at="instead", flip=1.0, jitter=(0.9, 0.9, 0.9), cache="ram")
     dataset = open_dataset(settings, "train")
-    sampler = Sampler(dataset, settings, 0, A.CenterCrop(*CROP))
+    sampler = SampleMaker(dataset, settings, 0, A.CenterCrop(*CROP))
     image, mask = dataset.read(3)
     out = np.zeros((*CROP, 3), np.uint8), np.zeros(CROP, np.uint8)
     sampler(Task(3, 0, CROP, (1.0, 1.0)), *out)
     assert np.array_equal(out[0], image[6:54, 8:72])
     assert np.array_equal(out[1], mask[6:54, 8:72])
     with pytest.raises(DataError, match=r"shape \(60, 80, 3\), the batch needs \(48, 64, 3\)"):
-        Sampler(dataset, settings, 0, A.HorizontalFlip())(Task(3, 0, CROP, (1.0, 1.0)), *out)
+        SampleMaker(dataset, settings, 0, A.HorizontalFlip())(Task(3, 0, CROP, (1.0, 1.0)), *out)
 
 
 def test_after_works_on_the_crop(A: Any) -> None:
     plain, flipped = data(), data(transforms=({"HorizontalFlip": {"p": 1.0}},))
     dataset = open_dataset(plain, "train")
     a, b = ((np.zeros((*CROP, 3), np.uint8), np.zeros(CROP, np.uint8)) for _ in range(2))
-    Sampler(dataset, plain, 0)(Task(1, 2, CROP, (0.5, 2.0)), *a)
-    Sampler(dataset, flipped, 0)(Task(1, 2, CROP, (0.5, 2.0)), *b)
+    SampleMaker(dataset, plain, 0)(Task(1, 2, CROP, (0.5, 2.0)), *a)
+    SampleMaker(dataset, flipped, 0)(Task(1, 2, CROP, (0.5, 2.0)), *b)
     assert np.array_equal(a[0], b[0][:, ::-1])
     assert np.array_equal(a[1], b[1][:, ::-1])
 

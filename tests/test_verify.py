@@ -23,7 +23,7 @@ from segtrain.cli import main
 from segtrain.config import parse_overrides
 from segtrain.diagnose import diagnose
 from segtrain.diagnose.differences import _flat, changes, differing, fit
-from segtrain.diagnose.earlier_prediction import foretold
+from segtrain.diagnose.earlier_prediction import earlier_prediction
 from segtrain.diagnose.fix import Fix
 from segtrain.diagnose.live import closing_line
 from segtrain.diagnose.reasons import reasons
@@ -325,35 +325,35 @@ def test_what_is_saved_is_taken_from_the_phases_that_the_cure_shortens() -> None
 def test_an_earlier_run_beside_has_foretold_it(tmp_path: Path) -> None:
     before, after = slow(tmp_path), cured(tmp_path)
     make(tmp_path / "stranger", rank_records(), data(workers=3), later=50)
-    line = foretold(after)
+    line = earlier_prediction(after)
     assert line is not None
     gain = diagnose(before).verdicts[0].gain
     assert line.startswith(f"{before}: data.workers=10 would bring {gain:.2f} x; it brought 4.98 x")
     assert "why" not in line
     assert str(closing_line(after)).endswith(f"\nforetold  {line}")
-    assert foretold(before) is None  # an earlier one foretells
+    assert earlier_prediction(before) is None  # an earlier one foretells
     old = make(tmp_path / "old", rank_records(workers=10, **LATENCY), data(workers=10), later=-100)
-    assert foretold(old) is None
-    assert foretold(cured(tmp_path, data(workers=10, prefetch=9), "more")) is None
+    assert earlier_prediction(old) is None
+    assert earlier_prediction(cured(tmp_path, data(workers=10, prefetch=9), "more")) is None
     (before / "journal.jsonl").write_text('{"event": "run_end", "status": "failed"}\n')
-    assert foretold(after) is None
+    assert earlier_prediction(after) is None
 
 
 def test_nothing_beside_a_run_makes_it_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before, after = slow(tmp_path), cured(tmp_path)
     for content in ("[1, 2", "7", "data: 8\nlog: [1]", "data: {workers: 2, unknown: {a: b}}"):
         (before / "config.yaml").write_text(content)
-        assert foretold(after) is None
+        assert earlier_prediction(after) is None
     (before / "config.yaml").write_text("data: {workers: 2}")
-    assert foretold(after) is not None
+    assert earlier_prediction(after) is not None
     for content in ("[]", "{}", ""):
         (before / "journal.jsonl").write_text(content)
-        assert foretold(after) is None
+        assert earlier_prediction(after) is None
     monkeypatch.chdir(after)
     slow(tmp_path, "again")
-    assert "data.workers=10" in str(foretold(Path(".")))
+    assert "data.workers=10" in str(earlier_prediction(Path(".")))
     (tmp_path / "again/spans/rank-00000.jsonl").write_bytes(b'{"rank": 0, "first": 1, "phases": {}}\n\xff')
-    assert foretold(Path(".")) is None
+    assert earlier_prediction(Path(".")) is None
 
 
 def test_the_page_of_a_run_gives_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

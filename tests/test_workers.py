@@ -24,9 +24,9 @@ from segtrain.data.datasets import open_dataset
 from segtrain.data.loader import EvalLoader, TrainLoader
 from segtrain.data.order import samples
 from segtrain.data.workers import memory, process
-from segtrain.data.workers.job import Job
+from segtrain.data.workers.job import BatchTask
 from segtrain.data.workers.memory import Ring
-from segtrain.data.workers.pool import Crew
+from segtrain.data.workers.pool import WorkerPool
 from segtrain.errors import ConfigError, DataError
 
 N, STEPS = 7, 5
@@ -103,7 +103,7 @@ def soon(condition: object, seconds: float = 120) -> bool:
 
 
 def test_any_workers_give_the_same_batches(data: Data) -> None:
-    with Crew(1, "process") as one, Crew(2, "process") as two, Crew(4, "process") as four:
+    with WorkerPool(1, "process") as one, WorkerPool(2, "process") as two, WorkerPool(4, "process") as four:
         plain = load(data)
         for prefetch in (1, 2, 8):
             assert load(data, workers=2, prefetch=prefetch) == plain
@@ -122,7 +122,7 @@ def test_one_crew_trains_and_evaluates_in_turns(data: Data) -> None:
     source = open_dataset(data, "train")
     groups, images = [[0, 3, 6], [1, 2], [4, 5]], {}
     with (
-        Crew(2, "process") as crew,
+        WorkerPool(2, "process") as crew,
         TrainLoader(source, data, seed=3, batch_size=6, last_step=STEPS, crew=crew) as loader,
     ):
         steps, pids = [], None
@@ -159,7 +159,7 @@ def test_workers_killed_from_outside_change_nothing(data: Data) -> None:
     said: list[str] = []
     source, steps = Sleepy(open_dataset(data, "train"), 0), []
     with (
-        Crew(3, "process", said.append) as crew,
+        WorkerPool(3, "process", said.append) as crew,
         TrainLoader(source, data, seed=3, batch_size=6, last_step=20, crew=crew, prefetch=2) as loader,
     ):
         for number, parts in enumerate(loader):
@@ -176,7 +176,7 @@ def test_a_sample_that_kills_three_workers_is_an_error(data: Data, deaths: Path)
     deadly = Deadly(source, int(samples(3, N, 0, 6)[1][2]), deaths, times=99)
     said: list[str] = []
     with (
-        Crew(2, "process", said.append) as crew,
+        WorkerPool(2, "process", said.append) as crew,
         TrainLoader(deadly, data, seed=3, batch_size=6, last_step=STEPS, crew=crew) as loader,
         pytest.raises(DataError, match=rf"images/train/{deadly.index}\..* 3 worker processes died .*SIGKILL"),
     ):
@@ -237,7 +237,7 @@ if __name__ == "__main__":
     from segtrain.config import Data
     from segtrain.data.datasets import open_dataset
     from segtrain.data.loader import TrainLoader
-    from segtrain.data.workers.pool import Crew
+    from segtrain.data.workers.pool import WorkerPool
 
     data = Data(scenes=8, scene_size=(48, 64), crop=(24, 32))
     crew = Crew(2, "process")
@@ -271,7 +271,7 @@ def test_workers_end_with_their_rank_however_it_ends(tmp_path: Path) -> None:
 def test_a_crew_grows_and_shrinks(data: Data) -> None:
     for kind in ("thread", "process"):
         with (
-            Crew(1, kind) as crew,
+            WorkerPool(1, kind) as crew,
             TrainLoader(open_dataset(data, "train"), data, seed=3, batch_size=6, last_step=30, crew=crew) as loader,
         ):
             steps = []
@@ -377,7 +377,7 @@ class Leaving:
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()], ids=lambda e: type(e).__name__)
 def test_a_sample_that_would_end_the_thread_ends_the_job_with_its_name(error: BaseException) -> None:
-    job = Job(Leaving(error), Ring().take(64))
+    job = BatchTask(Leaving(error), Ring().take(64))
     job.add(None, ((0, (2, 2, 3)), (12, (2, 2))), lambda: "cow.jpg with cow.png")
     raised: list[BaseException] = []
 
@@ -387,14 +387,14 @@ def test_a_sample_that_would_end_the_thread_ends_the_job_with_its_name(error: Ba
         except DataError as told:
             raised.append(told)
 
-    with Crew(1) as crew:
+    with WorkerPool(1) as crew:
         crew.start()
         crew.begin(job)
         waiting = threading.Thread(target=wait, daemon=True)
         waiting.start()
         waiting.join(timeout=60)  # for ever, where the worker is gone
         assert not waiting.is_alive()
-        again = Job(lambda task, image, mask: image.fill(7), Ring().take(64))
+        again = BatchTask(lambda task, image, mask: image.fill(7), Ring().take(64))
         again.add(None, ((0, (2, 2, 3)), (12, (2, 2))), lambda: "")
         crew.begin(again)
         crew.wait(again)  # the worker is still there

@@ -14,7 +14,7 @@ JITTER_P, JITTER, HUE = (
     0.5,
     0.5,
     0.05,
-)  # probability; brightness, contrast, saturation +-; turns of the colour circle +-
+)  # probability; brightness, contrast, saturation +-; turns of the color circle +-
 MEAN = (0.485, 0.456, 0.406)  # ImageNet, RGB, of values in 0..1
 STD = (0.229, 0.224, 0.225)
 FILL = (124, 116, 104)  # where the scaled image is smaller than the crop

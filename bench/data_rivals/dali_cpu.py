@@ -10,7 +10,7 @@ from nvidia.dali import fn, math, pipeline_def, types
 from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
 
 
-def colour(images: Any) -> Any:
+def color(images: Any) -> Any:
     """ColorJitter of half the images: the others get factors of 1."""
     on = fn.random.coin_flip(probability=JITTER_P)
 
@@ -65,7 +65,7 @@ def pipeline(files: list[tuple[str, str]], crop: list[int], uniform: bool, roi: 
     image = fn.crop(image, **place_in, fill_values=list(FILL))
     mean, std = ([255 * value for value in values] for values in (MEAN, STD))
     image = fn.crop_mirror_normalize(
-        colour(image), mirror=flip, mean=mean, std=std, dtype=types.FLOAT, output_layout="CHW"
+        color(image), mirror=flip, mean=mean, std=std, dtype=types.FLOAT, output_layout="CHW"
     )
     return image, mask, place, mask_place
 

@@ -14,7 +14,7 @@ from measure import measure
 
 
 class Pictures(litdata.StreamingDataset):
-    """Item: image float32 (3, h, w) normalised, mask uint8 (h, w)."""
+    """Item: image float32 (3, h, w) normalized, mask uint8 (h, w)."""
 
     def __init__(self, augment: Any, **settings: Any) -> None:
         super().__init__(**settings)

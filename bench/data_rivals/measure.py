@@ -64,7 +64,7 @@ def measure(
     """Take batches, print one JSON line.
 
     ``look`` gives a batch's images and masks (torch or NumPy, any layout); it is called on the first batch, for its form, and on
-    those after the measurement, for the mean of the normalised values: a pipeline that does other work shows there.
+    those after the measurement, for the mean of the normalized values: a pipeline that does other work shows there.
     ``facts`` go into the line.
     """
     root, source = os.getpid(), iter(batches)

@@ -1,6 +1,6 @@
-"""mmsegmentation's pipeline of transforms with torch's DataLoader, without its data preprocessor, which normalises on the device.
+"""mmsegmentation's pipeline of transforms with torch's DataLoader, without its data preprocessor, which normalizes on the device.
 
-PhotoMetricDistortion stands for the colour jitter, as in its configs. The whole of mmcv is not needed for transforms: its compiled
+PhotoMetricDistortion stands for the color jitter, as in its configs. The whole of mmcv is not needed for transforms: its compiled
 part, which importing mmseg's data sets asks for, is replaced by an empty module.
 """
 

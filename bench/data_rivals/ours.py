@@ -1,6 +1,6 @@
 """segtrain's own pipeline: TrainLoader over plain files, or over shards which ``segtrain data pack`` made.
 
-It gives uint8 and leaves the normalisation to the device; with --floats it normalises on the CPU, as the others do.
+It gives uint8 and leaves the normalization to the device; with --floats it normalizes on the CPU, as the others do.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import segtrain.config
 from segtrain.data.datasets import open_dataset
 from segtrain.data.loader import TrainLoader
 from segtrain.data.pixels import native
-from segtrain.data.pixels.normalize import normalise
+from segtrain.data.pixels.normalize import normalize
 
 
 def packed(source: Path, target: Path, image: str) -> Path:
@@ -46,7 +46,7 @@ def packed(source: Path, target: Path, image: str) -> Path:
 
 def main() -> None:
     args = arguments(
-        floats="normalise on the CPU", processes="workers are processes", restart="shards: JPEG with restart markers",
+        floats="normalize on the CPU", processes="workers are processes", restart="shards: JPEG with restart markers",
         raw="shards: pixels", png="shards: PNG in strips", keep="shards: the files as they are",
     )  # fmt: skip
     root = Path(args.data)
@@ -76,7 +76,7 @@ def main() -> None:
 
     def batches() -> Any:
         for (batch,) in loader:
-            yield (normalise(batch.images), batch.masks) if args.floats else (batch.images, batch.masks)
+            yield (normalize(batch.images), batch.masks) if args.floats else (batch.images, batch.masks)
 
     with loader:
         measure(

@@ -103,11 +103,11 @@ def enlarge(
     top, left = int(rng.integers(height - h + 1)), int(rng.integers(width - w + 1))
     window = np.s_[top : top + h, left : left + w]
     large = cv2.resize(image[window], size[::-1], interpolation=cv2.INTER_CUBIC).astype(np.float32)
-    grey = large.mean(axis=2)
-    edges = cv2.GaussianBlur(np.abs(grey - cv2.GaussianBlur(grey, (0, 0), 4)), (0, 0), 6)
-    # Both are grey and a little smooth, as demosaicing leaves them.
+    gray = large.mean(axis=2)
+    edges = cv2.GaussianBlur(np.abs(gray - cv2.GaussianBlur(gray, (0, 0), 4)), (0, 0), 6)
+    # Both are gray and a little smooth, as demosaicing leaves them.
     grain = cv2.GaussianBlur(rng.standard_normal(size, np.float32), (0, 0), 0.6)
-    large += (grain * (1.4 * edges + 3.0 + 3.0 * (1 - grey / 255)))[..., None]
+    large += (grain * (1.4 * edges + 3.0 + 3.0 * (1 - gray / 255)))[..., None]
     labels = cv2.resize(mask[window], size[::-1], interpolation=cv2.INTER_NEAREST)
     return np.clip(large, 0, 255).astype(np.uint8), NINETEEN[labels]
 
@@ -116,7 +116,7 @@ def _from_frames(
     names: list[tuple[Path, Path]], size: tuple[int, int]
 ) -> Callable[[int], tuple[np.ndarray, np.ndarray]]:
     def draw(index: int) -> tuple[np.ndarray, np.ndarray]:
-        image, mask = names[index * 7 % len(names)]  # neighbours in the list are neighbours in time
+        image, mask = names[index * 7 % len(names)]  # neighbors in the list are neighbors in time
         picture = cv2.cvtColor(cv2.imread(str(image)), cv2.COLOR_BGR2RGB)
         return enlarge(picture, cv2.imread(str(mask), cv2.IMREAD_UNCHANGED), size, np.random.default_rng(index))
 

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Pictures(Dataset):
-    """Item: image float32 (3, h, w) normalised, mask uint8 (h, w)."""
+    """Item: image float32 (3, h, w) normalized, mask uint8 (h, w)."""
 
     def __init__(self, pairs: list[tuple[str, str]], transform: Any) -> None:
         self.pairs, self.transform = pairs, transform

@@ -37,7 +37,7 @@ class RandomCrop(v2.RandomCrop):
 
 
 class Pictures(Dataset):
-    """Item: image float32 (3, h, w) normalised, mask int64 (h, w)."""
+    """Item: image float32 (3, h, w) normalized, mask int64 (h, w)."""
 
     def __init__(self, pairs: list[tuple[str, str]], crop: list[int], uniform: bool, tensors: bool) -> None:
         self.pairs, self.tensors = pairs, tensors

@@ -10,12 +10,12 @@ from torch.utils.data import Dataset
 
 
 class Pictures(Dataset):
-    """Item: image (3, crop, crop), float32 normalised or uint8; mask int64 (crop, crop)."""
+    """Item: image (3, crop, crop), float32 normalized or uint8; mask int64 (crop, crop)."""
 
-    def __init__(self, root: str, crop: int, normalise: bool) -> None:
+    def __init__(self, root: str, crop: int, normalize: bool) -> None:
         self.pairs = pairs(root)
         steps = [A.RandomCrop(crop, crop), A.HorizontalFlip(p=0.5)]
-        self.transform = A.Compose(steps + ([A.Normalize(MEAN, STD)] if normalise else []))
+        self.transform = A.Compose(steps + ([A.Normalize(MEAN, STD)] if normalize else []))
 
     def __len__(self) -> int:
         return len(self.pairs)

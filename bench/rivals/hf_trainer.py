@@ -49,7 +49,7 @@ def main() -> None:
     trainer = Trainer(
         Wrapped(smp_model(args)),
         settings,
-        train_dataset=Named(args.data, args.crop, normalise=True),
+        train_dataset=Named(args.data, args.crop, normalize=True),
         callbacks=[MarkSteps(Marks(args))],
     )
     trainer.train()

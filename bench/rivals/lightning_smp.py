@@ -60,7 +60,7 @@ class MarkSteps(pl.Callback):
 def main() -> None:
     args = arguments()
     loader = DataLoader(
-        Pictures(args.data, args.crop, normalise=False), args.local_batch, shuffle=True, num_workers=workers(args, 0)
+        Pictures(args.data, args.crop, normalize=False), args.local_batch, shuffle=True, num_workers=workers(args, 0)
     )
     several = {"devices": args.world, "strategy": "ddp"} if args.world > 1 else {}
     trainer = pl.Trainer(

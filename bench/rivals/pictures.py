@@ -33,16 +33,16 @@ def make(folder: Path, source: str, classes: int, count: int = 367, size: tuple[
 
 
 def _picture(rng: np.random.Generator, size: tuple[int, int], classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Boxes of one class each on a background, in colours with noise; some void."""
+    """Boxes of one class each on a background, in colors with noise; some void."""
     height, width = size
     mask = np.full(size, rng.integers(classes), np.uint8)
     for index in range(24):
         top, left = rng.integers(height), rng.integers(width)
         box = np.s_[top : top + rng.integers(10, height // 2), left : left + rng.integers(10, width // 2)]
         mask[box] = 255 if index % 8 == 7 else rng.integers(classes)
-    colours = np.random.default_rng(1).integers(20, 235, (256, 3))
+    colors = np.random.default_rng(1).integers(20, 235, (256, 3))
     noise = rng.normal(0, 12, (height // 4, width // 4, 3)).repeat(4, 0).repeat(4, 1)
-    return np.clip(colours[mask] + noise, 0, 255).astype(np.uint8), mask
+    return np.clip(colors[mask] + noise, 0, 255).astype(np.uint8), mask
 
 
 def _camvid(source: Path, folder: Path, classes: int) -> str:

@@ -1,4 +1,4 @@
-"""What does the usual PIL input pipeline look like? Decode, random crop, random flip, tensor, normalise (torchvision functions)."""
+"""What does the usual PIL input pipeline look like? Decode, random crop, random flip, tensor, normalize (torchvision functions)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchvision.transforms import functional as F
 
 
 class Pictures(Dataset):
-    """Item: image float32 (3, crop, crop) normalised, mask int64 (crop, crop)."""
+    """Item: image float32 (3, crop, crop) normalized, mask int64 (crop, crop)."""
 
     def __init__(self, root: str, crop: int) -> None:
         self.pairs, self.crop = pairs(root), crop

@@ -3,7 +3,7 @@
 #
 # It runs AWS's own start (`train`) as a child, signals exactly the processes that train (they leave their PIDs in
 # $SEGTRAIN_RANKS), and ends with the child's exit code. The launcher sends these lines along as ContainerArguments,
-# so they also work on stock images: no line is longer than 255 characters, needs its neighbours' comments, or reads $@.
+# so they also work on stock images: no line is longer than 255 characters, needs its neighbors' comments, or reads $@.
 
 base=${SAGEMAKER_BASE_DIR:-/opt/ml}
 export SEGTRAIN_RANKS=${SEGTRAIN_RANKS:-$base/segtrain-ranks}

@@ -16,7 +16,7 @@ from launch.aws import progress as told
 from launch.aws.cloud import Clients
 from launch.aws.cures import cure_of_failure, explain, passing
 from launch.aws.fetch import fetch
-from launch.aws.logs import Line, Logs, keep, log_file, natural
+from launch.aws.logs import LogLine, Logs, keep, log_file, natural
 from launch.job import COMMAND
 from segtrain.errors import EXIT_RESUMABLE, SegtrainError
 
@@ -128,7 +128,7 @@ class _View:
                     )
         self.status = tuple(seen)
 
-    def _lines(self, lines: Sequence[Line]) -> None:
+    def _lines(self, lines: Sequence[LogLine]) -> None:
         keep(lines, self.folder / "logs", self.begun)
         scores = self.progress.scored, self.progress.miou
         for line in lines:
@@ -142,7 +142,7 @@ class _View:
             self._show(host, [line for line in lines if line.host == host])
         self.looked = True
 
-    def _show(self, host: str, lines: list[Line]) -> None:
+    def _show(self, host: str, lines: list[LogLine]) -> None:
         earlier = 0 if self.looked else max(0, len(lines) - _BACKLOG)
         if earlier:
             self.say(f"{host}: {earlier} earlier lines are in {log_file(self.folder / 'logs', lines[0].stream)}")

@@ -37,7 +37,7 @@ class Image:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ImageChoice:
     image: Image | None  # None: a wanted image that is not in the table
     uri: str
     why: str
@@ -142,7 +142,7 @@ def choose(
     wanted: str = "",
     today: date | None = None,
     unknown_type_ok: bool = False,
-) -> Choice:
+) -> ImageChoice:
     """The image for a type and a strategy; what is wrong with the pair is in the findings, and nothing is changed silently.
 
     ``unknown_type_ok``: a type that neither the table nor botocore knows is a warning, not an error.
@@ -156,15 +156,15 @@ def choose(
     if wanted:
         image = find(wanted)
         findings += _about_wanted(image, wanted, instance, strategy, today)
-        return Choice(image, wanted, "asked for", findings)
+        return ImageChoice(image, wanted, "asked for", findings)
     findings += _about_table(today)
     if instance is None:
         gpus = re.match(r"ml\.(c|m|r|t|x|z|i|d|h)\d", instance_type) is None
         image = next(one for one in IMAGES if bool(one.arches) == gpus)
         why = f"the newest for {'GPUs' if gpus else 'CPUs'}, by the type's name: the type is not in the table"
-        return Choice(image, uri(image, region), why, findings)
+        return ImageChoice(image, uri(image, region), why, findings)
     image, why = _pick(instance, strategy, today)
-    return Choice(image, uri(image, region), why, findings + _about_age(image, today))
+    return ImageChoice(image, uri(image, region), why, findings + _about_age(image, today))
 
 
 def _about_region(region: str) -> list[Finding]:

@@ -14,7 +14,7 @@ _NUMBER = re.compile(r"(\d+)")
 
 
 @dataclass(frozen=True)
-class Line:
+class LogLine:
     stream: str
     host: str
     text: str
@@ -28,7 +28,7 @@ class Logs:
     job: str
     _tokens: dict[str, str] = field(default_factory=dict)  # stream -> where to read on
 
-    def read(self) -> list[Line]:
+    def read(self) -> list[LogLine]:
         """New lines, host by host, each host's in their order. Nothing before the first host has printed."""
         try:
             pages = self.client.get_paginator("describe_log_streams").paginate(
@@ -39,8 +39,8 @@ class Logs:
             return []  # the first job of an account: no group yet
         return [line for stream in sorted(streams, key=natural) for line in self._rest(stream)]
 
-    def _rest(self, stream: str) -> list[Line]:
-        found: list[Line] = []
+    def _rest(self, stream: str) -> list[LogLine]:
+        found: list[LogLine] = []
         match = _HOST.search(stream)
         host = match[1] if match else stream
         while True:
@@ -50,7 +50,7 @@ class Logs:
             for event in page["events"]:
                 # A bar that is drawn over itself: only its last state.
                 text = event["message"].rstrip("\r\n").rsplit("\r", 1)[-1]
-                found.append(Line(stream, host, text))
+                found.append(LogLine(stream, host, text))
             self._tokens[stream] = page["nextForwardToken"]
             if page["nextForwardToken"] == token:  # the same place again: the end, for now
                 return found
@@ -61,7 +61,7 @@ def natural(name: str) -> list[int | str]:
     return [int(part) if part.isdigit() else part for part in _NUMBER.split(name)]
 
 
-def keep(lines: Sequence[Line], folder: Path, begun: set[str]) -> None:
+def keep(lines: Sequence[LogLine], folder: Path, begun: set[str]) -> None:
     """Append to ``folder``, one file a stream; a file of an earlier look is begun anew, for streams are read from their head."""
     folder.mkdir(parents=True, exist_ok=True)
     for stream in dict.fromkeys(line.stream for line in lines):

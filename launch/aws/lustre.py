@@ -24,7 +24,7 @@ _READY = ("AVAILABLE", "UPDATING")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedFileSystem:
     """``throughput`` 0: a scratch file system, whose content is lost where its server fails (the data stay in S3)."""
 
     data: str
@@ -40,14 +40,14 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundFileSystem:
     """A file system as DescribeFileSystems tells of it, and the association of the prefix with one of its folders, if it is there."""
 
     system: Mapping[str, Any]
     association: Mapping[str, Any] | None
 
 
-def check(wanted: Wanted) -> None:
+def check(wanted: WantedFileSystem) -> None:
     """Raises ConfigError for what the service would refuse, without asking it."""
     split_uri(wanted.data)
     if wanted.gb != LEAST_GB and (wanted.gb <= 0 or wanted.gb % MORE_GB):
@@ -67,7 +67,7 @@ def check(wanted: Wanted) -> None:
         raise ConfigError("; ".join(wrong))
 
 
-def system_request(wanted: Wanted) -> dict[str, Any]:
+def system_request(wanted: WantedFileSystem) -> dict[str, Any]:
     """The arguments of boto3's ``create_file_system``."""
     lustre: dict[str, Any] = {"DeploymentType": "PERSISTENT_2" if wanted.throughput else "SCRATCH_2"}
     if wanted.throughput:
@@ -84,7 +84,7 @@ def system_request(wanted: Wanted) -> dict[str, Any]:
     }
 
 
-def association_request(wanted: Wanted, system: str) -> dict[str, Any]:
+def association_request(wanted: WantedFileSystem, system: str) -> dict[str, Any]:
     """The arguments of boto3's ``create_data_repository_association``: names at once, content when it is first read, news as they come."""
     return {
         "FileSystemId": system,
@@ -96,7 +96,7 @@ def association_request(wanted: Wanted, system: str) -> dict[str, Any]:
     }
 
 
-def cost(wanted: Wanted) -> str:
+def cost(wanted: WantedFileSystem) -> str:
     price = wanted.price if wanted.price is not None else PRICES[wanted.throughput]
     source = "--price" if wanted.price is not None else "list price of us-east-1"
     month = wanted.gb * price
@@ -107,7 +107,7 @@ def cost(wanted: Wanted) -> str:
     )
 
 
-def find(clients: Clients, wanted: Wanted) -> tuple[Found | None, list[str]]:
+def find(clients: Clients, wanted: WantedFileSystem) -> tuple[FoundFileSystem | None, list[str]]:
     """One that shows the prefix in the subnet; and words about those that do, but elsewhere."""
     associations = [
         one
@@ -124,25 +124,25 @@ def find(clients: Clients, wanted: Wanted) -> tuple[Found | None, list[str]]:
         if system.get("FileSystemType") != "LUSTRE" or system.get("Lifecycle") not in (*_READY, "CREATING"):
             continue
         if wanted.subnet in system.get("SubnetIds", []):
-            return Found(system, by_system.get(name)), others
+            return FoundFileSystem(system, by_system.get(name)), others
         others.append(f"{name} shows {wanted.prefix} too, but in {', '.join(system.get('SubnetIds', []))}")
     return None, others
 
 
-def create(clients: Clients, wanted: Wanted) -> Found:
+def create(clients: Clients, wanted: WantedFileSystem) -> FoundFileSystem:
     try:
-        return Found(clients.fsx.create_file_system(**system_request(wanted))["FileSystem"], None)
+        return FoundFileSystem(clients.fsx.create_file_system(**system_request(wanted))["FileSystem"], None)
     except Exception as error:
         raise explain(error, "CreateFileSystem") from None
 
 
 def complete(
     clients: Clients,
-    wanted: Wanted,
-    found: Found,
+    wanted: WantedFileSystem,
+    found: FoundFileSystem,
     say: Callable[[str], None],
     sleep: Callable[[float], None] | None = None,
-) -> Found:
+) -> FoundFileSystem:
     """Wait until it is there, associate the prefix where that is not done, and wait until all names are there. Raises SegtrainError."""
     name, sleep = found.system["FileSystemId"], sleep or time.sleep
     system = _wait(lambda: _system(clients, name), f"file system {name}", say, sleep)
@@ -156,10 +156,10 @@ def complete(
     number = association["AssociationId"]
     association = _wait(lambda: _association(clients, number), f"association with {wanted.prefix}", say, sleep)
     _wait(lambda: _import(clients, number), f"names of {wanted.prefix}", say, sleep)
-    return Found(system, association)
+    return FoundFileSystem(system, association)
 
 
-def flags(found: Found, wanted: Wanted) -> str:
+def flags(found: FoundFileSystem, wanted: WantedFileSystem) -> str:
     """What a job is given to read from it."""
     assert found.association is not None
     mount = found.system["LustreConfiguration"]["MountName"]

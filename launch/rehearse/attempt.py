@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launch.rehearse.container import Container
-from launch.rehearse.logs import Logs
+from launch.rehearse.logs import HostLogs
 from launch.rehearse.plan import Plant
 
 GRACE_S = 120.0  # between SIGTERM and SIGKILL, as documented for StopTrainingJob
@@ -30,7 +30,7 @@ class Ending:
 
 def run(
     containers: Sequence[Container],
-    logs: Logs,
+    logs: HostLogs,
     plant: Plant,
     *,
     flag: Path,
@@ -59,7 +59,7 @@ def run(
 
 def _watch(
     containers: Sequence[Container],
-    logs: Logs,
+    logs: HostLogs,
     plant: Plant,
     began: float,
     flag: Path,
@@ -90,7 +90,7 @@ def _watch(
     return why, killed
 
 
-def _due(plant: Plant, logs: Logs) -> bool:
+def _due(plant: Plant, logs: HostLogs) -> bool:
     if plant.kind in ("fail", "disk"):
         return logs.first_step is not None
     return logs.step >= plant.at

@@ -10,7 +10,7 @@ from typing import Any
 
 from launch.aws.request import code_uri
 from launch.rehearse import hosts as trees
-from launch.rehearse.plan import Host, Stage
+from launch.rehearse.plan import Cluster, RehearsalHost
 from launch.rehearse.s3 import Store
 
 
@@ -45,7 +45,13 @@ def upload(store: Store, request: Mapping[str, Any], sample: Path | None) -> int
 
 
 def fill(
-    store: Store, request: Mapping[str, Any], stage: Stage, host: Host, base: Path, sample: Path | None, bind: bool
+    store: Store,
+    request: Mapping[str, Any],
+    stage: Cluster,
+    host: RehearsalHost,
+    base: Path,
+    sample: Path | None,
+    bind: bool,
 ) -> None:
     """``bind``: file systems are mounted (read-only where the channel is); else they are links."""
     several = sample is not None and divided(sample, request)
@@ -60,7 +66,7 @@ def fill(
             _mount(folder, place, bind, channel["DataSource"]["FileSystemDataSource"]["FileSystemAccessMode"])
 
 
-def _download(store: Store, s3: Mapping[str, Any], stage: Stage, host: Host, place: Path) -> None:
+def _download(store: Store, s3: Mapping[str, Any], stage: Cluster, host: RehearsalHost, place: Path) -> None:
     """The whole prefix, or this host's share of its keys."""
     groups = s3.get("InstanceGroupNames") or [group for group, _ in stage.groups]
     sharing = [member for member in stage.hosts if member.group in groups]

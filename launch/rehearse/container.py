@@ -14,7 +14,7 @@ from typing import Any
 
 from launch.rehearse import network
 from launch.rehearse.guard import MARK, kill_marked
-from launch.rehearse.plan import Host, Stage
+from launch.rehearse.plan import Cluster, RehearsalHost
 from segtrain.errors import MissingExtra
 
 TOOLKIT = "sagemaker_pytorch_container.training:main"  # ENV SAGEMAKER_TRAINING_MODULE of AWS's PyTorch images
@@ -40,7 +40,7 @@ def toolkit_folder() -> Path:
 
 def environment(
     request: Mapping[str, Any],
-    stage: Stage,
+    stage: Cluster,
     base: Path,
     *,
     store: Mapping[str, str],
@@ -79,7 +79,7 @@ def environment(
     return found
 
 
-def _standin(stage: Stage) -> list[str]:
+def _standin(stage: Cluster) -> list[str]:
     return ["standin"] if stage.hyperparameters.get("parallel.strategy") == '"smddp"' else []
 
 
@@ -87,7 +87,7 @@ class Container:
     """Started at once; ``argv`` is its process 1."""
 
     def __init__(
-        self, host: Host, base: Path, folder: Path, argv: list[str], env: Mapping[str, str], isolated: bool
+        self, host: RehearsalHost, base: Path, folder: Path, argv: list[str], env: Mapping[str, str], isolated: bool
     ) -> None:
         self.host, self._isolated, self._mark = host, isolated, env[MARK]
         self.ended, self._killed = 0.0, False

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launch.rehearse.plan import Host, Stage
+from launch.rehearse.plan import Cluster, RehearsalHost
 
 DEFAULT_CHECKPOINTS = "/opt/ml/checkpoints"
 
 
-def base_folder(folder: Path, host: Host) -> Path:
+def base_folder(folder: Path, host: RehearsalHost) -> Path:
     """The host's /opt/ml."""
     return folder / "hosts" / host.name
 
@@ -37,7 +37,7 @@ def clear(base: Path) -> None:
                 item.unlink()
 
 
-def lay_out(base: Path, host: Host, stage: Stage, request: Mapping[str, Any]) -> None:
+def lay_out(base: Path, host: RehearsalHost, stage: Cluster, request: Mapping[str, Any]) -> None:
     for name in ("input/config", "input/data", "model", "output/data", "code"):
         (base / name).mkdir(parents=True, exist_ok=True)
     if (checkpoints := checkpoint_folder(base, request)) is not None:
@@ -46,7 +46,7 @@ def lay_out(base: Path, host: Host, stage: Stage, request: Mapping[str, Any]) ->
         (base / "input/config" / name).write_text(json.dumps(content))
 
 
-def described(host: Host, stage: Stage, request: Mapping[str, Any]) -> dict[str, Any]:
+def described(host: RehearsalHost, stage: Cluster, request: Mapping[str, Any]) -> dict[str, Any]:
     """The files of input/config, by name."""
     files: dict[str, Any] = {
         "hyperparameters.json": dict(stage.hyperparameters),
@@ -72,7 +72,7 @@ def described(host: Host, stage: Stage, request: Mapping[str, Any]) -> dict[str,
     return files
 
 
-def channels(request: Mapping[str, Any], host: Host) -> list[Mapping[str, Any]]:
+def channels(request: Mapping[str, Any], host: RehearsalHost) -> list[Mapping[str, Any]]:
     """The channels that this host gets: all, but those that are given to other groups."""
     found = []
     for channel in request.get("InputDataConfig", []):

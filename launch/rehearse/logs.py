@@ -14,7 +14,7 @@ _SCRIPT = "Invoking script with the following command"  # before it the toolkit 
 _ALWAYS = ("entrypoint:", " ERROR ", "Reporting training", "error:")
 
 
-class Logs:
+class HostLogs:
     """Lines of all hosts, from their threads. ``leader``: the host whose lines a person gets to see while it runs."""
 
     def __init__(self, folder: Path, leader: str, request: Mapping[str, Any], say: Callable[[str], None]) -> None:

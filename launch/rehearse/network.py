@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from launch.rehearse.plan import GATEWAY, Host, Stage
+from launch.rehearse.plan import GATEWAY, Cluster, RehearsalHost
 
 BRIDGE = "rehearsal"
 _ENVIRONMENT = {**os.environ, "PATH": os.environ.get("PATH", "") + os.pathsep + "/usr/sbin:/sbin"}
@@ -51,7 +51,7 @@ def ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], env=_ENVIRONMENT, check=True, capture_output=True, text=True)
 
 
-def build(stage: Stage, folder: Path) -> None:
+def build(stage: Cluster, folder: Path) -> None:
     """The bridge, and the file that becomes /etc/hosts on every host. To be called inside ``outer``."""
     ip("link", "set", "lo", "up")
     ip("link", "add", BRIDGE, "type", "bridge")
@@ -61,7 +61,7 @@ def build(stage: Stage, folder: Path) -> None:
     (folder / "hosts.txt").write_text("\n".join(lines) + "\n")
 
 
-def wire(host: Host, pid: int) -> None:
+def wire(host: RehearsalHost, pid: int) -> None:
     """Lay a wire from the bridge to eth0 of the namespace of ``pid``. Its end vanishes with the namespace."""
     near = f"host{host.number}"
     ip("link", "add", near, "type", "veth", "peer", "name", "eth0", "netns", str(pid))
@@ -102,7 +102,7 @@ exec "$@" < /dev/null
 """
 
 
-def inside(host: Host, folder: Path, base: Path, command: list[str]) -> list[str]:
+def inside(host: RehearsalHost, folder: Path, base: Path, command: list[str]) -> list[str]:
     """The command that runs ``command`` as process 1 of a host, once it has read a line that says that its wire lies."""
     return [
         *_INNER,

@@ -50,7 +50,7 @@ def refuse_rank(text: str, ranks: int) -> None:
 
 
 @dataclass(frozen=True)
-class Host:
+class RehearsalHost:
     name: str  # as SageMaker calls it, or the loopback address where names cannot be made
     number: int
     group: str
@@ -63,12 +63,12 @@ class Host:
 
 
 @dataclass(frozen=True)
-class Stage:
+class Cluster:
     """``leader``: the host of rank 0, where AWS's toolkit puts it: the first that the training group lists."""
 
-    hosts: tuple[Host, ...]
+    hosts: tuple[RehearsalHost, ...]
     interface: str
-    leader: Host
+    leader: RehearsalHost
     hyperparameters: Mapping[str, str]
     said: tuple[str, ...]  # each difference from the cloud, in a sentence
 
@@ -88,7 +88,7 @@ def set_stage(
     procs: int | None,
     isolated: bool,
     settings: Mapping[str, Any],
-) -> Stage:
+) -> Cluster:
     """``hosts``: of the group that trains (None: as asked for, at most 3; a helping group keeps one). ``settings``: segtrain's, for this
     rehearsal alone. Raises ConfigError."""
     given: Mapping[str, str] = request.get("HyperParameters", {})
@@ -101,12 +101,12 @@ def set_stage(
     if len(numbered) > MOST_HOSTS:
         raise ConfigError(f"--hosts: {len(numbered)} hosts on one machine are too many: at most {MOST_HOSTS}")
     stage = tuple(
-        Host(f"algo-{n}" if isolated else f"127.0.0.{n}", n, group, kind, group in trains)
+        RehearsalHost(f"algo-{n}" if isolated else f"127.0.0.{n}", n, group, kind, group in trains)
         for n, (group, kind) in enumerate(numbered, 1)
     )
     leader = [host for host in stage if host.trains][-1]
     parameters = _hyperparameters(given, procs, settings, said)
-    return Stage(stage, "eth0" if isolated else "lo", leader, parameters, tuple(said))
+    return Cluster(stage, "eth0" if isolated else "lo", leader, parameters, tuple(said))
 
 
 def _counted(request: Mapping[str, Any], hosts: int | None, said: list[str]) -> list[tuple[str, str, int]]:

@@ -13,8 +13,8 @@ from typing import Any
 from launch.aws.request import code_uri
 from launch.rehearse import attempt, channels, container, disks, network
 from launch.rehearse import hosts as trees
-from launch.rehearse.logs import Logs
-from launch.rehearse.plan import GATEWAY, Plant, Stage, read_plant, set_stage
+from launch.rehearse.logs import HostLogs
+from launch.rehearse.plan import GATEWAY, Cluster, Plant, read_plant, set_stage
 from launch.rehearse.report import HostEnd, Report, Transition
 from launch.rehearse.s3 import Store
 from launch.rehearse.sync import Sync
@@ -44,9 +44,9 @@ class _Act:
     """One rehearsal while it is played."""
 
     orders: Orders
-    stage: Stage
+    stage: Cluster
     store: Store
-    logs: Logs
+    logs: HostLogs
     say: Callable[[str], None]
     began: float
     transitions: list[Transition] = field(default_factory=list)
@@ -81,7 +81,7 @@ def play(orders: Orders, say: Callable[[str], None]) -> Report:
     if orders.isolated:
         network.build(stage, folder)
     region = json.loads(stage.hyperparameters.get("sagemaker_region", '"us-east-1"'))
-    logs = Logs(folder / "logs", stage.leader.name, request, say)
+    logs = HostLogs(folder / "logs", stage.leader.name, request, say)
     with Store(GATEWAY if orders.isolated else "127.0.0.1", region) as store:
         act = _Act(orders, stage, store, logs, say, began, remarks=[*orders.said, *stage.said])
         act.status("Starting", "Preparing the instances for training")

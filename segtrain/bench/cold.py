@@ -15,7 +15,7 @@ WHY_NOT = {
 }
 
 
-class Reading:
+class ColdRead:
     """Cold reading of one file after another, and the reason where it could not be told from warm reading."""
 
     def __init__(self) -> None:

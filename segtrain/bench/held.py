@@ -12,7 +12,7 @@ import numpy as np
 from segtrain.config import Data
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.pixels import decode
-from segtrain.data.record import Record
+from segtrain.data.record import StoredSample
 from segtrain.errors import DataError
 
 JPEG_QUALITY = 95
@@ -22,14 +22,14 @@ JPEG_QUALITY = 95
 class Held:
     """A ``Source`` that gives the same record whatever the index, so that the draw of a sample stays its own."""
 
-    kept: Record
+    kept: StoredSample
     labels: LabelSpace
     entries: Sequence[Any]
 
     def __len__(self) -> int:
         return len(self.entries)
 
-    def record(self, index: int) -> Record:
+    def record(self, index: int) -> StoredSample:
         return self.kept
 
     def size(self, index: int) -> tuple[int, int]:
@@ -42,7 +42,7 @@ class Held:
         return decoded(self.kept, self.labels)
 
 
-def decoded(record: Record, labels: LabelSpace) -> tuple[np.ndarray, np.ndarray]:
+def decoded(record: StoredSample, labels: LabelSpace) -> tuple[np.ndarray, np.ndarray]:
     """Image uint8 (H, W, 3) and mask uint8 (H, W) of train ids. Raises DataError naming the file."""
     image, mask = record.image, record.mask
     if not isinstance(image, np.ndarray):
@@ -60,7 +60,7 @@ def decoded(record: Record, labels: LabelSpace) -> tuple[np.ndarray, np.ndarray]
     return image, mask
 
 
-def cut_to_size(record: Record, image: np.ndarray, data: Data) -> tuple[Record, Data] | None:
+def cut_to_size(record: StoredSample, image: np.ndarray, data: Data) -> tuple[StoredSample, Data] | None:
     """The sample at the largest scale that is ever drawn, as JPEG and PNG, and settings for it; None where that is the whole size.
 
     ``image`` is the decoded one. Nothing is tried for pixels in memory, nor with transforms of one's own.
@@ -72,7 +72,7 @@ def cut_to_size(record: Record, image: np.ndarray, data: Data) -> tuple[Record, 
     raw = decode.decode_mask(bytes(record.mask or b""), record.mask_name)
     ids = cv2.resize(raw, small.shape[1::-1], interpolation=cv2.INTER_NEAREST)
     changed = data.model_copy(update={"base_scale": data.base_scale / most})
-    return Record(jpeg(small), png(ids), record.image_name, record.mask_name, "raw"), changed
+    return StoredSample(jpeg(small), png(ids), record.image_name, record.mask_name, "raw"), changed
 
 
 def jpeg(image: np.ndarray) -> bytes:
@@ -83,7 +83,7 @@ def jpeg(image: np.ndarray) -> bytes:
 
 
 def png(ids: np.ndarray) -> bytes:
-    """Raw mask values, or the RGB colours of a mask that is a picture, as PNG."""
+    """Raw mask values, or the RGB colors of a mask that is a picture, as PNG."""
     if ids.ndim == 3:
         ids = cv2.cvtColor(ids, cv2.COLOR_RGB2BGR)
     return cv2.imencode(".png", ids)[1].tobytes()

@@ -21,8 +21,8 @@ from segtrain.bench.paths import path
 from segtrain.config import Data
 from segtrain.data.index.layouts import Entry
 from segtrain.data.labels.presets import SCENES
-from segtrain.data.record import Record
-from segtrain.data.sample import Sampler, Task
+from segtrain.data.record import StoredSample
+from segtrain.data.sample import SampleMaker, Task
 from segtrain.data.scenes.scene import scene
 
 SIZE = (512, 1024)  # of the scene
@@ -32,8 +32,10 @@ CROP = (512, 512)
 def quick(seconds: float) -> dict[str, Any]:
     """Mean CPU milliseconds a sample over the same draws in whole rounds, for about ``seconds`` of CPU."""
     image, mask = scene(1, 0, SIZE)
-    drawn = Record(jpeg(image), png(mask), "the generated JPEG", "the generated PNG", "raw")
-    sampler = Sampler(Held(drawn, SCENES, [Entry("the generated JPEG", "the generated PNG")]), Data(crop=CROP), seed=0)
+    drawn = StoredSample(jpeg(image), png(mask), "the generated JPEG", "the generated PNG", "raw")
+    sampler = SampleMaker(
+        Held(drawn, SCENES, [Entry("the generated JPEG", "the generated PNG")]), Data(crop=CROP), seed=0
+    )
     out = np.empty((*CROP, 3), np.uint8), np.empty(CROP, np.uint8)
     rounds: list[float] = []
     sampler(Task(0, 0, CROP, (0.5, 2.0)), *out)

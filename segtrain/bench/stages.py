@@ -24,16 +24,16 @@ from segtrain.bench.child import answer_with, few
 from segtrain.bench.held import Held, cut_to_size, decoded
 from segtrain.bench.paths import path
 from segtrain.config import Config, Data
-from segtrain.data.augment.geometry import class_centre, draw
-from segtrain.data.cache import RamCache, Source
+from segtrain.data.augment.geometry import class_center, draw
+from segtrain.data.cache import RamCache, SampleSource
 from segtrain.data.datasets import Dataset
 from segtrain.data.index.layouts import Entry
 from segtrain.data.order import CLASS, rng_for
 from segtrain.data.pixels import decode
-from segtrain.data.record import Record
-from segtrain.data.sample import Sampler, Task
+from segtrain.data.record import StoredSample
+from segtrain.data.sample import SampleMaker, Task
 from segtrain.data.shards.pack_estimate import estimate
-from segtrain.data.shards.pack_sample import Choice
+from segtrain.data.shards.pack_sample import Packing
 
 ENOUGH_MS = 3.0  # a call is repeated until it has used so much CPU
 REPEATS = 40  # at most
@@ -62,10 +62,10 @@ class Bench:
 
     def __init__(self, config: Config, dataset: Dataset, cures: bool) -> None:
         self.data, self.seed, self.dataset, self.cures = config.data, config.train.seed, dataset, cures
-        self.source: Source = RamCache(dataset) if config.data.cache == "ram" else dataset
+        self.source: SampleSource = RamCache(dataset) if config.data.cache == "ram" else dataset
         self.costs: defaultdict[str, list[Times]] = defaultdict(list)
         self.cured: defaultdict[str, list[Times]] = defaultdict(list)
-        self.reading = cold.Reading()
+        self.reading = cold.ColdRead()
         self._renamed: dict[str, list[Entry]] = {}
         self.formats: Counter[str] = Counter()
         self.image_bytes: list[int] = []
@@ -83,7 +83,7 @@ class Bench:
         self.formats[stored_as(record.image, record.image_name)] += 1
         self.reading.file(entry.image)
         self.reading.file(entry.mask or "")
-        whole = partial(Sampler(self.source, self.data, self.seed), task, *self.out)
+        whole = partial(SampleMaker(self.source, self.data, self.seed), task, *self.out)
         whole()  # warms memory and, where data.cache=ram, fills it
         self.costs["whole"].append(clock(whole))
         self.costs["read"].append(clock(partial(self.source.record, index)))
@@ -97,10 +97,10 @@ class Bench:
     def _task(self, index: int) -> Task:
         return Task(index, 0, self.data.crop, self.data.scale)
 
-    def _made(self, task: Task, stored: Record, settings: Data, form: str = "") -> Times:
+    def _made(self, task: Task, stored: StoredSample, settings: Data, form: str = "") -> Times:
         """The sample from memory, stored so; ``form``: the name of another form than its own."""
         held = Held(stored, self.dataset.labels, self._entries(form))
-        made = partial(Sampler(held, settings, self.seed), task, *self.out)
+        made = partial(SampleMaker(held, settings, self.seed), task, *self.out)
         made()  # what the first reading of a file leaves in the cache folder is there from here on
         return clock(made)
 
@@ -111,9 +111,9 @@ class Bench:
             self._renamed[form] = [Entry(f"{form}: {entry.image}", entry.mask) for entry in kept]
         return self._renamed[form] if form else self.dataset.entries
 
-    def _stages(self, task: Task, stored: Record, image: np.ndarray, mask: np.ndarray) -> None:
-        flat = Record(image, mask, stored.image_name, stored.mask_name, "train")
-        half = Record(stored.image, mask, stored.image_name, stored.mask_name, "train")
+    def _stages(self, task: Task, stored: StoredSample, image: np.ndarray, mask: np.ndarray) -> None:
+        flat = StoredSample(image, mask, stored.image_name, stored.mask_name, "train")
+        half = StoredSample(stored.image, mask, stored.image_name, stored.mask_name, "train")
         made = self._made(task, flat, self.data)
         if not isinstance(stored.image, np.ndarray):
             with_image, content = self._made(task, half, self.data), bytes(stored.image)
@@ -134,13 +134,13 @@ class Bench:
         key, size = (self.seed, task.epoch, task.index), (mask.shape[0], mask.shape[1])
         drawing = clock(lambda: draw(rng_for(*key), size, task.crop, self.data, None, task.scale))
         self.costs["draw"].append(drawing)
-        centring = (0.0, 0.0)
+        centering = (0.0, 0.0)
         if self.data.balance > 0:
             u = rng_for(*key, CLASS).random(3)
             if u[0] < self.data.balance:
-                centring = clock(lambda: class_centre(mask, u[1:], self.dataset.labels.num_classes))
-            self.costs["centre"].append(centring)
-        self.costs["crop"].append(less(made, drawing, centring))
+                centering = clock(lambda: class_center(mask, u[1:], self.dataset.labels.num_classes))
+            self.costs["center"].append(centering)
+        self.costs["crop"].append(less(made, drawing, centering))
 
 
 def length(stored: Any) -> int:
@@ -152,7 +152,7 @@ def stored_as(stored: Any, name: str) -> str:
     return "pixels" if isinstance(stored, np.ndarray) else decode.read_header(bytes(stored), name).format
 
 
-def full_decode(record: Record) -> None:
+def full_decode(record: StoredSample) -> None:
     """The whole image and the raw mask, as any loader without further tricks needs them."""
     if not isinstance(record.image, np.ndarray):
         decode.decode_image(bytes(record.image), record.image_name)
@@ -180,7 +180,7 @@ def packed(config: Config, request: dict[str, Any]) -> list[dict[str, Any]]:
     if data.layout == "shards" or data.cache == "ram":
         return []
     dataset = few(config, {**request, "samples": min(PACKED, request["samples"])})
-    return list(estimate(dataset, data, Choice(), 1, data.faults == "skip").to_dict()["choices"])
+    return list(estimate(dataset, data, Packing(), 1, data.faults == "skip").to_dict()["choices"])
 
 
 def measure(config: Config, request: dict[str, Any]) -> dict[str, Any]:

@@ -11,10 +11,10 @@ STAGES = {  # stage -> what it is called
     "read": "read from storage, in the page cache",
     "header": "header",
     "draw": "draw of the geometry",
-    "centre": "centre of a class-balanced crop",
+    "center": "center of a class-balanced crop",
     "image": "image: decode",
     "mask": "mask: decode and map ids",
-    "crop": "resample, flip, colour",
+    "crop": "resample, flip, color",
     "transforms": "transforms",
     "other": "the rest",
 }

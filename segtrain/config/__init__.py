@@ -9,7 +9,7 @@ from segtrain.config.data import Data
 from segtrain.config.load import WRITTEN, load_config, load_saved, make_config, meaningful, parse_overrides
 from segtrain.config.loss import Loss, LossTerm
 from segtrain.config.networks import SMP, architectures, is_file_name, refuse_arch, refuse_names
-from segtrain.config.optim import SGD, AdamW, Muon, Optim
+from segtrain.config.optim import AdamWOptim, MuonOptim, Optim, SGDOptim
 from segtrain.config.records import Checkpoint, Eval, Log
 from segtrain.config.run import Config
 from segtrain.config.section import Section, Size, duration_in_steps
@@ -18,10 +18,9 @@ from segtrain.config.training import Model, Parallel, Train
 from segtrain.config.yaml_text import load_yaml
 
 __all__ = [
-    "SGD",
     "SMP",
     "WRITTEN",
-    "AdamW",
+    "AdamWOptim",
     "Checkpoint",
     "Config",
     "Data",
@@ -30,9 +29,10 @@ __all__ = [
     "Loss",
     "LossTerm",
     "Model",
-    "Muon",
+    "MuonOptim",
     "Optim",
     "Parallel",
+    "SGDOptim",
     "Section",
     "Size",
     "Train",

@@ -65,19 +65,19 @@ class Data(Section):
     )
     base_scale: float = Field(1.0, ge=0.01, le=100, description="scale of the image before random scale")
     flip: float = Field(0.5, ge=0, le=1, description="probability of a horizontal flip")
-    rotate: float = Field(0.0, ge=0, le=180, description="rotation about the crop's centre: +- degrees")
+    rotate: float = Field(0.0, ge=0, le=180, description="rotation about the crop's center: +- degrees")
     scale_law: Literal["log", "uniform"] = Field(
         "log",
         description="how the scale is drawn; log: halving is as likely as doubling; uniform: as most recipes have it",
     )
     jitter: tuple[Share, Share, Share] = Field((0.3, 0.3, 0.3), description="brightness, contrast, saturation: +-")
-    hue: float = Field(0.0, ge=0, le=0.5, description="hue: +- turns of the colour circle")
-    jitter_p: float = Field(1.0, ge=0, le=1, description="probability that colours are changed at all")
-    colour: Literal["auto", "cpu", "device"] = Field(
-        "auto", description="where colours are changed; auto: on the device with CUDA, else while decoding"
+    hue: float = Field(0.0, ge=0, le=0.5, description="hue: +- turns of the color circle")
+    jitter_p: float = Field(1.0, ge=0, le=1, description="probability that colors are changed at all")
+    color: Literal["auto", "cpu", "device"] = Field(
+        "auto", description="where colors are changed; auto: on the device with CUDA, else while decoding"
     )
     balance: float = Field(
-        0.0, ge=0, le=1, description="probability that a crop is centred on a pixel of a drawn class"
+        0.0, ge=0, le=1, description="probability that a crop is centered on a pixel of a drawn class"
     )
     transforms: Union[str, dict[str, Any], tuple[dict[str, Any], ...]] = Field(
         "",
@@ -85,7 +85,7 @@ class Data(Section):
         "`file.py:attribute`, or a list `[{HorizontalFlip: {p: 0.5}}, ...]` of albumentations classes; see transforms.md",
     )
     transforms_at: Literal["after", "instead"] = Field(
-        "after", description="'after' scale, crop, flip and colour; or 'instead' of all of them, on whole images"
+        "after", description="'after' scale, crop, flip and color; or 'instead' of all of them, on whole images"
     )
     cache: Literal["off", "ram"] = Field("off", description="keep decoded images: 'ram' for small sets")
     check: Literal["full", "off"] = Field("full", description="read every image and mask before training")
@@ -208,11 +208,11 @@ class Data(Section):
     def _policies(self) -> Data:
         if self.faults == "skip" and self.check == "off":
             raise ValueError("data.faults=skip: faulty files are known only after a check: set data.check=full")
-        if self.colour == "device" and (self.transforms or self.rotate):
+        if self.color == "device" and (self.transforms or self.rotate):
             key = "transforms" if self.transforms else "rotate"
             raise ValueError(
-                f"data.colour=device: data.{key} comes after the change of colours, so that must happen before: "
-                "set data.colour=auto"
+                f"data.color=device: data.{key} comes after the change of colors, so that must happen before: "
+                "set data.color=auto"
             )
         if self.transforms and self.transforms_at == "instead" and self.balance > 0:
             raise ValueError(

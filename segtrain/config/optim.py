@@ -57,21 +57,21 @@ class _Optim(Section):
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
-class AdamW(_Optim):
+class AdamWOptim(_Optim):
     """AdamW."""
 
     name: Literal["adamw"] = Field("adamw", description="which optimizer")
     betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="decay of the two moments")
 
 
-class SGD(_Optim):
+class SGDOptim(_Optim):
     """SGD with Nesterov momentum."""
 
     name: Literal["sgd"] = Field("sgd", description="which optimizer")
     momentum: float = Field(0.9, ge=0, lt=1, description="0: plain SGD")
 
 
-class Muon(_Optim):
+class MuonOptim(_Optim):
     """Muon for the convolution filters, AdamW for the rest."""
 
     name: Literal["muon"] = Field("muon", description="which optimizer")
@@ -80,4 +80,4 @@ class Muon(_Optim):
     betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="decay of the two moments of the rest")
 
 
-Optim = Annotated[Union[AdamW, SGD, Muon], Field(discriminator="name")]
+Optim = Annotated[Union[AdamWOptim, SGDOptim, MuonOptim], Field(discriminator="name")]

@@ -21,7 +21,7 @@ class Eval(Section):
         1, ge=1, le=65_536, description="images of one forward; groups are the same on any number of ranks"
     )
     tile: Union[Size, None] = Field(None, description="sliding window; null: whole image")
-    overlap: float = Field(0.5, ge=0, le=0.95, description="share of a tile that its neighbour covers too")
+    overlap: float = Field(0.5, ge=0, le=0.95, description="share of a tile that its neighbor covers too")
     scales: tuple[Scale, ...] = Field((1.0,), min_length=1, description="multi-scale test")
     flip: bool = Field(False, description="average with the mirrored image")
     size: Union[Size, None] = Field(

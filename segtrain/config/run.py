@@ -13,20 +13,20 @@ from pydantic import Field, field_validator, model_validator
 
 from segtrain.config.data import Data
 from segtrain.config.loss import Loss
-from segtrain.config.optim import AdamW, Optim
+from segtrain.config.optim import AdamWOptim, Optim
 from segtrain.config.records import Checkpoint, Eval, Log
 from segtrain.config.section import Place, Section, outlasts
 from segtrain.config.training import Model, Parallel, Train
 
 # Where and how a run goes, not what is trained: no part of the hash, and free to change on resume.
-ELSEWHERE: Any = {
+NOT_HASHED: Any = {
     "out": True,
     "name": True,
     "log": True,
     "parallel": True,
     "checkpoint": True,
     "eval": True,
-    "data": {"root", "split", "cache", "check", "faults", "overlap", "workers", "worker_kind", "prefetch", "colour"},
+    "data": {"root", "split", "cache", "check", "faults", "overlap", "workers", "worker_kind", "prefetch", "color"},
     "train": {"device", "compile", "channels_last", "accumulate"},
 }
 
@@ -58,7 +58,7 @@ class Config(Section):
     data: Data = Field(default_factory=Data)
     model: Model = Field(default_factory=Model)
     loss: Loss = Field(default_factory=Loss)
-    optim: Optim = Field(default_factory=AdamW)
+    optim: Optim = Field(default_factory=AdamWOptim)
     train: Train = Field(default_factory=Train)
     parallel: Parallel = Field(default_factory=Parallel)
     eval: Eval = Field(default_factory=Eval)
@@ -129,11 +129,11 @@ class Config(Section):
 
         So a release that adds a setting, with a default that does what was done before, leaves the hash of every run as it was.
         """
-        return hashlib.sha256(json.dumps(_changed(self, ELSEWHERE), sort_keys=True).encode()).hexdigest()[:8]
+        return hashlib.sha256(json.dumps(_changed(self, NOT_HASHED), sort_keys=True).encode()).hexdigest()[:8]
 
     def what(self) -> dict[str, Any]:
         """The settings that change what is trained; the others say where and how it runs, and may change on resume."""
-        return self.model_dump(mode="json", exclude=ELSEWHERE)
+        return self.model_dump(mode="json", exclude=NOT_HASHED)
 
     @property
     def run_dir(self) -> Path:

@@ -19,7 +19,7 @@ class RefusedYaml(yaml.YAMLError):
 
 
 @dataclass
-class _Open:
+class _OpenNode:
     """A list or mapping that is being read."""
 
     anchor: str | None
@@ -47,12 +47,12 @@ def load_yaml(text: str) -> Any:
 
 
 def _check(text: str) -> None:
-    stack = [_Open(None, False)]
+    stack = [_OpenNode(None, False)]
     anchors: dict[str, int] = {}  # name -> values that it stands for
     for event in yaml.parse(text, _LOADER):
         line = event.start_mark.line + 1 if event.start_mark else 0
         if isinstance(event, yaml.CollectionStartEvent):
-            stack.append(_Open(event.anchor, isinstance(event, yaml.MappingStartEvent)))
+            stack.append(_OpenNode(event.anchor, isinstance(event, yaml.MappingStartEvent)))
             if len(stack) > DEPTH:
                 raise RefusedYaml(f"line {line}: lists and mappings lie more than {DEPTH} deep: write it flat")
             continue
@@ -80,7 +80,7 @@ def _check(text: str) -> None:
             )
 
 
-def _note_key(place: _Open, event: yaml.ScalarEvent, line: int) -> None:
+def _note_key(place: _OpenNode, event: yaml.ScalarEvent, line: int) -> None:
     key = event.value
     if not place.mapping:
         return

@@ -7,13 +7,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from segtrain.data.record import Record
+from segtrain.data.record import StoredSample
 from segtrain.data.stages import DECODE
 from segtrain.errors import ConfigError
 from segtrain.memory import memory_limit
 
 
-class Source(Protocol):
+class SampleSource(Protocol):
     """What a loader needs of a data set; ``read`` and ``record`` are called from several threads at once.
 
     It pickles to little, since every worker process gets one: large tables live in memory-mapped files.
@@ -27,10 +27,10 @@ class Source(Protocol):
     def __len__(self) -> int: ...
     def read(self, index: int) -> tuple[np.ndarray, np.ndarray]: ...
     def size(self, index: int) -> tuple[int, int]: ...
-    def record(self, index: int) -> Record: ...
+    def record(self, index: int) -> StoredSample: ...
 
 
-def refuse_cache(source: Source, ranks: int = 1) -> None:
+def refuse_cache(source: SampleSource, ranks: int = 1) -> None:
     """Raises ConfigError where the decoded images of ``source``, once for each of the ``ranks`` on this host, need too much."""
     if not len(source):
         return
@@ -48,7 +48,7 @@ def refuse_cache(source: Source, ranks: int = 1) -> None:
 class RamCache:
     """A data set whose decoded images and masks stay in memory after the first reading."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SampleSource) -> None:
         self.source, self.labels, self.entries = source, source.labels, source.entries
         self._kept: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         refuse_cache(source)
@@ -67,8 +67,8 @@ class RamCache:
                 kept = self._kept[index] = self.source.read(index)
         return kept
 
-    def record(self, index: int) -> Record:
+    def record(self, index: int) -> StoredSample:
         """Decoded pixels and train ids."""
         image, mask = self.read(index)
         entry = self.entries[index]
-        return Record(image, mask, entry.image, entry.mask or "", "train")
+        return StoredSample(image, mask, entry.image, entry.mask or "", "train")

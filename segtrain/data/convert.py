@@ -133,7 +133,7 @@ def _convert(dataset: Dataset, made: Path, say: Callable[[str], None]) -> dict[s
 def _classes(labels: LabelSpace) -> str:
     """The names, a line each; with colors where the classes have some."""
     lines = zip(labels.palette, labels.names)
-    return "".join(f"{' '.join(map(str, color))} {name}\n" if labels.colours else f"{name}\n" for color, name in lines)
+    return "".join(f"{' '.join(map(str, color))} {name}\n" if labels.colors else f"{name}\n" for color, name in lines)
 
 
 def _safe(name: str) -> str:
@@ -177,12 +177,12 @@ def ids_of(mask: str, labels: LabelSpace) -> tuple[np.ndarray, int]:
         known = {raw: train for raw, train in labels.raw_to_train.items() if 0 <= raw < 256}
         table, unsure = _nearest(np.arange(256)[:, None], np.array(list(known))[:, None], known.values())
         return table[pixels[..., 1]], int(unsure[pixels[..., 1]].sum())
-    if not labels.colours:
+    if not labels.colors:
         setting = "data.classes={road: [128, 64, 128], ...}"
         raise DataError(f"{name}: a JPEG mask in colors: say which class has which, as in {setting}")
     codes = pixels.astype(np.int32) @ np.array([1 << 16, 1 << 8, 1], np.int32)
     found, place = np.unique(codes, return_inverse=True)
-    table, unsure = _nearest(_rgb(found), _rgb(np.array(list(labels.colours))), labels.colours.values())
+    table, unsure = _nearest(_rgb(found), _rgb(np.array(list(labels.colors))), labels.colors.values())
     place = place.reshape(codes.shape)
     return table[place], int(unsure[place].sum())
 
@@ -211,7 +211,7 @@ def refuse_near_values(dataset: Dataset) -> None:
         return
     labels = dataset.labels
     raw = sorted(value for value in labels.raw_to_train if 0 <= value < 256)
-    if labels.colours or all(after - before >= _APART for before, after in itertools.pairwise(raw)):
+    if labels.colors or all(after - before >= _APART for before, after in itertools.pairwise(raw)):
         return
     proposed = proposed_map([str(entry.mask) for entry in dataset.entries], labels.num_classes)
     cure = command({"data.label_map": proposed}) if proposed else "say with data.label_map which value is which class"
@@ -254,7 +254,7 @@ def proposed_map(masks: list[str], classes: int) -> dict[int, int]:
 def command_for(data: Data, masks: list[str], labels: LabelSpace) -> str:
     """The command that writes a copy of the set with PNG masks, ready to paste."""
     values = data.model_dump(mode="json", exclude_defaults=True, exclude={"root"})
-    if "label_map" not in values and not labels.colours:
+    if "label_map" not in values and not labels.colors:
         values |= {"label_map": found} if (found := proposed_map(masks, labels.num_classes)) else {}
     words = [shlex.quote(data.root), shlex.quote(data.root.rstrip("/") + "-png")]
     return f"segtrain data convert {' '.join(words)} {command({f'data.{key}': value for key, value in values.items()})}"

@@ -22,7 +22,7 @@ from segtrain.data.labels.classes import label_space, read_classes, voc_colored
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.pixels import decode
 from segtrain.data.pixels.reading import PLAIN, Reading
-from segtrain.data.record import Record
+from segtrain.data.record import StoredSample
 from segtrain.data.scenes import scene as scenes
 from segtrain.data.stages import DECODE
 from segtrain.errors import DataError
@@ -59,15 +59,17 @@ class Dataset:
             raise DataError(self.other_size(index, image.shape[:2], mask.shape))
         return image, mask
 
-    def record(self, index: int) -> Record:
+    def record(self, index: int) -> StoredSample:
         """The files' bytes, or what was drawn; nothing is decoded. Raises DataError naming the file."""
         entry = self.entries[index]
         if self.draw:
             with DECODE:
                 image, ids = self.draw(index)
-            return Record(image, ids, entry.image, entry.mask or "", "train")
+            return StoredSample(image, ids, entry.image, entry.mask or "", "train")
         mask = decode.load(entry.mask)[0] if entry.mask else None
-        return Record(self.ready(decode.load(entry.image)[0], entry.image), mask, entry.image, entry.mask or "", "raw")
+        return StoredSample(
+            self.ready(decode.load(entry.image)[0], entry.image), mask, entry.image, entry.mask or "", "raw"
+        )
 
     def ready(self, content: Any, name: str) -> Any:
         """An image's content, or its pixels, where the decoder of crops would not read it as ``reading`` says."""
@@ -209,10 +211,10 @@ def _layout_labels(data: config.Data) -> LabelSpace | None:
     if data.layout != "camvid":
         return voc_colored(own) if data.layout == "voc" else own
     # SegNet's masks number the classes from 0 and give void the next number.
-    count = own.num_classes - (own.names[-1].lower() in ("void", "unlabelled", "unlabeled"))
+    count = own.num_classes - (own.names[-1].lower() in ("void", "unlabeled", "unlabeled"))
     preset = presets.CAMVID11 if count == presets.CAMVID11.num_classes else own
     raw = {**{index: index for index in range(count)}, count: presets.VOID, presets.VOID: presets.VOID}
-    return LabelSpace(own.names[:count], preset.palette[:count], presets.VOID, raw, own.colours or preset.colours)
+    return LabelSpace(own.names[:count], preset.palette[:count], presets.VOID, raw, own.colors or preset.colors)
 
 
 @dataclass(frozen=True)
@@ -246,10 +248,10 @@ def _scenes(data: config.Data, split: str) -> Dataset:
     if labels.raw_to_train == presets.SCENES.raw_to_train:
         draw: Draw = partial(scenes.scene, seed, size=data.scene_size)
     else:  # other classes asked for: the drawn ids are raw ids
-        draw = partial(_relabelled, seed, data.scene_size, labels)
+        draw = partial(_relabeled, seed, data.scene_size, labels)
     return Dataset("scenes", split, labels, entries, "", draw, data.scene_size)
 
 
-def _relabelled(seed: int, size: tuple[int, int], labels: LabelSpace, index: int) -> tuple[np.ndarray, np.ndarray]:
+def _relabeled(seed: int, size: tuple[int, int], labels: LabelSpace, index: int) -> tuple[np.ndarray, np.ndarray]:
     image, raw = scenes.scene(seed, index, size)
     return image, labels.remap(raw, f"generated scene {index}")

@@ -19,17 +19,17 @@ import numpy as np
 import torch
 
 from segtrain.config import Data
-from segtrain.data.cache import RamCache, Source
+from segtrain.data.cache import RamCache, SampleSource
 from segtrain.data.order import rank_slice, samples
 from segtrain.data.pixels.normalize import IMAGENET_MEAN as IMAGENET_MEAN
 from segtrain.data.pixels.normalize import IMAGENET_STD as IMAGENET_STD
-from segtrain.data.pixels.normalize import normalise as normalise
-from segtrain.data.sample import COLOURS, Sampler, Task, colours_in, named, whole
-from segtrain.data.workers.autoscaler import Pace
-from segtrain.data.workers.job import Job
+from segtrain.data.pixels.normalize import normalize as normalize
+from segtrain.data.sample import COLORS, SampleMaker, Task, colors_in, named, whole
+from segtrain.data.workers.autoscaler import Autoscaler
+from segtrain.data.workers.job import BatchTask
 from segtrain.data.workers.memory import Ring
-from segtrain.data.workers.pool import Crew
-from segtrain.data.workers.run import Run
+from segtrain.data.workers.pool import WorkerPool
+from segtrain.data.workers.run import BatchRun
 from segtrain.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Batch:
     masks: torch.Tensor  # uint8 (n, H, W), train ids
     ids: np.ndarray  # int64 [n], places in the data set
     epochs: np.ndarray  # int64 [n]
-    colours: torch.Tensor | None = None  # float32 (n, 10), see normalise: where colours are left to the device
+    colors: torch.Tensor | None = None  # float32 (n, 10), see normalize: where colors are left to the device
     covered: torch.Tensor | None = None  # int32 (n, 4)
 
 
@@ -67,26 +67,30 @@ def worker_kind(data: Data) -> str:
     return kind
 
 
-def colours_on_device(data: Data, device: str) -> bool:
+def colors_on_device(data: Data, device: str) -> bool:
     """auto: with CUDA, where the cores are the scarcer; not with rotation or transforms of the user's own, which come after."""
     after = data.transforms or data.rotate
-    return data.colour == "device" or (data.colour == "auto" and device == "cuda" and not after)
+    return data.color == "device" or (data.color == "auto" and device == "cuda" and not after)
 
 
 class _Loader:
     """Iterates once at a time, with a crew of its own or one that is lent; closing ends its own crew."""
 
     pin_memory = False
-    _running: Run | None = None
+    _running: BatchRun | None = None
 
-    def _jobs(self, ring: Ring) -> Generator[Job, None, None]:
+    def _jobs(self, ring: Ring) -> Generator[BatchTask, None, None]:
         raise NotImplementedError
 
-    def _start(self, crew: Crew | None, workers: int, kind: str, ahead: int, pace: Pace | None = None) -> Iterator[Any]:
+    def _start(
+        self, crew: WorkerPool | None, workers: int, kind: str, ahead: int, pace: Autoscaler | None = None
+    ) -> Iterator[Any]:
         self.close()
         # OpenCV's own threads would fight with the workers and with the model.
         cv2.setNumThreads(1)
-        self._running = Run(self._jobs, self.pin_memory, crew or Crew(workers, kind), crew is None, ahead, pace)
+        self._running = BatchRun(
+            self._jobs, self.pin_memory, crew or WorkerPool(workers, kind), crew is None, ahead, pace
+        )
         return self._running
 
     def ready(self) -> bool:
@@ -122,13 +126,13 @@ class TrainLoader(_Loader):
     ``size_at(step)`` gives the crop (height, width) and the (least, most) random scale. ``workers=0`` reads in the consumer's thread.
     ``prefetch`` micro-batches (at least one step) are made ahead. ``crew``: lent workers, instead of ``workers`` of ``kind``;
     ``pace`` then says how many of them are needed. ``transforms``: objects in place of ``data.transforms``.
-    ``colours``: leave them to the device, with what it needs for that in each Batch.
+    ``colors``: leave them to the device, with what it needs for that in each Batch.
     Raises ConfigError where the batch is too small for the ranks, DataError where there are no samples or a file is bad.
     """
 
     def __init__(
         self,
-        dataset: Source,
+        dataset: SampleSource,
         data: Data,
         *,
         seed: int,
@@ -143,24 +147,24 @@ class TrainLoader(_Loader):
         workers: int = 0,
         kind: str = "thread",
         prefetch: int = 4,
-        crew: Crew | None = None,
-        pace: Pace | None = None,
+        crew: WorkerPool | None = None,
+        pace: Autoscaler | None = None,
         transforms: Any = None,
-        colours: bool = False,
+        colors: bool = False,
     ) -> None:
         if not len(dataset):
             samples(seed, 0, 0, 0)  # says what is wrong
-        self.dataset: Source = dataset
+        self.dataset: SampleSource = dataset
         if data.cache == "ram" and not isinstance(dataset, RamCache):
             self.dataset = RamCache(dataset)
-        self.sampler = Sampler(self.dataset, data, seed, transforms)
+        self.sampler = SampleMaker(self.dataset, data, seed, transforms)
         self.data, self.seed, self.batch_size = data, seed, batch_size
         self.parts = [rank_slice(batch_size, world, rank, accumulate, micro) for micro in range(accumulate)]
         self.first_step, self.last_step = first_step, last_step
         self.size_at = size_at or (lambda step: (data.crop, data.scale))
         self.pin_memory, self.workers, self.kind = pin_memory, workers, kind
         self.crew, self.pace = crew, pace
-        self.ahead, self.colours = max(1, prefetch // accumulate), colours
+        self.ahead, self.colors = max(1, prefetch // accumulate), colors
 
     def __len__(self) -> int:
         return max(0, self.last_step - self.first_step)
@@ -168,16 +172,16 @@ class TrainLoader(_Loader):
     def __iter__(self) -> Iterator[list[Batch]]:
         return self._start(self.crew, self.workers, self.kind, self.ahead, self.pace)
 
-    def _jobs(self, ring: Ring) -> Generator[Job, None, None]:
+    def _jobs(self, ring: Ring) -> Generator[BatchTask, None, None]:
         for step, (epochs, ids) in self._samples():
             crop, scale = self.size_at(step)
             shapes = [(part.stop - part.start, *crop) for part in self.parts]
-            job = Job(self.sampler, ring.take(sum(map(_bytes, shapes))), [])
+            job = BatchTask(self.sampler, ring.take(sum(map(_bytes, shapes))), [])
             offset = 0
             for part, shape in zip(self.parts, shapes):
                 tasks = [Task(int(i), int(e), crop, scale) for i, e in zip(ids[part], epochs[part])]
-                images, masks, memory = _lay(job, self.dataset, tasks, ids[part].tolist(), shape, offset, self.colours)
-                looks = map(torch.from_numpy, colours_in(memory)) if self.colours else ()
+                images, masks, memory = _lay(job, self.dataset, tasks, ids[part].tolist(), shape, offset, self.colors)
+                looks = map(torch.from_numpy, colors_in(memory)) if self.colors else ()
                 job.result.append(Batch(images, masks, ids[part], epochs[part], *looks))
                 offset += _bytes(shape)
             yield job
@@ -194,34 +198,34 @@ class TrainLoader(_Loader):
 
 
 def _bytes(shape: tuple[int, ...]) -> int:
-    """Of images and masks (n, H, W) and n colours, each rounded up so that what follows begins at a cache line."""
+    """Of images and masks (n, H, W) and n colors, each rounded up so that what follows begins at a cache line."""
     pixels = math.prod(shape)
-    return -(-3 * pixels // 64) * 64 + -(-pixels // 64) * 64 + -(-shape[0] * COLOURS // 64) * 64
+    return -(-3 * pixels // 64) * 64 + -(-pixels // 64) * 64 + -(-shape[0] * COLORS // 64) * 64
 
 
 def _lay(
-    job: Job,
-    dataset: Source,
+    job: BatchTask,
+    dataset: SampleSource,
     tasks: Sequence[Any],
     indices: Sequence[int],
     shape: tuple[int, ...],
     offset: int,
-    colours: bool = False,
+    colors: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
-    """Give each sample of a batch of ``shape`` (n, H, W) its place in the job's block; returns images, masks, bytes of colours."""
+    """Give each sample of a batch of ``shape`` (n, H, W) its place in the job's block; returns images, masks, bytes of colors."""
     n, height, width = shape
     pixels = height * width
     behind = offset + -(-3 * n * pixels // 64) * 64
     last = behind + -(-n * pixels // 64) * 64
     for k, (task, index) in enumerate(zip(tasks, indices)):
         image, mask = (offset + 3 * k * pixels, (height, width, 3)), (behind + k * pixels, (height, width))
-        look = ((last + k * COLOURS, (COLOURS,)),) if colours else ()
+        look = ((last + k * COLORS, (COLORS,)),) if colors else ()
         job.add(task, (image, mask, *look), partial(_files, dataset, index))
     images, masks = (torch.from_numpy(job.block.part(*area)) for area in ((offset, (*shape, 3)), (behind, shape)))
-    return images, masks, job.block.part(last, (n * COLOURS,))
+    return images, masks, job.block.part(last, (n * COLORS,))
 
 
-def _files(dataset: Source, index: int) -> str:
+def _files(dataset: SampleSource, index: int) -> str:
     entry = dataset.entries[index]
     return f"{entry.image} with {entry.mask}" if entry.mask else str(entry.image)
 
@@ -234,13 +238,13 @@ class EvalLoader(_Loader):
 
     def __init__(
         self,
-        dataset: Source,
+        dataset: SampleSource,
         groups: Sequence[Sequence[int]],
         workers: int = 0,
         prefetch: int = 4,
         pin_memory: bool = False,
         kind: str = "thread",
-        crew: Crew | None = None,
+        crew: WorkerPool | None = None,
     ) -> None:
         self.dataset, self.groups, self.crew = dataset, groups, crew
         self.workers, self.prefetch, self.pin_memory, self.kind = workers, prefetch, pin_memory, kind
@@ -251,7 +255,7 @@ class EvalLoader(_Loader):
     def __iter__(self) -> Iterator[tuple[np.ndarray, torch.Tensor, torch.Tensor]]:
         return self._start(self.crew, self.workers, self.kind, max(1, self.prefetch))
 
-    def _jobs(self, ring: Ring) -> Generator[Job, None, None]:
+    def _jobs(self, ring: Ring) -> Generator[BatchTask, None, None]:
         maker = partial(whole, self.dataset)
         for group in self.groups:
             ids = np.asarray(group, np.int64)
@@ -259,7 +263,7 @@ class EvalLoader(_Loader):
                 shape = (len(ids), *self.dataset.size(group[0]))
             except Exception as error:
                 raise named(self.dataset, group[0], error) from error
-            job = Job(maker, ring.take(_bytes(shape)))
+            job = BatchTask(maker, ring.take(_bytes(shape)))
             images, masks, _ = _lay(job, self.dataset, ids.tolist(), ids.tolist(), shape, 0)
             job.result = (ids, images, masks)
             yield job

@@ -11,7 +11,7 @@ Stored = Union[bytes, memoryview, np.ndarray]
 
 
 @dataclass(frozen=True)
-class Record:
+class StoredSample:
     """An image and its mask in their stored form; the names are for messages ("shard-000003.tar: 000123.jpg")."""
 
     image: Stored  # a file's content, or decoded pixels uint8 (H, W, 3) RGB

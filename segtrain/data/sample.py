@@ -11,21 +11,21 @@ from typing import Any
 import numpy as np
 
 from segtrain.config import Data
-from segtrain.data.augment.geometry import class_centre, colour_terms, draw
+from segtrain.data.augment.geometry import class_center, color_terms, draw
 from segtrain.data.augment.transforms import transforms_of
-from segtrain.data.cache import Source
+from segtrain.data.cache import SampleSource
 from segtrain.data.order import CLASS, rng_for
 from segtrain.data.pixels.crop import mask_of, size_of, write_crop, write_whole
 from segtrain.data.pixels.jpeg_tiles import Tiles
 from segtrain.data.stages import AUGMENT, DECODE, READ
 from segtrain.errors import DataError, SegtrainError
 
-COLOURS = 56  # bytes: ten numbers of float32, four of int32
+COLORS = 56  # bytes: ten numbers of float32, four of int32
 
 
-def colours_in(memory: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Two views of uint8 [n * COLOURS]: float32 (n, 10), see ``augment.colour_terms``; int32 (n, 4) top, left, bottom, right."""
-    rows = memory.reshape(-1, COLOURS)
+def colors_in(memory: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Two views of uint8 [n * COLORS]: float32 (n, 10), see ``augment.color_terms``; int32 (n, 4) top, left, bottom, right."""
+    rows = memory.reshape(-1, COLORS)
     return rows[:, :40].view(np.float32), rows[:, 40:].view(np.int32)
 
 
@@ -40,13 +40,13 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Sampler:
+class SampleMaker:
     """Makes training samples of ``source``. Picklable, so that a worker process can have its own.
 
     ``transforms``: augmentation of one's own in place of ``data.transforms``, see ``transforms.Transforms``.
     """
 
-    source: Source
+    source: SampleSource
     data: Data
     seed: int
     transforms: Any = None
@@ -58,40 +58,40 @@ class Sampler:
         object.__setattr__(self, "transforms", own)
 
     def __call__(
-        self, task: Task, image_out: np.ndarray, mask_out: np.ndarray, colours_out: np.ndarray | None = None
+        self, task: Task, image_out: np.ndarray, mask_out: np.ndarray, colors_out: np.ndarray | None = None
     ) -> None:
         """Write the crop to ``image_out`` uint8 (h, w, 3) and ``mask_out`` uint8 (h, w), both contiguous.
 
-        ``colours_out``: uint8 [COLOURS], memory for the colours and the covered part, which the device then applies (see
-        ``colours_in``). Raises DataError naming the file.
+        ``colors_out``: uint8 [COLORS], memory for the colors and the covered part, which the device then applies (see
+        ``colors_in``). Raises DataError naming the file.
         """
         try:
             if self.transforms is None or self.data.transforms_at == "after":
-                self._make(task, image_out, mask_out, colours_out)
+                self._make(task, image_out, mask_out, colors_out)
             if self.transforms is not None:
                 self._transform(task, image_out, mask_out)
         except Exception as error:
             raise named(self.source, task.index, error) from error
 
-    def _make(self, task: Task, image_out: np.ndarray, mask_out: np.ndarray, colours_out: np.ndarray | None) -> None:
+    def _make(self, task: Task, image_out: np.ndarray, mask_out: np.ndarray, colors_out: np.ndarray | None) -> None:
         labels, key = self.source.labels, (self.seed, task.epoch, task.index)
         with READ:
             record = self.source.record(task.index)
         with DECODE:
             size = size_of(record)
-        centre = None
+        center = None
         if self.data.balance > 0:
             u = rng_for(*key, CLASS).random(3)
             if u[0] < self.data.balance:
                 with DECODE:
                     mask = mask_of(record, labels)
-                centre = class_centre(mask, u[1:], labels.num_classes)
+                center = class_center(mask, u[1:], labels.num_classes)
                 record = replace(record, mask=mask, ids="train")
         with AUGMENT:
-            geometry = draw(rng_for(*key), size, task.crop, self.data, centre, task.scale)
-        if colours_out is not None:
-            colours, covered = colours_in(colours_out)
-            colours[0], covered[0] = colour_terms(geometry.colours), geometry.covered(task.crop)
+            geometry = draw(rng_for(*key), size, task.crop, self.data, center, task.scale)
+        if colors_out is not None:
+            colors, covered = colors_in(colors_out)
+            colors[0], covered[0] = color_terms(geometry.colors), geometry.covered(task.crop)
             geometry = geometry.plain()
         index = self.tiles.get(task.index, record.image_name, record.image, size)
         write_crop(record, labels, geometry, task.crop, (image_out, mask_out), index)
@@ -110,7 +110,7 @@ class Sampler:
             self.transforms(pair, (image_out, mask_out), key, str(self.source.entries[task.index].image))
 
 
-def whole(source: Source, index: int, image_out: np.ndarray, mask_out: np.ndarray) -> None:
+def whole(source: SampleSource, index: int, image_out: np.ndarray, mask_out: np.ndarray) -> None:
     """Write a whole image and its mask, for evaluation. Raises DataError naming the file."""
     try:
         with READ:
@@ -125,7 +125,7 @@ def whole(source: Source, index: int, image_out: np.ndarray, mask_out: np.ndarra
         raise named(source, index, error) from error
 
 
-def named(source: Source, index: int, error: Exception) -> SegtrainError:
+def named(source: SampleSource, index: int, error: Exception) -> SegtrainError:
     """An error of a worker, with the file in its text."""
     if isinstance(error, SegtrainError):
         return error
@@ -134,7 +134,7 @@ def named(source: Source, index: int, error: Exception) -> SegtrainError:
     return DataError(f"{files}: {type(error).__name__}: {' '.join(str(error).split())}: repair or remove the files")
 
 
-def sizes(source: Source, index: int, image: np.ndarray, mask: np.ndarray, rule: str) -> str:
+def sizes(source: SampleSource, index: int, image: np.ndarray, mask: np.ndarray, rule: str) -> str:
     entry = source.entries[index]
     return (
         f"{entry.image}: the image has {image.shape[0]}x{image.shape[1]} pixels, its mask {entry.mask} "

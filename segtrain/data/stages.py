@@ -1,7 +1,7 @@
 """What does the making of a sample consist of? Seconds of its stages, counted by the thread that makes it.
 
     with READ: ...       the bytes come from storage      with DECODE: ...    pixels are made of them
-    with AUGMENT: ...    geometry, colours, transforms    ASSEMBLE            all the rest: into its place in the batch
+    with AUGMENT: ...    geometry, colors, transforms    ASSEMBLE            all the rest: into its place in the batch
 
 A stage inside a stage is charged to the inner one alone, so the stages of a sample add up to its time. The native decoder reads,
 decodes, resizes and puts a crop in its place by one call: all that is DECODE. So is the wait for a disk below a mapped file.
@@ -14,7 +14,7 @@ import time
 from collections import deque
 from typing import NamedTuple
 
-from segtrain.cpu_wait import late
+from segtrain.cpu_wait import runqueue_wait
 
 
 class Cost(NamedTuple):
@@ -33,7 +33,7 @@ class Cost(NamedTuple):
     reads: int = 0
     bytes2: float = 0.0
     bytes_s: float = 0.0
-    late_s: float = 0.0  # of the wall time: it could have run, and had no core; 0 where that is not counted
+    cpu_wait_s: float = 0.0  # of the wall time: it could have run, and had no core; 0 where that is not counted
 
     def plus(self, other: Cost) -> Cost:
         return Cost(*(mine + more for mine, more in zip(self, other)))  # type: ignore[arg-type]
@@ -46,10 +46,10 @@ class Cost(NamedTuple):
 _READ, _DECODE, _AUGMENT, _ASSEMBLE = range(4)
 
 
-class _Here(threading.local):
+class _SampleStages(threading.local):
     """This thread's stage, when it began, those around it, and the sums since ``begin``."""
 
-    stage, since, cpu, bytes, late = _ASSEMBLE, 0.0, 0.0, 0, 0.0
+    stage, since, cpu, bytes, cpu_wait = _ASSEMBLE, 0.0, 0.0, 0, 0.0
 
     def __init__(self) -> None:
         self.around: list[int] = []
@@ -58,7 +58,7 @@ class _Here(threading.local):
         self.moments = 0, 0.0, 0.0
 
 
-_here = _Here()
+_here = _SampleStages()
 
 
 class Stage:
@@ -96,7 +96,7 @@ def begin() -> None:
     """This thread begins a sample."""
     here = _here
     here.sums, here.bytes, here.read, here.moments = [0.0] * 4, 0, 0.0, (0, 0.0, 0.0)
-    here.late, here.cpu, here.since = late() or 0.0, time.thread_time(), time.perf_counter()
+    here.cpu_wait, here.cpu, here.since = runqueue_wait() or 0.0, time.thread_time(), time.perf_counter()
 
 
 def end() -> Cost:
@@ -104,8 +104,8 @@ def end() -> Cost:
     here = _here
     here.sums[here.stage] += time.perf_counter() - here.since
     read, decode, augment, assemble = here.sums
-    cpu_s, late_s = time.thread_time() - here.cpu, (late() or 0.0) - here.late
-    return Cost(read, decode, augment, assemble, cpu_s, here.bytes, *here.moments, late_s)
+    cpu_s, cpu_wait_s = time.thread_time() - here.cpu, (runqueue_wait() or 0.0) - here.cpu_wait
+    return Cost(read, decode, augment, assemble, cpu_s, here.bytes, *here.moments, cpu_wait_s)
 
 
 class Made(NamedTuple):
@@ -116,7 +116,7 @@ class Made(NamedTuple):
     cost: Cost
 
 
-class Tally:
+class StageTotals:
     """What a crew's samples cost so far; while ``trace`` is a deque, each sample is put there as well."""
 
     def __init__(self) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 from segtrain.diagnose.evidence import Evidence
 from segtrain.diagnose.fix import Fix
 from segtrain.diagnose.length import length_of
-from segtrain.diagnose.stats import BESIDE, TOGETHER
+from segtrain.diagnose.stats import NON_STEP_PHASES, SYNC_PHASES
 from segtrain.diagnose.verdict import Verdict
 from segtrain.observe.spans import Records
 
-WAITS = ("wait", *TOGETHER, *BESIDE)  # phases in which nothing is compiled
+WAITS = ("wait", *SYNC_PHASES, *NON_STEP_PHASES)  # phases in which nothing is compiled
 LONGER = 3.0  # times a usual step, from which on a step compiles
 LOST = 0.10  # share of the run
 NEVER = 3.0  # times as quick as without it no network becomes

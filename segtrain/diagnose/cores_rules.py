@@ -16,7 +16,7 @@ PASSES = ("forward", "backward", "update")  # that compute, and wait for nothing
 
 def other_programs(figures: Figures) -> Verdict | None:
     """The step without the waits for cores that others had is what would be left if they stopped."""
-    others, rank = _others(figures), figures.hungriest
+    others, rank = _others(figures), figures.most_starved_rank
     if others is None or others <= CROWD:
         return None
     alone = _alone(figures, rank, others)
@@ -24,7 +24,7 @@ def other_programs(figures: Figures) -> Verdict | None:
     if lost <= LOST:
         return None
     cores = _cores(figures)
-    counted = figures.as_one.late is not None
+    counted = figures.as_one.cpu_wait is not None
     return Verdict(
         "other-programs",
         lost,
@@ -42,10 +42,10 @@ def other_programs(figures: Figures) -> Verdict | None:
 
 def too_few_cores(figures: Figures) -> Verdict | None:
     """Asked where nothing else is found: a run whose threads wait for cores that its other threads have is not healthy."""
-    rank, late = figures.hungriest, figures.as_one.late
-    if figures.on_gpu or late is None:
+    rank, cpu_wait = figures.most_starved_rank, figures.as_one.cpu_wait
+    if figures.on_gpu or cpu_wait is None:
         return None
-    own = late * figures.own_part
+    own = cpu_wait * figures.own_part
     if own <= LOST * rank.step:
         return None
     samples = rank.samples
@@ -72,8 +72,8 @@ def _others(figures: Figures) -> float | None:
     """Cores that other programs have. Without a system profile: what this run did not use while its threads waited for cores."""
     if figures.hosts or figures.on_gpu:
         return figures.others
-    late = figures.as_one.late
-    if late is None or late <= 2 * LOST * figures.step:
+    cpu_wait = figures.as_one.cpu_wait
+    if cpu_wait is None or cpu_wait <= 2 * LOST * figures.step:
         return None
     return max(0.0, _cores(figures) - figures.own_cpu)
 
@@ -81,27 +81,29 @@ def _others(figures: Figures) -> float | None:
 def _alone(figures: Figures, rank: Rank, others: float) -> float:
     """Seconds of a step if no other program ran."""
     theirs = others / max(1e-9, others + figures.own_cpu)
-    late = figures.as_one.late
+    cpu_wait = figures.as_one.cpu_wait
     if (
-        late is None and not figures.on_gpu and figures.crowded
+        cpu_wait is None and not figures.on_gpu and figures.crowded
     ):  # what the passes took beside computing is taken for lateness
         passes = sum(rank.phases.get(phase, 0.0) for phase in PASSES)
-        late = max(0.0, passes - rank.computed / max(1, rank.threads))
-    if rank.samples is None or figures.as_one.late is None:
-        return rank.step if figures.on_gpu else rank.step - (late or 0.0) * theirs
-    held = (rank.samples.late or 0.0) > LOST * rank.samples.wall
-    least = rank.step - figures.as_one.late - figures.as_one.wait * held  # nothing goes that waits for something else
+        cpu_wait = max(0.0, passes - rank.computed / max(1, rank.threads))
+    if rank.samples is None or figures.as_one.cpu_wait is None:
+        return rank.step if figures.on_gpu else rank.step - (cpu_wait or 0.0) * theirs
+    held = (rank.samples.cpu_wait or 0.0) > LOST * rank.samples.wall
+    least = (
+        rank.step - figures.as_one.cpu_wait - figures.as_one.wait * held
+    )  # nothing goes that waits for something else
     return min(rank.step, max(least, stages_of(figures, rank, others=False).step))
 
 
 def _told(figures: Figures, rank: Rank) -> str:
     """How long was waited for a core, where that is counted."""
-    late, samples = figures.as_one.late, rank.samples
+    cpu_wait, samples = figures.as_one.cpu_wait, rank.samples
     said = ""
-    if late is not None and not figures.on_gpu:
-        said = f": its loop could have run and had no core for {1000 * late:.3g} of the {1000 * rank.step:.3g} ms of a step"
-    if samples is not None and samples.late and samples.workers:
-        said += f"{', and' if said else ':'} a worker for {1000 * min(samples.late, samples.wall):.3g} of the {1000 * samples.wall:.3g} ms of a sample"
+    if cpu_wait is not None and not figures.on_gpu:
+        said = f": its loop could have run and had no core for {1000 * cpu_wait:.3g} of the {1000 * rank.step:.3g} ms of a step"
+    if samples is not None and samples.cpu_wait and samples.workers:
+        said += f"{', and' if said else ':'} a worker for {1000 * min(samples.cpu_wait, samples.wall):.3g} of the {1000 * samples.wall:.3g} ms of a sample"
     return said
 
 

@@ -24,7 +24,7 @@ STREAM = 20e6  # bytes a second that any storage gives to one reader
 
 def data_verdicts(figures: Figures) -> list[Verdict]:
     """At most two, the first one bounds. None where the loop does not wait, or nothing is known of its samples."""
-    rank = figures.hungriest
+    rank = figures.most_starved_rank
     if figures.starved <= STARVED or rank.samples is None:
         return []
     now, samples, wait = stages_of(figures, rank), rank.samples, _lost(figures)
@@ -49,8 +49,8 @@ def data_verdicts(figures: Figures) -> list[Verdict]:
 
 def _lost(figures: Figures) -> float:
     """Share of the time. Where it is one rank whose samples are late, that rank is the cause first, and they are less."""
-    late = behind(figures)
-    return figures.mean("wait") if late is not None and late.phase == "wait" else figures.starved
+    cpu_wait = behind(figures)
+    return figures.mean("wait") if cpu_wait is not None and cpu_wait.phase == "wait" else figures.starved
 
 
 def _gain(rank: Rank, cured: Stages) -> float:
@@ -219,7 +219,7 @@ def _cheaper(cause: str, evidence: Evidence) -> Fix:
     if cause == "augmentation":
         if evidence.setting("data.transforms"):
             return Fix(advice="cheaper data.transforms")
-        return Fix({"data.jitter_p": 0.5, "data.rotate": 0}, "fewer changes of colour, no rotation")
+        return Fix({"data.jitter_p": 0.5, "data.rotate": 0}, "fewer changes of color, no rotation")
     if cause == "shm":
         return Fix({"data.worker_kind": "thread"})
     return Fix({"data.worker_kind": "process"}, "putting samples into their batch needs a core of its own")

@@ -23,7 +23,7 @@ MOST_DIAGNOSED = 3
 TAIL = 65536  # bytes of a journal in which its last event ends
 
 
-def foretold(run: Path) -> str | None:
+def earlier_prediction(run: Path) -> str | None:
     """The line, or None. Never raises: neither a run nor its diagnosis may fail because of what lies beside it."""
     try:
         return _foretold(Path(run))

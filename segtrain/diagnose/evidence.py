@@ -21,7 +21,7 @@ from segtrain.runs.table import run_home
 
 
 @dataclass(frozen=True)
-class Host:
+class HostLoad:
     """Means over the time that is looked at, of one host. Shares are fractions."""
 
     node: str
@@ -37,7 +37,7 @@ class Host:
 class Evidence:
     ranks: tuple[Records, ...]
     events: tuple[Mapping[str, Any], ...] = ()
-    hosts: tuple[Host, ...] = ()
+    hosts: tuple[HostLoad, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
 
     def setting(self, key: str, default: Any = None) -> Any:
@@ -56,7 +56,7 @@ def gather(run: Path, say: Callable[[str], None] = journal.say_on_stderr) -> Evi
     if (folder / journal.FILE).is_file():
         events = journal.read_journal(folder, say)
     times = [(w["ts"], w["ts"] + w["seconds"]) for records in ranks for w in records.windows]
-    hosts: tuple[Host, ...] = ()
+    hosts: tuple[HostLoad, ...] = ()
     if times:
         hosts = hosts_of(_profile(Path(run), min(t[0] for t in times), max(t[1] for t in times), say))
     return Evidence(ranks, tuple(events), hosts, _config(folder))
@@ -77,7 +77,7 @@ def _profile(run: Path, start: float, end: float, say: Callable[[str], None]) ->
         return {}
 
 
-def hosts_of(tracks: Mapping[Series, Track]) -> tuple[Host, ...]:
+def hosts_of(tracks: Mapping[Series, Track]) -> tuple[HostLoad, ...]:
     """One for each node of a profile, in the order of their names."""
     found = []
     for node in sorted({series.node for series in tracks}):
@@ -91,7 +91,7 @@ def hosts_of(tracks: Mapping[Series, Track]) -> tuple[Host, ...]:
         ]
         memory = [max(track.values) for series, track in mine.items() if series.name == "MemoryUsedPercent"]
         found.append(
-            Host(
+            HostLoad(
                 node=node,
                 cores=len(used),
                 busy=sum(used) / 100,

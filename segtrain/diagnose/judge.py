@@ -13,7 +13,7 @@ from segtrain.diagnose.data_rules import STARVED, data_verdicts
 from segtrain.diagnose.differences import equal
 from segtrain.diagnose.evidence import Evidence, gather
 from segtrain.diagnose.rank_rules import rank_verdicts
-from segtrain.diagnose.stats import Figures, figures
+from segtrain.diagnose.stats import Figures, run_stats
 from segtrain.diagnose.verdict import HEALTHY, Diagnosis, Verdict
 
 UNKNOWN = "unknown"
@@ -26,7 +26,7 @@ def diagnose(run: str | Path) -> Diagnosis:
 
 
 def judge(evidence: Evidence) -> Diagnosis:
-    found = figures(evidence)
+    found = run_stats(evidence)
     if found is None:
         failure = loop_rules.failure(evidence)
         if failure is not None:
@@ -95,7 +95,7 @@ def _facts(found: Figures) -> dict[str, Any]:
         "own_cores": round(found.own_cpu, 2),
         "steady": found.steady,
     }
-    samples = found.hungriest.samples
+    samples = found.most_starved_rank.samples
     if samples is not None:
         facts["workers"] = {
             "count": round(samples.workers, 2),

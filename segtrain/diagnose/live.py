@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from segtrain.diagnose.data_rules import STARVED
-from segtrain.diagnose.earlier_prediction import foretold
+from segtrain.diagnose.earlier_prediction import earlier_prediction
 from segtrain.diagnose.evidence import Evidence, gather
 from segtrain.diagnose.judge import UNKNOWN, judge
 from segtrain.diagnose.words import closing, line
@@ -64,5 +64,5 @@ def closing_line(run: Path) -> str | None:
         return None
     if found.bound == UNKNOWN:
         return None
-    before = foretold(run)
+    before = earlier_prediction(run)
     return f"speed     {closing(found, run)}" + (f"\nforetold  {before}" if before else "")

@@ -124,9 +124,9 @@ def own_thread(figures: Figures) -> Verdict | None:
         return None
     rank = min(figures.ranks, key=lambda rank: rank.share("other"))
     spent = rank.phases["other"]
-    late = 0.0 if rank.other_late is None or rank.late is None else min(spent, rank.other_late)
-    share = (spent - late) / rank.step
-    if late and spent - late <= LOOP * (rank.step - (rank.late or 0.0)):
+    cpu_wait = 0.0 if rank.other_cpu_wait is None or rank.cpu_wait is None else min(spent, rank.other_cpu_wait)
+    share = (spent - cpu_wait) / rank.step
+    if cpu_wait and spent - cpu_wait <= LOOP * (rank.step - (rank.cpu_wait or 0.0)):
         return None  # it is as long as that only because it has no core
     works = (rank.cpu if rank.other_cpu is None else rank.other_cpu) / spent
     if figures.on_gpu or _waits(figures, rank, spent, works):
@@ -156,8 +156,8 @@ def own_thread(figures: Figures) -> Verdict | None:
 
 def _waits(figures: Figures, rank: Rank, spent: float, works: float) -> bool:
     """Whether a thread that did not compute all the time was held up by something else than a lack of cores."""
-    if rank.other_cpu is not None and rank.other_late is not None:
-        awake = spent - rank.other_late  # or blocked; with a core, if it wants one
+    if rank.other_cpu is not None and rank.other_cpu_wait is not None:
+        awake = spent - rank.other_cpu_wait  # or blocked; with a core, if it wants one
         return awake - rank.other_cpu > WAITS * awake
     return works < (WORKS / 2 if figures.crowded else WORKS)
 
@@ -170,7 +170,7 @@ def copies(figures: Figures) -> Verdict | None:
         "host-to-device",
         share,
         f"{share:.0%} of a step goes to copies and to making floats on the device",
-        Fix({"data.prefetch": 8}, "the next batch crosses while this step computes", (Fix({"data.colour": "cpu"}),)),
+        Fix({"data.prefetch": 8}, "the next batch crosses while this step computes", (Fix({"data.color": "cpu"}),)),
         1 / (1 - share),
         "medium",
     )
@@ -233,7 +233,7 @@ def small_batch(figures: Figures) -> Verdict | None:
             return None
         share, why = 1 - max(used), f"the GPU has work {max(used):.0%} of the time though its data is there"
     else:
-        had_core = 1 - min(1.0, (rank.late or 0.0) / rank.step)  # share of the time, in all phases alike
+        had_core = 1 - min(1.0, (rank.cpu_wait or 0.0) / rank.step)  # share of the time, in all phases alike
         share = had_core * sum(rank.phases.get(phase, 0.0) for phase in ("update", "other")) / rank.step
         why = (
             f"{share:.0%} of a step of {1000 * rank.step:.3g} ms does not grow with its batch of {rank.images:g} a rank"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from segtrain.diagnose.stats import BESIDE, Figures, Rank
+from segtrain.diagnose.stats import NON_STEP_PHASES, Figures, Rank
 
 SHARED = (
     0.5  # of its cores, which a rank gets at least where other programs want them too: the system deals them out evenly
@@ -47,13 +47,13 @@ def stages_of(figures: Figures, rank: Rank, others: bool = True) -> Stages:
     """
     samples = rank.samples
     assert samples is not None
-    stalls = sum(rank.phases.get(phase, 0.0) for phase in BESIDE)
+    stalls = sum(rank.phases.get(phase, 0.0) for phase in NON_STEP_PHASES)
     used = (samples.made * samples.cpu * samples.threads + rank.computed) / rank.step
-    late = _late(figures, rank) * (figures.own_part if others else 1.0)
+    cpu_wait = _cpu_wait(figures, rank) * (figures.own_part if others else 1.0)
     free = figures.free_cores if others else None
-    alone = samples.late is None and samples.workers <= 1 and not figures.crowded
+    alone = samples.cpu_wait is None and samples.workers <= 1 and not figures.crowded
     return Stages(
-        device=max(0.0, rank.step - figures.as_one.wait - stalls - late),
+        device=max(0.0, rank.step - figures.as_one.wait - stalls - cpu_wait),
         stalls=stalls,
         samples=rank.images,  # of training: workers make those of an evaluation too
         wall=samples.wall if alone else samples.cpu + idle(rank, figures.crowded),
@@ -66,7 +66,7 @@ def stages_of(figures: Figures, rank: Rank, others: bool = True) -> Stages:
     )
 
 
-def _late(figures: Figures, rank: Rank) -> float:
+def _cpu_wait(figures: Figures, rank: Rank) -> float:
     """Seconds in which the phases of a model on the CPU wait for a core.
 
     Those for which the workers are to blame go when these need less. While they do not, the cores are what bounds the step, and it
@@ -75,8 +75,8 @@ def _late(figures: Figures, rank: Rank) -> float:
     samples = rank.samples
     if samples is None or rank.device.startswith("cuda"):
         return 0.0
-    if figures.as_one.late is not None:
-        return figures.as_one.late
+    if figures.as_one.cpu_wait is not None:
+        return figures.as_one.cpu_wait
     if not figures.crowded:
         return 0.0
     return rank.computed * (max(1.0, (samples.workers + rank.threads) / rank.cores) - 1)
@@ -91,8 +91,8 @@ def idle(rank: Rank, crowded: bool) -> float:
     samples = rank.samples
     assert samples is not None
     gap = max(0.0, samples.wall - samples.cpu)
-    if samples.late is not None:
-        return max(0.0, gap - samples.late)
+    if samples.cpu_wait is not None:
+        return max(0.0, gap - samples.cpu_wait)
     read = min(gap, samples.stages.get("read", 0.0))
     if crowded:
         return read

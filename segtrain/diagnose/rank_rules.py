@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from segtrain.diagnose.fix import Fix
-from segtrain.diagnose.stats import BESIDE, TOGETHER, Figures, Rank
+from segtrain.diagnose.stats import NON_STEP_PHASES, SYNC_PHASES, Figures, Rank
 from segtrain.diagnose.verdict import Verdict
 
 SLOWER = 0.20  # share of a step by which the slowest rank may be behind
@@ -45,9 +45,9 @@ def behind(figures: Figures) -> Behind | None:
     if len(figures.ranks) < 2:
         return None
     every = _behind(figures, lambda rank: (rank.own, rank.least_own, rank.step))
-    if every is not None or any(rank.late is None for rank in figures.ranks):
+    if every is not None or any(rank.cpu_wait is None for rank in figures.ranks):
         return every
-    awake = _behind(figures, lambda rank: (rank.awake, rank.least_awake, rank.step - (rank.late or 0.0)))
+    awake = _behind(figures, lambda rank: (rank.awake, rank.least_awake, rank.step - (rank.cpu_wait or 0.0)))
     return replace(awake, awake=True) if awake else None
 
 
@@ -98,7 +98,7 @@ def _slow(late: Behind) -> Verdict:
 
 def _crowd(slow: Rank, behind: float) -> float:
     """Seconds of its step that a rank is behind because it has no core, where that is most of it; else 0."""
-    late = min(behind, slow.late or 0.0)
+    late = min(behind, slow.cpu_wait or 0.0)
     return late if late > CROWD * behind else 0.0
 
 
@@ -114,7 +114,7 @@ def _late_in(slow: Rank, others: list[Rank]) -> str:
     late = {
         phase: s - statistics.median(rank.phases.get(phase, 0.0) for rank in others)
         for phase, s in slow.phases.items()
-        if phase not in TOGETHER and phase not in BESIDE
+        if phase not in SYNC_PHASES and phase not in NON_STEP_PHASES
     }
     return max(late, key=lambda phase: late[phase])
 

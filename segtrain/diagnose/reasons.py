@@ -8,7 +8,7 @@ from typing import Any
 
 from segtrain.diagnose.differences import Change
 from segtrain.diagnose.evidence import Evidence
-from segtrain.diagnose.terms import Term, ms
+from segtrain.diagnose.terms import TimeShare, ms
 from segtrain.diagnose.verdict import CAUSES, HEALTHY, Diagnosis
 
 CROWD = 0.3  # cores of other programs that are worth a word
@@ -71,8 +71,8 @@ def reasons(
     environment: Mapping[str, tuple[str, str]],
     before: Diagnosis,
     after: Diagnosis,
-    phases: Sequence[Term],
-    stages: Sequence[Term],
+    phases: Sequence[TimeShare],
+    stages: Sequence[TimeShare],
 ) -> tuple[str, ...]:
     """Sentences, what was changed by hand first, then what the hosts did, then what the figures show."""
     others = [told(change) for change in found if not change.cure]
@@ -98,7 +98,7 @@ def _crowds(before: Diagnosis, after: Diagnosis) -> list[str]:
     return [f"other programs kept {was:.1f} cores busy before and {now:.1f} after"]
 
 
-def _terms(phases: Sequence[Term]) -> list[str]:
+def _terms(phases: Sequence[TimeShare]) -> list[str]:
     """Phases that the prediction had otherwise, the worst first."""
     step = sum(term.predicted or 0.0 for term in phases)
     off = [(term.after - term.predicted, term) for term in phases if term.predicted is not None]
@@ -109,7 +109,7 @@ def _terms(phases: Sequence[Term]) -> list[str]:
     ]
 
 
-def _stages(stages: Sequence[Term]) -> list[str]:
+def _stages(stages: Sequence[TimeShare]) -> list[str]:
     """A sample is taken to cost after a cure what it cost before, or less."""
     was, now = sum(term.before for term in stages), sum(term.after for term in stages)
     if not was or now < DEARER * was:

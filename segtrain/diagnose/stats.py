@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from segtrain.diagnose.evidence import Evidence, Host
+from segtrain.diagnose.evidence import Evidence, HostLoad
 from segtrain.diagnose.together import Together, together
 from segtrain.observe.spans import Records
 
 STAGES = ("read", "decode", "augment", "assemble")
-AT_THE_END = ("eval", "checkpoint")  # what every run does once it is done, however seldom otherwise
-TOGETHER = ("sync", "gradient_sync")  # where a rank waits for others
-BESIDE = ("log", "eval", "checkpoint")  # no part of a step
+FINAL_PHASES = ("eval", "checkpoint")  # what every run does once it is done, however seldom otherwise
+SYNC_PHASES = ("sync", "gradient_sync")  # where a rank waits for others
+NON_STEP_PHASES = ("log", "eval", "checkpoint")  # no part of a step
 CROWDED = 0.9  # of all cores
 ENOUGH = 3  # windows, to leave one out
 
@@ -29,7 +29,7 @@ class Samples:
     stages: Mapping[str, float]  # wall
     cpu: float
     bytes: float
-    late: float | None = None  # of the wall time: no core was free; None: not counted
+    cpu_wait: float | None = None  # of the wall time: no core was free; None: not counted
     by_size: float | None = None  # share of the reading that grows with the bytes read; None: not known
     cpu_all: float = 0.0  # CPU seconds with those of threads that a library in the worker has started; 0: not known
 
@@ -64,9 +64,9 @@ class Rank:
     steps: int
     phases: Mapping[str, float]
     cpu: float  # of the process
-    late: float | None  # of its loop's thread, without phase ``wait``: no core was free; None: not counted
+    cpu_wait: float | None  # of its loop's thread, without phase ``wait``: no core was free; None: not counted
     other_cpu: float | None  # of its loop's thread in the phase ``other``; None: not written down
-    other_late: float | None  # in which it had no core there
+    other_cpu_wait: float | None  # in which it had no core there
     slowest: float
     fastest: float  # of the windows' means
     least_own: float  # of the windows' means of ``own``: what other programs disturbed least
@@ -88,7 +88,7 @@ class Rank:
     @property
     def awake(self) -> float:
         """The same, without the time in which it had no core, where that is counted."""
-        return max(0.0, self.own - (self.late or 0.0))
+        return max(0.0, self.own - (self.cpu_wait or 0.0))
 
     @property
     def cpu_with_workers(self) -> float:
@@ -103,20 +103,20 @@ class Rank:
         """CPU seconds without those of making samples, and of what is no part of a step."""
         inside = self.samples is not None and self.samples.kind == "thread"
         rest = self.cpu - (self.samples.cpu * self.samples.made if inside and self.samples else 0.0)
-        return max(0.0, rest) * (1 - self.share(*BESIDE))
+        return max(0.0, rest) * (1 - self.share(*NON_STEP_PHASES))
 
     def share(self, *phases: str) -> float:
         return sum(self.phases.get(phase, 0.0) for phase in phases) / self.step
 
 
 def _own(phases: Mapping[str, float]) -> float:
-    return sum(s for phase, s in phases.items() if phase not in TOGETHER and phase not in BESIDE)
+    return sum(s for phase, s in phases.items() if phase not in SYNC_PHASES and phase not in NON_STEP_PHASES)
 
 
 @dataclass(frozen=True)
 class Figures:
     ranks: tuple[Rank, ...]
-    hosts: tuple[Host, ...]
+    hosts: tuple[HostLoad, ...]
     evidence: Evidence = field(repr=False)
     steady: bool  # false: all that there is includes the start
     as_one: Together  # what all ranks wait for, in a mean step
@@ -170,20 +170,20 @@ class Figures:
         return max(0.0, sum(h.cores - h.busy for h in self.hosts)) if self.hosts else None
 
     @property
-    def hungriest(self) -> Rank:
+    def most_starved_rank(self) -> Rank:
         """The rank that waits most for its samples."""
         return max(self.ranks, key=lambda rank: rank.share("wait"))
 
 
-def figures(evidence: Evidence) -> Figures | None:
+def run_stats(evidence: Evidence) -> Figures | None:
     """None where no rank has a window yet."""
     steady = all(_steady(records) for records in evidence.ranks)
     known = [(records, _usable(_steady(records) or records.windows, records)) for records in evidence.ranks]
     known = [(records, windows) for records, windows in known if windows]
     if not known:
         return None
-    late = [[_late(w) for w in windows] if _counted(windows) else None for _, windows in known]
-    as_one = together([windows for _, windows in known], late)
+    cpu_wait = [[_cpu_wait(w) for w in windows] if _counted(windows) else None for _, windows in known]
+    as_one = together([windows for _, windows in known], cpu_wait)
     return Figures(tuple(_rank(*of) for of in known), evidence.hosts, evidence, steady, as_one)
 
 
@@ -193,7 +193,7 @@ def _steady(records: Records) -> tuple[dict[str, Any], ...]:
     """
     first = {begin.get("ts") for begin in records.begins}
     windows = tuple(window for window in records.windows if window["ts"] not in first)
-    closing = len(windows) >= ENOUGH and any(phase in windows[-1]["phases"] for phase in AT_THE_END)
+    closing = len(windows) >= ENOUGH and any(phase in windows[-1]["phases"] for phase in FINAL_PHASES)
     return windows[:-1] if closing else windows
 
 
@@ -204,15 +204,15 @@ def _usable(windows: Sequence[Mapping[str, Any]], records: Records) -> list[dict
 
 
 def _counted(windows: Sequence[Mapping[str, Any]]) -> bool:
-    return all("late_s" in w for w in windows)
+    return all("cpu_wait_s" in w for w in windows)
 
 
-def _late(window: Mapping[str, Any]) -> float:
+def _cpu_wait(window: Mapping[str, Any]) -> float:
     """Seconds of lateness that belong to steps; no more than there was time to be late in, whatever the system has counted."""
     phases = window["phases"]
     awake = sum(s for phase, s in phases.items() if phase != "wait")
-    inside = awake - sum(phases.get(phase, 0.0) for phase in BESIDE)
-    return float(min(inside, window.get("late_s", 0.0) * inside / awake)) if awake > 0 else 0.0
+    inside = awake - sum(phases.get(phase, 0.0) for phase in NON_STEP_PHASES)
+    return float(min(inside, window.get("cpu_wait_s", 0.0) * inside / awake)) if awake > 0 else 0.0
 
 
 def _rank(records: Records, windows: Sequence[Mapping[str, Any]]) -> Rank:
@@ -238,14 +238,14 @@ def _rank(records: Records, windows: Sequence[Mapping[str, Any]]) -> Rank:
         steps=steps,
         phases=phases,
         cpu=sum(w.get("cpu_s", 0.0) for w in windows) / steps,
-        late=sum(map(_late, windows)) / steps if counted else None,
+        cpu_wait=sum(map(_cpu_wait, windows)) / steps if counted else None,
         other_cpu=_mean(windows, "other_cpu_s", steps),
-        other_late=_mean(windows, "other_late_s", steps),
+        other_cpu_wait=_mean(windows, "other_cpu_wait_s", steps),
         slowest=max(w.get("slowest_ms", 0.0) for w in windows) / 1000,
         fastest=min(sum(w["phases"].values()) / (w["last"] - w["first"] + 1) for w in windows),
         least_own=min(_own(w["phases"]) / (w["last"] - w["first"] + 1) for w in windows),
         least_awake=min(
-            max(0.0, _own(w["phases"]) - counted * _late(w)) / (w["last"] - w["first"] + 1) for w in windows
+            max(0.0, _own(w["phases"]) - counted * _cpu_wait(w)) / (w["last"] - w["first"] + 1) for w in windows
         ),
         least={p: min(w["phases"].get(p, 0.0) / sum(w["phases"].values()) for w in windows) for p in phases},
         crowded=begin.get("crowded"),
@@ -257,7 +257,7 @@ def _rank(records: Records, windows: Sequence[Mapping[str, Any]]) -> Rank:
 def _without_the_end(window: Mapping[str, Any], records: Records) -> dict[str, Any]:
     if window is not records.windows[-1]:
         return dict(window)
-    phases = {phase: s for phase, s in window["phases"].items() if phase not in AT_THE_END}
+    phases = {phase: s for phase, s in window["phases"].items() if phase not in FINAL_PHASES}
     kept = sum(phases.values()) / max(1e-9, sum(window["phases"].values()))
     return {**window, "phases": phases, "cpu_s": kept * window.get("cpu_s", 0.0)}  # as if all phases computed alike
 
@@ -285,7 +285,7 @@ def _samples(work: list[Mapping[str, Any]], steps: int, counted: bool) -> Sample
         stages=stages,
         cpu=sum(w.get("cpu_s", 0.0) for w in work) / made,
         bytes=sum(w.get("bytes", 0) for w in work) / made,
-        late=sum(w.get("late_s", 0.0) for w in work) / made if counted else None,
+        cpu_wait=sum(w.get("cpu_wait_s", 0.0) for w in work) / made if counted else None,
         cpu_all=sum(w.get("process_cpu_s", 0.0) for w in work) / made,
         by_size=_by_size([w for w in work if isinstance(w.get("reads"), dict)]),
     )

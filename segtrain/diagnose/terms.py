@@ -25,7 +25,7 @@ SHORTER = {
 
 
 @dataclass(frozen=True)
-class Term:
+class TimeShare:
     """Milliseconds of a mean step, or of a mean sample. ``predicted``: None where the model says nothing of it."""
 
     name: str
@@ -34,24 +34,24 @@ class Term:
     predicted: float | None = None
 
 
-def phases(before: Mapping[str, Any], after: Mapping[str, Any], first: Verdict | None) -> tuple[Term, ...]:
+def phases(before: Mapping[str, Any], after: Mapping[str, Any], first: Verdict | None) -> tuple[TimeShare, ...]:
     """Of the facts of two runs, the largest change first; predicted where both make steps of as many images."""
     was, now = _phases(before), _phases(after)
     expected: dict[str, float] = {}
     if first is not None and first.gain > 1.005 and _alike(before, after):
         expected = _expected(was, first)
     names = sorted({**was, **now}, key=lambda name: -abs(now.get(name, 0.0) - was.get(name, 0.0)))
-    terms = [Term(n, was.get(n, 0.0), now.get(n, 0.0), expected.get(n, 0.0) if expected else None) for n in names]
+    terms = [TimeShare(n, was.get(n, 0.0), now.get(n, 0.0), expected.get(n, 0.0) if expected else None) for n in names]
     return tuple(term for term in terms if max(term.before, term.after) >= 0.01 * max(sum(was.values()), 1e-9))
 
 
-def stages(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Term, ...]:
+def stages(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[TimeShare, ...]:
     """Of a sample, in the order in which it is made; empty where one run knows nothing of its samples."""
     was, now = (facts.get("workers", {}).get("stages_ms", {}) for facts in (before, after))
     if not was or not now:
         return ()
     names = dict.fromkeys([*was, *now])
-    return tuple(Term(name, was.get(name, 0.0), now.get(name, 0.0)) for name in names)
+    return tuple(TimeShare(name, was.get(name, 0.0), now.get(name, 0.0)) for name in names)
 
 
 def images(facts: Mapping[str, Any]) -> float:

@@ -23,7 +23,7 @@ class Together:
     """Seconds of a mean step, of all ranks as one. ``late``: its loops could have run and had no core; None: not counted."""
 
     wait: float
-    late: float | None
+    cpu_wait: float | None
 
 
 @dataclass(frozen=True)
@@ -33,22 +33,22 @@ class _Share:
     wait: float
     sync: float
     gradient_sync: float
-    late: float
+    cpu_wait: float
 
 
-def together(ranks: Sequence[Windows], late: Sequence[Sequence[float] | None]) -> Together:
+def together(ranks: Sequence[Windows], cpu_wait: Sequence[Sequence[float] | None]) -> Together:
     """``late``: of each rank's windows, seconds; None where the system counts none."""
-    counted = all(of is not None for of in late)
+    counted = all(of is not None for of in cpu_wait)
     steps = wait = held = 0.0
     for block in _blocks(ranks):
         count = _steps([ranks[0][k] for k in block[0]])
         shares = [
             _share([windows[k] for k in chosen], [of[k] for k in chosen] if of is not None else [])
-            for windows, of, chosen in zip(ranks, late, block)
+            for windows, of, chosen in zip(ranks, cpu_wait, block)
         ]
         for_samples = _slowest([s.wait for s in shares], [s.wait + s.sync for s in shares])
         rest = [s.gradient_sync + max(0.0, s.sync - (for_samples - s.wait)) for s in shares]
-        for_cores = _slowest([s.late for s in shares], [s.late + more for s, more in zip(shares, rest)])
+        for_cores = _slowest([s.cpu_wait for s in shares], [s.cpu_wait + more for s, more in zip(shares, rest)])
         steps, wait, held = steps + count, wait + count * for_samples, held + count * for_cores
     return Together(wait / steps, held / steps if counted else None) if steps else Together(0.0, None)
 
@@ -69,10 +69,10 @@ def _blocks(ranks: Sequence[Windows]) -> list[list[list[int]]]:
     return found
 
 
-def _share(windows: Windows, late: Sequence[float]) -> _Share:
+def _share(windows: Windows, cpu_wait: Sequence[float]) -> _Share:
     steps = _steps(windows)
     phase = {p: sum(w["phases"].get(p, 0.0) for w in windows) / steps for p in ("wait", "sync", "gradient_sync")}
-    return _Share(phase["wait"], phase["sync"], phase["gradient_sync"], sum(late) / steps)
+    return _Share(phase["wait"], phase["sync"], phase["gradient_sync"], sum(cpu_wait) / steps)
 
 
 def _steps(windows: Windows) -> int:

@@ -13,7 +13,7 @@ from segtrain.diagnose.evidence import Evidence, gather
 from segtrain.diagnose.fix import Fix
 from segtrain.diagnose.judge import judge
 from segtrain.diagnose.reasons import environments, incomparable, reasons
-from segtrain.diagnose.terms import Term, phases, stages
+from segtrain.diagnose.terms import TimeShare, phases, stages
 from segtrain.diagnose.verdict import Diagnosis, Verdict
 from segtrain.errors import DataError
 from segtrain.observe.journal import say_on_stderr
@@ -63,8 +63,8 @@ class Verification:
     fit: str
     environment: Mapping[str, tuple[str, str]]
     apart: tuple[str, ...]
-    phases: tuple[Term, ...]
-    stages: tuple[Term, ...]
+    phases: tuple[TimeShare, ...]
+    stages: tuple[TimeShare, ...]
     reasons: tuple[str, ...]
 
     @property

@@ -8,7 +8,7 @@ from shlex import quote
 
 from segtrain.diagnose.differences import EXACT, MORE, NONE, PART, WORDS
 from segtrain.diagnose.reasons import told, value
-from segtrain.diagnose.terms import Term, images, ms
+from segtrain.diagnose.terms import TimeShare, images, ms
 from segtrain.diagnose.verdict import HEALTHY, Diagnosis
 from segtrain.diagnose.verify import HELD, Verification
 from segtrain.diagnose.words import WIDTH, headline
@@ -164,7 +164,7 @@ def _next(after: Diagnosis) -> list[str]:
     ]
 
 
-def _table(title: str, terms: Sequence[Term], found: Verification) -> list[str]:
+def _table(title: str, terms: Sequence[TimeShare], found: Verification) -> list[str]:
     if not terms:
         return []
     predicted = any(term.predicted is not None for term in terms)
@@ -174,9 +174,9 @@ def _table(title: str, terms: Sequence[Term], found: Verification) -> list[str]:
     lines = ["", f"  {title:<16}" + "".join(f"{column:>11}" for column in columns) + (size if "step" in title else "")]
     if "step" in title:
         was, now = (side.found.facts["step_ms"] for side in (found.before, found.after))
-        whole = Term("all", was, now, was / found.predicted if predicted and found.predicted else None)
+        whole = TimeShare("all", was, now, was / found.predicted if predicted and found.predicted else None)
     else:
-        whole = Term("all", sum(term.before for term in terms), sum(term.after for term in terms))
+        whole = TimeShare("all", sum(term.before for term in terms), sum(term.after for term in terms))
     for term in (*terms, whole):
         values = [term.before, *([term.predicted] if predicted else []), term.after]
         lines.append(f"    {term.name:<14}" + "".join(f"{'-' if value is None else ms(value):>11}" for value in values))

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from segtrain import __version__
 from segtrain.doctor import decoders, machine, packages
-from segtrain.doctor.line import NOTE, PROBLEM, Line
+from segtrain.doctor.line import NOTE, PROBLEM, CheckLine
 from segtrain.errors import EXIT_ERROR
 
 
@@ -22,7 +22,7 @@ def doctor(as_json: bool = False, say: Callable[[str], None] = print) -> int:
     return EXIT_ERROR if any(line.fatal for line in lines) else 0
 
 
-def page(lines: list[Line]) -> str:
+def page(lines: list[CheckLine]) -> str:
     """One aligned line for each, its cure below it; a count at the foot."""
     width = max(len(line.name) for line in lines)
     told = [f"segtrain {__version__}"]

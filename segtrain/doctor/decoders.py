@@ -7,23 +7,23 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from segtrain.bench.child import child
-from segtrain.doctor.line import NOTE, OK, PROBLEM, Line
+from segtrain.doctor.line import NOTE, OK, PROBLEM, CheckLine
 from segtrain.errors import SegtrainError
 
 SECONDS = 0.25  # of CPU for each way
 
 
-def look() -> Iterator[Line]:
+def look() -> Iterator[CheckLine]:
     turned_off = os.environ.get("SEGTRAIN_NATIVE") == "0"
     with ThreadPoolExecutor(2) as pool:
         native, packages = pool.map(_tried, ("", "0"))
     if isinstance(packages, str):
-        yield Line(
+        yield CheckLine(
             PROBLEM, "decoder", f"JPEG and PNG cannot be decoded by packages: {packages}", "install again", fatal=True
         )
         return
     if isinstance(native, str):
-        yield Line(
+        yield CheckLine(
             PROBLEM, "decoder", f"the native part fails: {native}", "SEGTRAIN_NATIVE=0 turns it off; install again"
         )
         return
@@ -31,17 +31,17 @@ def look() -> Iterator[Line]:
     used = packages if turned_off or not there else native
     speed = f"{used['cpu_ms']:.1f} ms of CPU for a sample of 1024x512"
     if there and turned_off:
-        yield Line(
+        yield CheckLine(
             NOTE,
             "decoder",
             f"packages, by SEGTRAIN_NATIVE=0: {speed}; the native part takes {native['cpu_ms']:.1f}",
             "unset SEGTRAIN_NATIVE",
         )
     elif there:
-        yield Line(OK, "decoder", f"{native['path_says']}: {speed}; packages take {packages['cpu_ms']:.1f}")
+        yield CheckLine(OK, "decoder", f"{native['path_says']}: {speed}; packages take {packages['cpu_ms']:.1f}")
     else:
         why, _, cure = str(native["path_says"]).partition(": ")[2].rpartition(": ")
-        yield Line(NOTE, "decoder", f"packages: {speed}; {why}", cure)
+        yield CheckLine(NOTE, "decoder", f"packages: {speed}; {why}", cure)
 
 
 def _tried(switch: str) -> dict[str, object] | str:

@@ -8,7 +8,7 @@ OK, NOTE, PROBLEM = "ok", "note", "problem"
 
 
 @dataclass(frozen=True)
-class Line:
+class CheckLine:
     """``state``: OK, NOTE (works, but one should know) or PROBLEM; ``cure``: what to do; ``fatal``: training is impossible."""
 
     state: str

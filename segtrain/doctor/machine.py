@@ -9,7 +9,7 @@ from pathlib import Path
 
 from segtrain.cores import affinity, cpu_quota
 from segtrain.data.keep import cache_folder
-from segtrain.doctor.line import NOTE, OK, PROBLEM, Line
+from segtrain.doctor.line import NOTE, OK, PROBLEM, CheckLine
 from segtrain.memory import memory_limit
 
 LEAST_SHM = 64 << 20  # Docker's default, which is too small for batches of some workers
@@ -18,7 +18,7 @@ LEAST_FILES = 1024
 PINS = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 
-def look() -> Iterator[Line]:
+def look() -> Iterator[CheckLine]:
     yield cores(affinity(), os.cpu_count() or 1, cpu_quota())
     yield from threads(os.environ, affinity())
     yield memory()
@@ -27,29 +27,31 @@ def look() -> Iterator[Line]:
     yield from open_files()
 
 
-def cores(allowed: int, there: int, quota: float | None) -> Line:
+def cores(allowed: int, there: int, quota: float | None) -> CheckLine:
     if quota is not None and quota < allowed:
         cure = "give the container more (docker --cpus, resources.limits.cpu), or nothing: segtrain counts the quota"
-        return Line(NOTE, "cores", f"{quota:.3g} by the container's quota, of {allowed} that are seen", cure)
+        return CheckLine(NOTE, "cores", f"{quota:.3g} by the container's quota, of {allowed} that are seen", cure)
     if allowed < there:
-        return Line(
+        return CheckLine(
             NOTE, "cores", f"{allowed} of the host's {there}, by affinity", "taskset, or the job's cpus-per-task"
         )
-    return Line(OK, "cores", f"{allowed}")
+    return CheckLine(OK, "cores", f"{allowed}")
 
 
-def threads(environment: Mapping[str, str], allowed: int) -> Iterator[Line]:
+def threads(environment: Mapping[str, str], allowed: int) -> Iterator[CheckLine]:
     """Settings of OpenMP that slow training down."""
     asked = environment.get("OMP_NUM_THREADS", "")
     if asked and (not asked.isdigit() or int(asked) > allowed):
-        yield Line(PROBLEM, "OMP_NUM_THREADS", f"{asked} for {allowed} cores: threads wait for each other", "unset it")
+        yield CheckLine(
+            PROBLEM, "OMP_NUM_THREADS", f"{asked} for {allowed} cores: threads wait for each other", "unset it"
+        )
     pins = {name: environment[name] for name in PINS if environment.get(name, "false").lower() not in ("false", "none")}
     for name, value in pins.items():
         cure = f"unset {name}: workers and ranks may all land on one core"
-        yield Line(NOTE, name, f"{value} binds threads to cores", cure)
+        yield CheckLine(NOTE, name, f"{value} binds threads to cores", cure)
 
 
-def memory() -> Line:
+def memory() -> CheckLine:
     limit, by = memory_limit()
     free = 0
     try:
@@ -60,47 +62,51 @@ def memory() -> Line:
     said = f"{limit / 2**30:.1f} GiB" + (" by the container's limit" if by == "cgroup" else "")
     if by == "host" and free:
         said += f", {free / 2**30:.1f} GiB free"
-    return Line(OK, "memory", said if by != "unknown" else "not known")
+    return CheckLine(OK, "memory", said if by != "unknown" else "not known")
 
 
-def shared_memory(folder: str = "/dev/shm") -> Iterator[Line]:
+def shared_memory(folder: str = "/dev/shm") -> Iterator[CheckLine]:
     """Worker processes of other packages share batches here."""
     if not os.path.isdir(folder):
-        yield Line(NOTE, folder, "absent: worker processes may not be able to share memory", "data.worker_kind=thread")
+        yield CheckLine(
+            NOTE, folder, "absent: worker processes may not be able to share memory", "data.worker_kind=thread"
+        )
         return
     total, _, free = shutil.disk_usage(folder)
     said = f"{total / 2**20:,.0f} MiB, {free / 2**20:,.0f} MiB free"
     if min(total, free) <= LEAST_SHM:
-        yield Line(
+        yield CheckLine(
             PROBLEM,
             folder,
             f"{said}: too small for NCCL and worker processes",
             "docker run --shm-size=8g (or --ipc=host)",
         )
     else:
-        yield Line(OK, folder, said)
+        yield CheckLine(OK, folder, said)
 
 
-def cache() -> Line:
+def cache() -> CheckLine:
     folder = cache_folder()
     there = folder
     while not there.exists() and there != there.parent:
         there = there.parent
     if not os.access(there, os.W_OK):
         cure = "set SEGTRAIN_CACHE to a folder that can be written; without it each start reads the whole data set"
-        return Line(PROBLEM, "cache", f"{folder}: not writable", cure)
+        return CheckLine(PROBLEM, "cache", f"{folder}: not writable", cure)
     free = shutil.disk_usage(there).free
     said = f"{folder}: {free / 2**30:.1f} GiB free"
     if free < LEAST_CACHE:
-        return Line(NOTE, "cache", said, "set SEGTRAIN_CACHE to a folder with more room")
-    return Line(OK, "cache", said)
+        return CheckLine(NOTE, "cache", said, "set SEGTRAIN_CACHE to a folder with more room")
+    return CheckLine(OK, "cache", said)
 
 
-def open_files() -> Iterator[Line]:
+def open_files() -> Iterator[CheckLine]:
     try:
         import resource
     except ImportError:  # not on Windows
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if 0 <= soft < LEAST_FILES:
-        yield Line(NOTE, "open files", f"at most {soft}", f"ulimit -n {LEAST_FILES if hard < 0 else min(hard, 65536)}")
+        yield CheckLine(
+            NOTE, "open files", f"at most {soft}", f"ulimit -n {LEAST_FILES if hard < 0 else min(hard, 65536)}"
+        )

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from segtrain.doctor.line import NOTE, OK, PROBLEM, Line
+from segtrain.doctor.line import NOTE, OK, PROBLEM, CheckLine
 
 LEAST_PYTHON = (3, 10)
 NEEDED = {  # package -> least version, as in pyproject.toml
@@ -48,12 +48,12 @@ print(",".join(torch.cuda.get_device_name(k) for k in range(torch.cuda.device_co
 """
 
 
-def look() -> Iterator[Line]:
+def look() -> Iterator[CheckLine]:
     found = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info[:2] < LEAST_PYTHON:
-        yield Line(PROBLEM, "python", found, "use Python 3.10 or later", fatal=True)
+        yield CheckLine(PROBLEM, "python", found, "use Python 3.10 or later", fatal=True)
     else:
-        yield Line(OK, "python", f"{found}, {platform.system()} {platform.machine()}")
+        yield CheckLine(OK, "python", f"{found}, {platform.system()} {platform.machine()}")
     yield from needed()
     yield gpu(sorted(map(str, Path("/dev").glob("nvidia[0-9]*"))))
     yield from torchvision()
@@ -74,14 +74,14 @@ def numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", text.split("+")[0]))
 
 
-def needed() -> Iterator[Line]:
+def needed() -> Iterator[CheckLine]:
     """One line if all is there, else one for each package that is not."""
     well = True
     for package, least in NEEDED.items():
         found = version(package)
         if found is None or numbers(found) < numbers(least):
             well = False
-            yield Line(
+            yield CheckLine(
                 PROBLEM,
                 package,
                 f"{found or 'absent'}, needed: {least} or later",
@@ -89,9 +89,11 @@ def needed() -> Iterator[Line]:
                 fatal=package in FATAL,
             )
     if well:
-        yield Line(OK, "packages", f"all {len(NEEDED)} that are needed")
+        yield CheckLine(OK, "packages", f"all {len(NEEDED)} that are needed")
     if version("simplejpeg") is None:
-        yield Line(NOTE, "simplejpeg", "absent: JPEG is decoded by OpenCV, at half the speed", "pip install simplejpeg")
+        yield CheckLine(
+            NOTE, "simplejpeg", "absent: JPEG is decoded by OpenCV, at half the speed", "pip install simplejpeg"
+        )
 
 
 def built_for_cuda(package: str = "torch") -> str | None:
@@ -119,38 +121,40 @@ def driver(proc: Path = Path("/proc/driver/nvidia/version")) -> str:
     return found[1] if found else "?"
 
 
-def gpu(files: list[str]) -> Line:
+def gpu(files: list[str]) -> CheckLine:
     """torch, the GPUs (their device files) and whether they can be used together."""
     found = version("torch")
     if found is None:
-        return Line(NOTE, "gpu", "not looked for without torch")
+        return CheckLine(NOTE, "gpu", "not looked for without torch")
     cuda = built_for_cuda()
     built = f"torch {found} for CUDA {cuda}" if cuda else f"torch {found}"
     if not files:
-        return Line(OK, "gpu", f"{built}; no NVIDIA GPU: training runs on the CPU")
+        return CheckLine(OK, "gpu", f"{built}; no NVIDIA GPU: training runs on the CPU")
     if os.environ.get("CUDA_VISIBLE_DEVICES", "all") in ("", "-1"):
-        return Line(NOTE, "gpu", f"{built}; {len(files)} GPUs, hidden by CUDA_VISIBLE_DEVICES", "unset it to use them")
+        return CheckLine(
+            NOTE, "gpu", f"{built}; {len(files)} GPUs, hidden by CUDA_VISIBLE_DEVICES", "unset it to use them"
+        )
     if cuda == "":
         cure = "install a build of torch for CUDA that suits the driver: pytorch.org/get-started"
-        return Line(PROBLEM, "gpu", f"{built} is for CPUs alone, but {len(files)} NVIDIA GPUs are here", cure)
+        return CheckLine(PROBLEM, "gpu", f"{built} is for CPUs alone, but {len(files)} NVIDIA GPUs are here", cure)
     try:
         seen = subprocess.run(
             [sys.executable, "-c", _SEE_GPU], capture_output=True, text=True, timeout=SECONDS
         ).stdout.strip()
     except subprocess.TimeoutExpired:
-        return Line(PROBLEM, "gpu", f"{built}: the GPU did not answer in {SECONDS:.0f} s", "look at nvidia-smi")
+        return CheckLine(PROBLEM, "gpu", f"{built}: the GPU did not answer in {SECONDS:.0f} s", "look at nvidia-smi")
     if not seen:
         cure = f"driver {driver() or 'absent'}: install one that knows CUDA {cuda}, or a torch for an older CUDA"
-        return Line(PROBLEM, "gpu", f"{built} cannot use the {len(files)} GPUs here", cure)
-    return Line(OK, "gpu", f"{built}, driver {driver()}: {seen}")
+        return CheckLine(PROBLEM, "gpu", f"{built} cannot use the {len(files)} GPUs here", cure)
+    return CheckLine(OK, "gpu", f"{built}, driver {driver()}: {seen}")
 
 
-def torchvision() -> Iterator[Line]:
+def torchvision() -> Iterator[CheckLine]:
     """A torchvision for CUDA beside a torch for CPUs (or the reverse) fails at import: operator torchvision::nms does not exist."""
     torch, vision = version("torch") or "", version("torchvision") or ""
     local = [found.partition("+")[2] for found in (torch, vision)]
     if torch and vision and all(local) and local[0] != local[1]:
-        yield Line(
+        yield CheckLine(
             PROBLEM,
             "torchvision",
             f"{vision} beside torch {torch}: importing it fails (operator torchvision::nms does not exist)",
@@ -158,23 +162,25 @@ def torchvision() -> Iterator[Line]:
         )
 
 
-def opencv() -> Iterator[Line]:
+def opencv() -> Iterator[CheckLine]:
     there = [name for name in OPENCV if version(name)]
     if not there:
-        yield Line(PROBLEM, "opencv", "absent", "pip install opencv-python-headless", fatal=True)
+        yield CheckLine(PROBLEM, "opencv", "absent", "pip install opencv-python-headless", fatal=True)
         return
     if len(there) > 1:
         cure = f"pip uninstall {' '.join(there)}; pip install opencv-python-headless"
-        yield Line(NOTE, "opencv", f"{' and '.join(there)} overwrite each other's files", cure)
+        yield CheckLine(NOTE, "opencv", f"{' and '.join(there)} overwrite each other's files", cure)
     import cv2
 
-    yield Line(OK, "opencv", f"{cv2.__version__}, {cv2.getNumThreads()} threads of its own (1 while data is loaded)")
+    yield CheckLine(
+        OK, "opencv", f"{cv2.__version__}, {cv2.getNumThreads()} threads of its own (1 while data is loaded)"
+    )
 
 
-def optional() -> Iterator[Line]:
+def optional() -> Iterator[CheckLine]:
     absent = {name: purpose for name, purpose in OPTIONAL.items() if version(name) is None}
     there = [f"{name} {version(name)}" for name in OPTIONAL if name not in absent]
     if there:
-        yield Line(OK, "optional", ", ".join(there))
+        yield CheckLine(OK, "optional", ", ".join(there))
     for name, (extra, purpose) in absent.items():
-        yield Line(NOTE, name, f"absent: it is for {purpose}", f"pip install 'segtrain[{extra}]'")
+        yield CheckLine(NOTE, name, f"absent: it is for {purpose}", f"pip install 'segtrain[{extra}]'")

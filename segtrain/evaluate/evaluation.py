@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from segtrain import config
 from segtrain.data.device_feed import DeviceFeed
-from segtrain.data.workers.pool import Crew
+from segtrain.data.workers.pool import WorkerPool
 from segtrain.errors import DataError
 from segtrain.evaluate.image_scores import FIELDS, ImageScores, counts, packed, unpacked
 from segtrain.evaluate.tiles import Forward, nearest, predict_ids, resize
@@ -64,7 +64,7 @@ def evaluate(
     world_size: int = 1,
     all_reduce: Callable[[Tensor], Tensor] | None = None,
     workers: int = 0,
-    crew: Crew | None = None,
+    crew: WorkerPool | None = None,
     prefetch: int = 4,
     channels_last: bool = False,
     base_scale: float = 1.0,
@@ -193,14 +193,14 @@ def _predictor(
 
     Both are (n, h, w): at ``settings.size``, to which labels go by nearest, else at the masks' own size.
     """
-    from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD, normalise
+    from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD, normalize
 
     view: dict[str, Any] = {"tile": settings.tile, "overlap": settings.overlap, "scales": scales, "flip": settings.flip}
 
     def predict(images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
         truth = masks.to(device, non_blocking=True)
         truth = nearest(truth, settings.size) if settings.size else truth
-        inputs = normalise(images.to(device, non_blocking=True), IMAGENET_MEAN, IMAGENET_STD, channels_last)
+        inputs = normalize(images.to(device, non_blocking=True), IMAGENET_MEAN, IMAGENET_STD, channels_last)
         return truth, predict_ids(forward, inputs, size=(truth.shape[-2], truth.shape[-1]), **view)
 
     return predict

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segtrain.observe.image_table import Row
+from segtrain.observe.image_table import ImageRow
 
 FIELDS = 5  # int64 an image: hits, pixels, bits of the mIoU, worst class, bits of its IoU
 
@@ -42,17 +42,17 @@ class ImageScores:
         best = order[::-1][: min(count, len(order) // 2)]
         return worst, best
 
-    def rows(self, dataset: Any) -> list[Row]:
+    def rows(self, dataset: Any) -> list[ImageRow]:
         """For a table, the worst first; at its end the images that are all void."""
         ranked = self.ranked()
         void = np.flatnonzero(~np.isfinite(self.miou)).tolist()
         return [self._row(index, dataset) for index in [*ranked, *void]]
 
-    def _row(self, index: int, dataset: Any) -> Row:
+    def _row(self, index: int, dataset: Any) -> ImageRow:
         image, worst = str(dataset.entries[index].image), int(self.worst[index])
         if worst < 0:
-            return Row(image, None, None, 0)
-        return Row(
+            return ImageRow(image, None, None, 0)
+        return ImageRow(
             image, float(self.miou[index]), float(self.accuracy[index]), int(self.pixels[index]),
             dataset.labels.names[worst], float(self.worst_iou[index]),
         )  # fmt: skip

@@ -1,6 +1,6 @@
 """How does a network see an image of any size: whole, in windows, at several scales, mirrored?
 
-Every function here is pure: ``forward`` maps normalised images float (N, 3, H, W) to logits (N, C, H, W), and the views
+Every function here is pure: ``forward`` maps normalized images float (N, 3, H, W) to logits (N, C, H, W), and the views
 of an image are combined by the mean of their softmax probabilities, each view with the same weight. A window at the
 border is shifted inwards, never padded, so that each pixel is covered and no window sees made-up pixels. Where a single
 view covers the image (the usual case) there is nothing to average, and the logits stay as they are: no softmax is paid.
@@ -26,7 +26,7 @@ Forward = Callable[[Tensor], Tensor]
 def starts(length: int, tile: int, overlap: float) -> list[int]:
     """First pixel of each window along one axis; the last window is shifted to end at the border.
 
-    Neighbours share ``overlap`` of a tile (the last two may share more). A tile at least as long as the axis: [0].
+    Neighbors share ``overlap`` of a tile (the last two may share more). A tile at least as long as the axis: [0].
     """
     if length <= tile:
         return [0]
@@ -43,7 +43,7 @@ def coverage(length: int, tile: int, first: list[int], device: torch.device | No
 
 
 def nearest(masks: Tensor, size: Size) -> Tensor:
-    """Label masks (N, H, W) of any integer type at another size (N, h, w): the label under each new pixel's centre.
+    """Label masks (N, H, W) of any integer type at another size (N, h, w): the label under each new pixel's center.
 
     The index is computed in integers, so that it is the same on every platform; no label is ever mixed.
     """

@@ -45,7 +45,7 @@ def export(
     """Write ``weights.safetensors`` and ``model.json`` and, with ``onnx``, ``model.onnx`` into the folder ``out``.
 
     model.onnx: input ``images`` uint8 (N, H, W, 3) RGB; outputs ``classes`` uint8 (N, H, W) and ``logits`` float32 (N, C, H, W); with
-    normalisation, padding and cropping inside. N, H and W are open where an exporter manages it, else fixed to 1 and ``size``
+    normalization, padding and cropping inside. N, H and W are open where an exporter manages it, else fixed to 1 and ``size``
     (default: the training crop). It is run by onnxruntime on random pixels, at a second size too where sizes are open,
     and refused where a logit is off by more than a thousandth of the largest.
     Raises MissingExtra, ConfigError for an unknown format, SegtrainError where no exporter succeeds. All files appear at the end, or none.
@@ -97,14 +97,14 @@ def describe(config: Config, labels: LabelSpace, model: nn.Module, run_dir: Path
         "input": {
             "pixels": "uint8 RGB, (N, H, W, 3), upright",
             "reading": {"bits": config.data.bits, "extra_bands": config.data.extra_bands},
-            "normalise": "(x / 255 - mean) / std",
+            "normalize": "(x / 255 - mean) / std",
             "mean": list(IMAGENET_MEAN),
             "std": list(IMAGENET_STD),
             "crop": list(config.data.crop),
             "scale": config.data.base_scale,
             "resize": "multiply height and width by scale (bilinear, antialiased), predict, and bring the logits back (bilinear)",
             "stride": int(getattr(model, "stride", 1)),
-            "padding": "right and bottom to a multiple of stride with 0 after normalising; cropped from the logits",
+            "padding": "right and bottom to a multiple of stride with 0 after normalizing; cropped from the logits",
         },
         "output": {
             "classes": "uint8 train ids (N, H, W): the largest logit, the lowest id on a tie",

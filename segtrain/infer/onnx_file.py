@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD, normalise
+from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD, normalize
 from segtrain.errors import MissingExtra, SegtrainError
 
 TOLERANCE = 1e-3  # largest difference of logits between onnxruntime and torch, as a share of the largest logit
@@ -29,7 +29,7 @@ Write = Callable[[nn.Module, Path, Size, int, bool], None]
 
 
 class Deployed(nn.Module):
-    """The model with its normalisation: images uint8 (N, H, W, 3) RGB -> ids uint8 (N, H, W), logits float32 (N, C, H, W).
+    """The model with its normalization: images uint8 (N, H, W, 3) RGB -> ids uint8 (N, H, W), logits float32 (N, C, H, W).
 
     Padding to the stride is done here once more, without conditions on the size, so that an exporter can keep H and W open.
     """
@@ -151,7 +151,7 @@ def _check(model: nn.Module, path: Path, size: Size, open_sizes: bool) -> dict[s
         images = rng.integers(0, 256, (*shape, 3), dtype=np.uint8)
         classes, logits = session.run(["classes", "logits"], {"images": images})
         with torch.no_grad():
-            expected = model(normalise(torch.from_numpy(images))).numpy()
+            expected = model(normalize(torch.from_numpy(images))).numpy()
         if logits.shape != expected.shape or classes.shape != shape or classes.dtype != np.uint8:
             raise SegtrainError(f"outputs {classes.dtype} {classes.shape} and {logits.shape} for images {images.shape}")
         worst, largest = max(worst, float(np.abs(logits - expected).max())), max(largest, float(np.abs(expected).max()))

@@ -30,7 +30,7 @@ MARK = "segtrain"  # PNG text key of the files written here: only those are ever
 
 
 @dataclass(frozen=True)
-class Job:
+class PredictTask:
     """One image and the files that are made of it."""
 
     image: Path
@@ -51,7 +51,7 @@ def predict(
     device: str = "auto",
     overrides: Iterable[str] = (),
     say: Callable[[str], None] | None = None,
-) -> list[Job]:
+) -> list[PredictTask]:
     """Predict images (files, and folders searched through) with a run's best weights; returns what was written.
 
     ``out/masks/NAME.png`` holds train ids as palette indices, at the image's own size and upright as viewers show the image, by its
@@ -70,7 +70,7 @@ def predict(
     config = with_settings(config, overrides)
     where = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
     segment = _segmenter(model.to(where), config, where, say or (lambda text: None))
-    done: list[Job] = []
+    done: list[PredictTask] = []
     faults: list[str] = []
     for number, (job, picture) in enumerate(_images(jobs, Reading.of(config.data)), 1):
         if isinstance(picture, DataError):
@@ -99,7 +99,7 @@ def plan(
     overlay: bool = True,
     say: Callable[[str], None] | None = None,
     probabilities: bool = False,
-) -> list[Job]:
+) -> list[PredictTask]:
     """Which files become which; nothing is written. Raises DataError (see ``predict``).
 
     Images of a folder keep their place below it; files given one by one keep their name. Where two images differ in their ending
@@ -125,13 +125,13 @@ def plan(
     if not found:
         raise DataError("no image to predict: name files or folders")
     inputs = {image.resolve() for image, _ in found}
-    jobs: dict[Path, Job] = {}
+    jobs: dict[Path, PredictTask] = {}
     stems = Counter(name.with_suffix("") for image, name in {(image.resolve(), name) for image, name in found})
     for image, name in found:
         made_as = name.with_suffix(".png") if stems[name.with_suffix("")] == 1 else name.with_name(f"{name.name}.png")
         mask = out / "masks" / made_as
         soft = out / "probabilities" / made_as.with_suffix(".npz") if probabilities else None
-        job = Job(image, mask, out / "overlays" / made_as if overlay else None, soft)
+        job = PredictTask(image, mask, out / "overlays" / made_as if overlay else None, soft)
         if mask in jobs:
             if jobs[mask].image.resolve() == image.resolve():
                 continue  # named twice
@@ -169,7 +169,7 @@ def _ours(path: Path) -> bool:
         return False
 
 
-def _images(jobs: list[Job], reading: Reading) -> Iterator[tuple[Job, Picture | DataError]]:
+def _images(jobs: list[PredictTask], reading: Reading) -> Iterator[tuple[PredictTask, Picture | DataError]]:
     """Each job with its image, or why it cannot be read; the next one is decoded meanwhile."""
     with ThreadPoolExecutor(1, thread_name_prefix="decode") as pool:
         waiting = pool.submit(read_picture, str(jobs[0].image), reading)
@@ -185,25 +185,25 @@ def _images(jobs: list[Job], reading: Reading) -> Iterator[tuple[Job, Picture | 
 
 def _segmenter(
     model: torch.nn.Module, config: Config, device: torch.device, say: Callable[[str], None]
-) -> Callable[[np.ndarray, Job], tuple[np.ndarray, np.ndarray | None]]:
+) -> Callable[[np.ndarray, PredictTask], tuple[np.ndarray, np.ndarray | None]]:
     """Image uint8 (H, W, 3) to train ids uint8 (H, W) and, where the job asks for them, probabilities float16 (C, H, W).
 
     The image is seen as the run's evaluation sees it; in windows where it would not fit into memory.
     """
-    from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD, normalise
+    from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD, normalize
 
     chosen = View.of(config)
     per_pixel = bytes_per_pixel(model, device)
     stride = int(getattr(model, "stride", 32))
 
     @torch.inference_mode()
-    def segment(image: np.ndarray, job: Job) -> tuple[np.ndarray, np.ndarray | None]:
+    def segment(image: np.ndarray, job: PredictTask) -> tuple[np.ndarray, np.ndarray | None]:
         size = (image.shape[0], image.shape[1])
         view, remark = fitted(chosen, size, per_pixel, free_memory(device), config.data.crop, stride)
         if remark:
             say(f"{job.image}: {remark}")
         pixels = torch.from_numpy(np.ascontiguousarray(image))[None].to(device)
-        inputs = normalise(pixels, IMAGENET_MEAN, IMAGENET_STD, False)
+        inputs = normalize(pixels, IMAGENET_MEAN, IMAGENET_STD, False)
         forward = counted(model, view.windows(size), say)
         if job.probabilities is None:
             return predict_ids(forward, inputs, **view.arguments())[0].to(torch.uint8).cpu().numpy(), None
@@ -217,10 +217,10 @@ def _segmenter(
 
 
 def write_mask(path: Path, ids: np.ndarray, labels: LabelSpace) -> None:
-    """Ids uint8 (H, W) as an 8-bit palette PNG: index = train id, colour = class colour, void and the rest black."""
+    """Ids uint8 (H, W) as an 8-bit palette PNG: index = train id, color = class color, void and the rest black."""
     from PIL import Image, PngImagePlugin
 
-    palette = labels.colourise(np.arange(256, dtype=np.uint8)[None])[0]
+    palette = labels.colorize(np.arange(256, dtype=np.uint8)[None])[0]
     picture = Image.fromarray(ids)
     picture.putpalette(palette.tobytes())
     info = PngImagePlugin.PngInfo()
@@ -242,7 +242,7 @@ def write_overlay(path: Path, image: np.ndarray, ids: np.ndarray, labels: LabelS
     """
     from PIL import Image, PngImagePlugin
 
-    mixed = image * np.float32(1 - alpha) + labels.colourise(ids) * np.float32(alpha)
+    mixed = image * np.float32(1 - alpha) + labels.colorize(ids) * np.float32(alpha)
     if is_background(labels.names, 0):
         mixed = np.where((ids == 0)[:, :, None], image, mixed)
     pixels = np.concatenate([mixed.round().astype(np.uint8), legend(ids, labels, image.shape[1])])
@@ -252,7 +252,7 @@ def write_overlay(path: Path, image: np.ndarray, ids: np.ndarray, labels: LabelS
 
 
 def legend(ids: np.ndarray, labels: LabelSpace, width: int) -> np.ndarray:
-    """Colour, name and share of each class in ``ids``, largest first, as uint8 (height, width, 3); rows wrap."""
+    """Color, name and share of each class in ``ids``, largest first, as uint8 (height, width, 3); rows wrap."""
     from PIL import Image, ImageDraw, ImageFont
 
     counts = np.bincount(ids.ravel(), minlength=256)[: labels.num_classes]

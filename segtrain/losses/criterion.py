@@ -11,8 +11,8 @@ from torch import Tensor
 
 from segtrain.config import Loss, LossTerm
 from segtrain.errors import ConfigError, DataError
-from segtrain.losses.overlap import Lovasz, Overlap
-from segtrain.losses.pixelwise import CrossEntropy, Focal, HardPixels
+from segtrain.losses.overlap import Lovasz, OverlapLoss
+from segtrain.losses.pixelwise import CrossEntropy, Focal, OHEMCrossEntropy
 from segtrain.losses.term import Term
 
 
@@ -135,15 +135,15 @@ def _term(term: LossTerm, num_classes: int, ignore_index: int, class_weights: tu
     if term.name == "ce":
         return CrossEntropy(*pixels, label_smoothing=term.label_smoothing)
     if term.name == "ohem":
-        return HardPixels(*pixels, keep=term.keep, threshold=term.threshold)
+        return OHEMCrossEntropy(*pixels, keep=term.keep, threshold=term.threshold)
     if term.name == "focal":
         return Focal(*pixels, gamma=term.gamma)
     if term.name == "lovasz":
         return Lovasz(*regions)
     if term.name == "tversky":
-        return Overlap(*regions, alpha=term.alpha, beta=term.beta)
+        return OverlapLoss(*regions, alpha=term.alpha, beta=term.beta)
     share = {"dice": 0.5, "jaccard": 1.0}[term.name]
-    return Overlap(*regions, alpha=share, beta=share)
+    return OverlapLoss(*regions, alpha=share, beta=share)
 
 
 def _class_weights(loss: Loss, num_classes: int, class_weights: Tensor | None) -> tuple[float, ...]:

@@ -12,7 +12,7 @@ from segtrain.losses.term import Term, add_up
 
 
 @dataclass(frozen=True)
-class Overlap(Term):
+class OverlapLoss(Term):
     """Mean over the classes present of 1 - I / (I + alpha * (P - I) + beta * (T - I)) (Salehi et al. 2017).
 
     I, P, T: soft intersection, sum of probabilities, number of pixels of a class, over the valid pixels of the whole
@@ -105,7 +105,7 @@ class Lovasz(Term):
         hits = sorted_truth.cumsum(0)
         inner = (hits[-1] - hits).double()
         union = (hits[-1] + rank - hits).double()
-        # Growth of 1 - inner / union in closed form: the difference of neighbours would cancel in float32.
+        # Growth of 1 - inner / union in closed form: the difference of neighbors would cancel in float32.
         growth = torch.where(sorted_truth, 1 / union, inner / (union * (union - 1).clamp_min(1)))
         slopes = torch.empty_like(probs).scatter_(0, order, growth.to(probs.dtype))
         return (torch.where(valid, errors, 0.0) * slopes).sum()

@@ -74,7 +74,7 @@ class Focal(CrossEntropy):
 
 
 @dataclass(frozen=True)
-class HardPixels(Term):
+class OHEMCrossEntropy(Term):
     """Online hard example mining: the mean cross-entropy of the pixels that the net finds hard (Shrivastava et al. 2016).
 
     Kept are all valid pixels whose true class has less than probability ``threshold``, and at least the share ``keep``

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..config import architectures
-from .base import SegModel
-from .factory import build_model
+from segtrain.config import architectures
+from segtrain.models.base import SegModel
+from segtrain.models.factory import build_model
 
 __all__ = ["SegModel", "architectures", "build_model"]

@@ -17,7 +17,7 @@ class SegModel(nn.Module):
     Attributes:
         num_classes: channels of the logits.
         stride: pixels by which the coarsest features are apart; multiples of it waste nothing on padding.
-        pads: whether images are padded (right and bottom, with 0, the mean colour) to a multiple of ``stride``.
+        pads: whether images are padded (right and bottom, with 0, the mean color) to a multiple of ``stride``.
         least: smallest height and width that the network takes; smaller images are padded too.
         frozen: whether the encoder is kept as it is (``freeze_encoder``).
     """
@@ -29,7 +29,7 @@ class SegModel(nn.Module):
     frozen: bool = False
 
     def forward(self, images: Tensor, low: bool = False) -> Union[Tensor, tuple[Tensor, ...]]:
-        """Logits of normalised images.
+        """Logits of normalized images.
 
         Args:
             images: float (N, 3, H, W).

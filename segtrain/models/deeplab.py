@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .base import SegModel
-from .resnet import ResNet
-from .rewrites import live_taps
+from segtrain.models.base import SegModel
+from segtrain.models.resnet import ResNet
+from segtrain.models.rewrites import live_taps
 
 
 class Separable(nn.Sequential):
@@ -67,7 +67,7 @@ class Aspp(nn.Module):
         return self.project(torch.cat([branch(x) for branch in self.convs], 1))
 
 
-class Decoder(nn.Module):
+class FastDeepLabDecoder(nn.Module):
     def __init__(
         self, deep: int, shallow: int, outputs: int, rates: tuple[int, ...], dropout: float, scale: int
     ) -> None:
@@ -104,7 +104,7 @@ class DeepLabV3Plus(SegModel):
         self.stride = encoder_output_stride
         self.encoder = ResNet(encoder, encoder_output_stride)
         channels = self.encoder.channels
-        self.decoder = Decoder(
+        self.decoder = FastDeepLabDecoder(
             channels[-1],
             channels[1],
             decoder_channels,

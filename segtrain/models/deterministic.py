@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..errors import ConfigError
-from .base import SegModel
+from segtrain.errors import ConfigError
+from segtrain.models.base import SegModel
 
 # Operators whose gradient torch refuses on CUDA with use_deterministic_algorithms(True), as far as networks use them. Bilinear
 # interpolation is not among them: F.interpolate takes another form then. Pooling into a single bin is a mean, and fine.
@@ -58,7 +58,7 @@ def refuse_nondeterministic(network: SegModel, arch: str) -> None:
 
 def _found(network: SegModel, device: str) -> list[tuple[str, str]]:
     tensors: dict[str, Tensor] = {**dict(network.named_parameters()), **dict(network.named_buffers())}
-    ghosts = {name: torch.zeros_like(value, device=device) for name, value in tensors.items()}
+    meta_params = {name: torch.zeros_like(value, device=device) for name, value in tensors.items()}
     images = torch.zeros(2, 3, *[max(network.least, 2 * network.stride)] * 2, device=device)
     watch = _Watch()
     hooks = []
@@ -67,7 +67,7 @@ def _found(network: SegModel, device: str) -> list[tuple[str, str]]:
         hooks.append(module.register_forward_hook(lambda *_: watch.inside.pop() and None))
     try:
         with torch.no_grad(), watch:
-            torch.func.functional_call(network, ghosts, (images,))
+            torch.func.functional_call(network, meta_params, (images,))
     finally:
         for hook in hooks:
             hook.remove()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..config import SMP, Model, refuse_arch
-from ..errors import ConfigError, SegtrainError
-from .base import SegModel
-from .weights import is_file_name, load_encoder
+from segtrain.config import SMP, Model, refuse_arch
+from segtrain.errors import ConfigError, SegtrainError
+from segtrain.models.base import SegModel
+from segtrain.models.weights import is_file_name, load_encoder
 
 
 def build_model(model: Model, num_classes: int) -> SegModel:
@@ -20,11 +20,11 @@ def build_model(model: Model, num_classes: int) -> SegModel:
     arch = model.arch.lower()
     refuse_arch(model)
     if arch == "pico":
-        from .pico import build
+        from segtrain.models.pico import build
     elif arch in SMP:
-        from .smp import build
+        from segtrain.models.smp import build
     else:
-        from .torchvision_models import build
+        from segtrain.models.torchvision_models import build
     weights_file = model.encoder_weights if is_file_name(model.encoder_weights) else None
     if weights_file is not None:
         model = model.model_copy(update={"encoder_weights": None})

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..config import Model
-from .base import SegModel
-from .resnet import RESNETS
+from segtrain.config import Model
+from segtrain.models.base import SegModel
+from segtrain.models.resnet import RESNETS
 
 _OPTIONS = {
     "unet": {"decoder_channels"},
@@ -27,8 +27,8 @@ def has_native(model: Model) -> bool:
 
 def build(model: Model, num_classes: int) -> SegModel:
     """The network, from scratch. ``has_native(model)`` must hold."""
-    from .deeplab import DeepLabV3Plus
-    from .unet import Unet
+    from segtrain.models.deeplab import DeepLabV3Plus
+    from segtrain.models.unet import Unet
 
     architecture = {"unet": Unet, "deeplabv3plus": DeepLabV3Plus}[model.arch.lower()]
     return architecture(model.encoder, num_classes, **model.options)

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..config import Model
-from ..errors import ConfigError
-from .base import SegModel
-from .rewrites import grid_means
+from segtrain.config import Model
+from segtrain.errors import ConfigError
+from segtrain.models.base import SegModel
+from segtrain.models.rewrites import grid_means
 
 
 def conv_bn(inputs: int, outputs: int, kernel: int = 3, stride: int = 1, relu: bool = True) -> nn.Sequential:

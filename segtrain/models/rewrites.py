@@ -49,7 +49,7 @@ def grid_means(x: Tensor, bins: int) -> Tensor:
         x: (N, C, H, W).
 
     Returns:
-        (N, C, bins, bins). Bin k covers rows floor(k H / bins) to ceil((k + 1) H / bins), columns likewise; neighbours may share some.
+        (N, C, bins, bins). Bin k covers rows floor(k H / bins) to ceil((k + 1) H / bins), columns likewise; neighbors may share some.
     """
     for axis in (2, 3):
         size = x.shape[axis]
@@ -67,7 +67,7 @@ def live_taps(weight: Tensor, dilation: int, size: tuple[int, int]) -> tuple[Ten
 
     Returns:
         The kernel that is left and its padding (rows, columns). With a dilation not below the size (the wide rates of
-        atrous pyramids on small maps) only the centre is left.
+        atrous pyramids on small maps) only the center is left.
     """
     half = weight.shape[-1] // 2
     reach = [min(half, (side - 1) // dilation) for side in size]

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..config import Model
-from ..errors import ConfigError, MissingExtra
-from .base import SegModel
+from segtrain.config import Model
+from segtrain.errors import ConfigError, MissingExtra
+from segtrain.models.base import SegModel
 
 _RESERVED = {
     "classes": "it follows from data.classes",
@@ -59,22 +59,22 @@ class SmpModel(SegModel):
 
 def build(model: Model, num_classes: int) -> SegModel:
     """Build an SMP network. Raises as ``factory.build_model`` does."""
-    from . import native
-    from .factory import reject_options
-    from .unet import quicken
-    from .winograd import shorten
+    from segtrain.models import native
+    from segtrain.models.factory import reject_options
+    from segtrain.models.unet import use_fast_decoder_blocks
+    from segtrain.models.winograd import use_winograd_convs
 
     reject_options(model, _RESERVED)
     if native.has_native(model):
         network = native.build(model, num_classes)
         if model.encoder_weights is not None:
             network.load_state_dict(_network(model, num_classes).state_dict())
-        shorten(network)
+        use_winograd_convs(network)
         return network
     network = SmpModel(_network(model, num_classes), num_classes)
     if model.fast:
-        quicken(network.decoder)
-        shorten(network)
+        use_fast_decoder_blocks(network.decoder)
+        use_winograd_convs(network)
     if model.arch.lower() == "pan":
         network.least = 8 * network.stride  # three poolings follow the encoder
     freeze_unused(network)
@@ -97,12 +97,12 @@ def freeze_unused(network: SegModel) -> None:
 
 def _gradients(network: SegModel, parameters: dict[str, nn.Parameter], device: str) -> tuple[Tensor | None, ...]:
     """Gradients of the parameters, None where unused, with stand-ins for parameters and buffers."""
-    ghosts = {name: torch.zeros_like(p, device=device, requires_grad=True) for name, p in parameters.items()}
+    meta_params = {name: torch.zeros_like(p, device=device, requires_grad=True) for name, p in parameters.items()}
     buffers = {name: torch.zeros_like(b, device=device) for name, b in network.named_buffers()}
     side = max(network.least, 2 * network.stride)
     images = torch.zeros(2, 3, side, side, device=device)
-    (output,) = torch.func.functional_call(network, {**ghosts, **buffers}, (images,), {"low": True})
-    return torch.autograd.grad(output.sum(), list(ghosts.values()), allow_unused=True)
+    (output,) = torch.func.functional_call(network, {**meta_params, **buffers}, (images,), {"low": True})
+    return torch.autograd.grad(output.sum(), list(meta_params.values()), allow_unused=True)
 
 
 def _network(model: Model, num_classes: int) -> nn.Module:

@@ -8,9 +8,9 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..config import Model
-from ..errors import ConfigError, MissingExtra
-from .base import SegModel
+from segtrain.config import Model
+from segtrain.errors import ConfigError, MissingExtra
+from segtrain.models.base import SegModel
 
 _RESERVED = {
     "num_classes": "it follows from data.classes",
@@ -62,8 +62,8 @@ class TorchvisionModel(SegModel):
 
 def build(model: Model, num_classes: int) -> SegModel:
     """Build a torchvision network. Raises as ``factory.build_model`` does."""
-    from .factory import reject_options
-    from .smp import weights_unreachable
+    from segtrain.models.factory import reject_options
+    from segtrain.models.smp import weights_unreachable
 
     try:
         from torchvision.models import segmentation

@@ -6,12 +6,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .base import SegModel
-from .resnet import ResNet
-from .rewrites import upsample_conv
+from segtrain.models.base import SegModel
+from segtrain.models.resnet import ResNet
+from segtrain.models.rewrites import upsample_conv
 
 
-class Block(nn.Module):
+class FastBlock(nn.Module):
     """Nearest upsampling x2, concatenation with the skip, two times convolution, norm and ReLU; SMP's names.
 
     Args:
@@ -35,14 +35,14 @@ class Block(nn.Module):
         return x if self.attention2 is None else self.attention2(x)
 
 
-class PlusBlock(Block):
+class PlusBlock(FastBlock):
     """The same under the calling convention of SMP's U-Net++ and MA-Net."""
 
     def forward(self, x: Tensor, skip: Tensor | None = None) -> Tensor:  # type: ignore[override]
         return super().forward(x, skip_connection=skip)
 
 
-def quicken(decoder: nn.Module) -> int:
+def use_fast_decoder_blocks(decoder: nn.Module) -> int:
     """Put the fast blocks in place of those of SMP's U-Net, U-Net++ or MA-Net decoder; parameters and names stay.
 
     Blocks that do something between upsampling and convolution (attention over the joined tensor, bilinear
@@ -54,7 +54,7 @@ def quicken(decoder: nn.Module) -> int:
         for name, block in parent.named_children():
             if not _is_plain(block):
                 continue
-            kind = Block if type(block).__name__ == "UnetDecoderBlock" else PlusBlock
+            kind = FastBlock if type(block).__name__ == "UnetDecoderBlock" else PlusBlock
             attention = getattr(block, "attention2", None)
             setattr(parent, name, kind(block.conv1, block.conv2, attention))
             changed += 1
@@ -83,14 +83,14 @@ def conv_bn_relu(inputs: int, outputs: int) -> nn.Sequential:
     )
 
 
-class Decoder(nn.Module):
+class FastUnetDecoder(nn.Module):
     def __init__(self, features: tuple[int, ...], channels: tuple[int, ...]) -> None:
         super().__init__()
         deep = features[::-1]
         inputs = (deep[0], *channels[:-1])
         skips = (*deep[1:], 0)
         self.blocks = nn.ModuleList(
-            Block(conv_bn_relu(i + s, o), conv_bn_relu(o, o)) for i, s, o in zip(inputs, skips, channels)
+            FastBlock(conv_bn_relu(i + s, o), conv_bn_relu(o, o)) for i, s, o in zip(inputs, skips, channels)
         )
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
@@ -114,7 +114,7 @@ class Unet(SegModel):
         super().__init__()
         self.num_classes = num_classes
         self.encoder = ResNet(encoder)
-        self.decoder = Decoder(self.encoder.channels, tuple(decoder_channels))
+        self.decoder = FastUnetDecoder(self.encoder.channels, tuple(decoder_channels))
         head = nn.Conv2d(decoder_channels[-1], num_classes, 3, padding=1)
         nn.init.xavier_uniform_(head.weight)
         nn.init.zeros_(head.get_parameter("bias"))

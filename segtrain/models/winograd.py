@@ -204,7 +204,7 @@ def _autocast() -> bool:
         return torch.is_autocast_cpu_enabled()
 
 
-def shorten(network: nn.Module) -> int:
+def use_winograd_convs(network: nn.Module) -> int:
     """Put ``WinogradConv2d`` in place of every convolution that it fits; parameters and names stay. Returns how many."""
     changed = 0
     for parent in list(network.modules()):

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 
-from segtrain.cpu_wait import late
+from segtrain.cpu_wait import runqueue_wait
 
 REST = "other"  # what no span covers
 WAIT = "wait"  # a thread that sleeps, and is late when it wakes, was not held up in its work
@@ -42,9 +42,9 @@ class Clock:
         self._last = now()
         self._rest_cpu, self._rest_since, self._looks = 0.0, time.thread_time(), True
         self._rest_lap, self._unseen, self._next_look = 0.0, 0, 0.0
-        self._late_since, self._late_asleep, self._late_lap = late(), 0.0, 0.0
+        self._cpu_wait_since, self._cpu_wait_asleep, self._cpu_wait_lap = runqueue_wait(), 0.0, 0.0
         self._lap_began = self._last
-        self._rest_late, self._rest_late_lap, self._rest_late_since = 0.0, 0.0, self._late_since or 0.0
+        self._rest_cpu_wait, self._rest_cpu_wait_lap, self._rest_cpu_wait_since = 0.0, 0.0, self._cpu_wait_since or 0.0
         self._recent: deque[tuple[str, float, float]] = deque(maxlen=RECENT)
 
     def __call__(self, phase: str) -> _Span:
@@ -87,16 +87,16 @@ class Clock:
         return self._rest_cpu
 
     @property
-    def rest_late(self) -> float | None:
+    def rest_cpu_wait(self) -> float | None:
         """Seconds of that same time in which the thread could have run and had no core; None: nobody counts."""
-        return None if self._late_since is None else self._rest_late
+        return None if self._cpu_wait_since is None else self._rest_cpu_wait
 
     @property
-    def late(self) -> float | None:
+    def cpu_wait(self) -> float | None:
         """Seconds in which the clock's own thread, which asks, had no core, without those of waiting; None: nobody counts."""
-        if self._late_since is None:
+        if self._cpu_wait_since is None:
             return None
-        return max(0.0, (late() or 0.0) - self._late_since - self._late_asleep)
+        return max(0.0, (runqueue_wait() or 0.0) - self._cpu_wait_since - self._cpu_wait_asleep)
 
     def turn(self, phase: str) -> None:
         """The rest of the open span belongs to another phase. From another thread only while the clock's own one waits for it."""
@@ -138,13 +138,15 @@ class Clock:
         self._unseen += 1
         if self._looks:
             self._rest_cpu += (self._rest_lap + time.thread_time() - self._rest_since) * self._unseen
-            self._late_asleep += self._late_lap * self._unseen
-            self._rest_late += (self._rest_late_lap + (late() or 0.0) - self._rest_late_since) * self._unseen
-            self._rest_lap, self._late_lap, self._unseen, self._next_look = 0.0, 0.0, 0, self._lap_began + SAMPLE_S
-            self._rest_late_lap = 0.0
+            self._cpu_wait_asleep += self._cpu_wait_lap * self._unseen
+            self._rest_cpu_wait += (
+                self._rest_cpu_wait_lap + (runqueue_wait() or 0.0) - self._rest_cpu_wait_since
+            ) * self._unseen
+            self._rest_lap, self._cpu_wait_lap, self._unseen, self._next_look = 0.0, 0.0, 0, self._lap_began + SAMPLE_S
+            self._rest_cpu_wait_lap = 0.0
         self._looks, self._lap_began = at >= self._next_look, at
         if self._looks:
-            self._rest_since, self._rest_late_since = time.thread_time(), late() or 0.0
+            self._rest_since, self._rest_cpu_wait_since = time.thread_time(), runqueue_wait() or 0.0
         return at
 
     def _end_lap(self) -> None:
@@ -177,11 +179,11 @@ class _Span:
         clock = self._clock
         clock._end()
         if clock._looks and not clock._around:
-            so_far = late() or 0.0
+            so_far = runqueue_wait() or 0.0
             clock._rest_lap += time.thread_time() - clock._rest_since
-            clock._rest_late_lap += so_far - clock._rest_late_since
+            clock._rest_cpu_wait_lap += so_far - clock._rest_cpu_wait_since
             if self._phase == WAIT:
-                clock._late_lap -= so_far
+                clock._cpu_wait_lap -= so_far
         clock._around.append(clock._phase)
         clock._phase = self._phase
 
@@ -192,9 +194,9 @@ class _Span:
         clock._end()
         clock._phase = clock._around.pop()
         if clock._looks and not clock._around:
-            clock._rest_since, clock._rest_late_since = time.thread_time(), late() or 0.0
+            clock._rest_since, clock._rest_cpu_wait_since = time.thread_time(), runqueue_wait() or 0.0
             if self._phase == WAIT:
-                clock._late_lap += clock._rest_late_since
+                clock._cpu_wait_lap += clock._rest_cpu_wait_since
 
 
 def shares(sums: dict[str, float]) -> dict[str, float]:

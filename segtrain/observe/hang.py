@@ -33,7 +33,7 @@ LONG = ("eval", "checkpoint")  # phases whose length says nothing
 
 
 @dataclass(frozen=True)
-class Place:
+class RankPosition:
     """Where a loop is. ``passed``: boundaries and sums so far; ``summing``: inside a sum over ranks; ``step``: that it works on."""
 
     step: int
@@ -56,7 +56,7 @@ class Notice:
     line: str
 
 
-class Board(Protocol):
+class PhaseBoard(Protocol):
     """Where ranks leave notices for each other (parallel/board.py); RuntimeError when it is gone."""
 
     def raise_alarm(self, number: int) -> None: ...
@@ -73,7 +73,7 @@ class Watchdog:
 
     def __init__(
         self,
-        place: Callable[[], Place],
+        place: Callable[[], RankPosition],
         recent: Callable[[], Sequence[tuple[str, float, float]]],
         run: Path,
         *,
@@ -81,7 +81,7 @@ class Watchdog:
         world_size: int,
         hang_s: float,
         limit_s: float,
-        board: Board | None,
+        board: PhaseBoard | None,
         found: Callable[[list[Notice], str], None],
         patient: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -134,11 +134,11 @@ class Watchdog:
     def _say(self, notices: list[Notice], asked: bool = True) -> None:
         self._found(notices, sentence(notices, self._world, self._limit_s, self._path.parent, asked))
 
-    def _counts(self, place: Place) -> bool:
+    def _counts(self, place: RankPosition) -> bool:
         """Whether standing here for long is a hang."""
         return place.summing or (place.phase not in LONG and not self._patient())
 
-    def _gathered(self, board: Board) -> list[Notice]:
+    def _gathered(self, board: PhaseBoard) -> list[Notice]:
         """All ranks look at least every ``self._every`` seconds."""
         end = time.monotonic() + 2 * self._every + 1
         texts = board.posted(self._alarms)
@@ -146,7 +146,7 @@ class Watchdog:
             texts = board.posted(self._alarms)
         return [Notice(**json.loads(texts[rank])) for rank in sorted(texts)]
 
-    def _notice(self, place: Place) -> Notice:
+    def _notice(self, place: RankPosition) -> Notice:
         seconds = round(time.monotonic() - self._since, 1)
         line = _line(sys._current_frames().get(self._main))
         return Notice(self._rank, socket.gethostname(), **asdict(place), seconds=seconds, line=line)

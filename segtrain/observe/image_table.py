@@ -18,7 +18,7 @@ ALL_VOID = "all void: no score"
 
 
 @dataclass(frozen=True)
-class Row:
+class ImageRow:
     """Scores in [0, 1], None where no pixel of the image has a class; ``pixels`` are those that have one."""
 
     image: str
@@ -29,7 +29,7 @@ class Row:
     worst_iou: float | None = None
 
 
-def as_csv(rows: Sequence[Row]) -> bytes:
+def as_csv(rows: Sequence[ImageRow]) -> bytes:
     """UTF-8, scores as fractions of six places; a name that is no UTF-8 keeps its bytes."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -50,7 +50,7 @@ def as_csv(rows: Sequence[Row]) -> bytes:
     return text.getvalue().encode("utf-8", "surrogateescape")
 
 
-def read(path: Path) -> list[Row]:
+def read(path: Path) -> list[ImageRow]:
     """Raises DataError where the file is missing or is no such table."""
     try:
         with open(path, newline="", encoding="utf-8", errors="surrogateescape") as file:
@@ -58,7 +58,7 @@ def read(path: Path) -> list[Row]:
             if tuple(reader.fieldnames or ()) != COLUMNS:
                 raise ValueError("other columns")
             return [
-                Row(
+                ImageRow(
                     cells["image"], _score(cells["miou"]), _score(cells["accuracy"]), int(cells["pixels"]),
                     cells["worst_class"], _score(cells["worst_iou"]),
                 )
@@ -78,7 +78,7 @@ def short_names(images: Sequence[str]) -> list[str]:
     return ["/".join(part[shared:]) for part in parts]
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[ImageRow]) -> str:
     """Lines for people: a row an image, in the order given."""
     names = short_names([row.image for row in rows])
     width = max(len("the worst images"), *map(len, names))

@@ -18,13 +18,13 @@ from PIL import Image, ImageDraw, ImageFont
 
 from segtrain.errors import DataError
 
-Colour = tuple[int, int, int]
+Color = tuple[int, int, int]
 Font = Union[ImageFont.ImageFont, ImageFont.FreeTypeFont]
-PAPER: Colour = (255, 255, 255)
-INK: Colour = (32, 34, 38)
-PALE: Colour = (120, 124, 130)
-WRONG: Colour = (230, 30, 60)
-VOID: Colour = (196, 196, 200)
+PAPER: Color = (255, 255, 255)
+INK: Color = (32, 34, 38)
+PALE: Color = (120, 124, 130)
+WRONG: Color = (230, 30, 60)
+VOID: Color = (196, 196, 200)
 _STRIPE = np.array((156, 156, 160), np.uint8)
 _GAP, _MARGIN, _HEAD, _CAPTION, _KEY = 6, 16, 26, 28, 22  # pixels
 
@@ -51,8 +51,8 @@ def image_miou(truth: np.ndarray, prediction: np.ndarray, num_classes: int, igno
     return float((hit[union > 0] / union[union > 0]).mean()) if union.any() else math.nan
 
 
-def colourise(mask: np.ndarray, palette: Sequence[Colour], ignore_index: int = 255) -> np.ndarray:
-    """(H, W) train ids to (H, W, 3) colours; void is a grey that no class should have."""
+def colorize(mask: np.ndarray, palette: Sequence[Color], ignore_index: int = 255) -> np.ndarray:
+    """(H, W) train ids to (H, W, 3) colors; void is a gray that no class should have."""
     table = np.full((256, 3), VOID, np.uint8)
     table[: len(palette)] = palette
     table[ignore_index] = VOID
@@ -74,9 +74,9 @@ def _hatch(height: int, width: int) -> np.ndarray:
 
 
 def error_panel(sample: Sample, width: int, height: int, ignore_index: int = 255) -> np.ndarray:
-    """The image in pale grey, wrong pixels in red as dense as they are wrong, void hatched. uint8 (height, width, 3)."""
-    grey = cv2.cvtColor(_fit(sample.image, width, height), cv2.COLOR_RGB2GRAY).astype(np.float32)
-    panel = np.repeat((160 + 0.35 * grey)[:, :, None], 3, axis=2)
+    """The image in pale gray, wrong pixels in red as dense as they are wrong, void hatched. uint8 (height, width, 3)."""
+    gray = cv2.cvtColor(_fit(sample.image, width, height), cv2.COLOR_RGB2GRAY).astype(np.float32)
+    panel = np.repeat((160 + 0.35 * gray)[:, :, None], 3, axis=2)
     if sample.truth is None:
         return panel.astype(np.uint8)
     void = sample.truth == ignore_index
@@ -94,8 +94,8 @@ def _font(size: int) -> Font:
         return ImageFont.load_default()  # the small bitmap font of older ones
 
 
-def _write(draw: ImageDraw.ImageDraw, place: tuple[int, int], text: str, font: Font, colour: Colour = INK) -> None:
-    draw.text(place, _readable(text, font), colour, font)
+def _write(draw: ImageDraw.ImageDraw, place: tuple[int, int], text: str, font: Font, color: Color = INK) -> None:
+    draw.text(place, _readable(text, font), color, font)
 
 
 def _readable(text: str, font: Font) -> str:
@@ -137,18 +137,18 @@ def _check(samples: Sequence[Sample]) -> None:
 def _legend_rows(
     draw: ImageDraw.ImageDraw,
     font: Font,
-    items: Sequence[tuple[str, Colour | None]],
+    items: Sequence[tuple[str, Color | None]],
     width: int,
-) -> list[list[tuple[int, str, Colour | None]]]:
-    """Swatches flowed into rows: (x, text, colour) each."""
-    rows: list[list[tuple[int, str, Colour | None]]] = [[]]
+) -> list[list[tuple[int, str, Color | None]]]:
+    """Swatches flowed into rows: (x, text, color) each."""
+    rows: list[list[tuple[int, str, Color | None]]] = [[]]
     x = 0
-    for text, colour in items:
+    for text, color in items:
         needs = 20 + math.ceil(_length(draw, text, font)) + 18
         if rows[-1] and x + needs > width:
             rows.append([])
             x = 0
-        rows[-1].append((x, text, colour))
+        rows[-1].append((x, text, color))
         x += needs
     return rows
 
@@ -156,7 +156,7 @@ def _legend_rows(
 def contact_sheet(
     samples: Sequence[Sample],
     names: Sequence[str],
-    palette: Sequence[Colour],
+    palette: Sequence[Color],
     *,
     ignore_index: int = 255,
     title: str = "",
@@ -174,7 +174,7 @@ def contact_sheet(
     for sample in samples:
         for mask in (sample.prediction, sample.truth):
             used |= set() if mask is None else set(np.unique(mask).tolist())
-    items: list[tuple[str, Colour | None]] = [(name, palette[i]) for i, name in enumerate(names) if i in used]
+    items: list[tuple[str, Color | None]] = [(name, palette[i]) for i, name in enumerate(names) if i in used]
     items += ([("void", None)] if ignore_index in used else []) + ([("wrong", WRONG)] if judged else [])
 
     whole = 2 * _MARGIN + len(heads) * width + (len(heads) - 1) * _GAP
@@ -200,13 +200,13 @@ def contact_sheet(
 
 
 def _panels(
-    sample: Sample, palette: Sequence[Colour], ignore_index: int, width: int, height: int, judged: bool
+    sample: Sample, palette: Sequence[Color], ignore_index: int, width: int, height: int, judged: bool
 ) -> list[np.ndarray]:
     def labels(mask: np.ndarray) -> np.ndarray:
         small = _fit(mask, width, height, labels=True)
-        coloured = colourise(small, palette, ignore_index)
+        colored = colorize(small, palette, ignore_index)
         hatched = (small == ignore_index)[:, :, None] & _hatch(height, width)
-        return np.where(hatched, _STRIPE, coloured)
+        return np.where(hatched, _STRIPE, colored)
 
     image, prediction = _fit(sample.image, width, height), labels(sample.prediction)
     if not judged:
@@ -237,18 +237,18 @@ def _draw_caption(
 def _draw_legend(
     sheet: Image.Image,
     draw: ImageDraw.ImageDraw,
-    rows: Sequence[Sequence[tuple[int, str, Colour | None]]],
+    rows: Sequence[Sequence[tuple[int, str, Color | None]]],
     font: Font,
     y: int,
 ) -> None:
     for row in rows:
-        for x, text, colour in row:
+        for x, text, color in row:
             left = _MARGIN + x
-            if colour is None:
+            if color is None:
                 swatch = np.where(_hatch(14, 14), _STRIPE, np.array(VOID, np.uint8))
                 sheet.paste(Image.fromarray(swatch), (left, y + 2))
             else:
-                draw.rectangle((left, y + 2, left + 13, y + 15), fill=colour)
+                draw.rectangle((left, y + 2, left + 13, y + 15), fill=color)
             draw.rectangle((left, y + 2, left + 13, y + 15), outline=PALE)
             _write(draw, (left + 20, y), text, font)
         y += _KEY

@@ -30,7 +30,7 @@ ANSWER_S = 5.0  # within which a sampler of this host answers
 _ROOT = str(Path(__file__).parents[2])
 
 
-class Place(Protocol):
+class ProfileOwner(Protocol):
     """What of a rank's place among all ranks matters here (``parallel.cluster.Cluster``)."""
 
     @property
@@ -41,14 +41,14 @@ class Place(Protocol):
     def local_world_size(self) -> int: ...
 
 
-def node_name(place: Place, environ: Mapping[str, str] = os.environ) -> str:
+def node_name(place: ProfileOwner, environ: Mapping[str, str] = os.environ) -> str:
     """``algo-N``, as SageMaker calls the host, else counted by ranks."""
     named = environ.get("SM_CURRENT_HOST", "")
     return named if re.fullmatch(r"algo-\d+", named) else f"algo-{place.rank // place.local_world_size + 1}"
 
 
 @contextlib.contextmanager
-def sampling(run_dir: Path, ms: int, place: Place, say: Callable[[str], None] = say_on_stderr) -> Iterator[None]:
+def sampling(run_dir: Path, ms: int, place: ProfileOwner, say: Callable[[str], None] = say_on_stderr) -> Iterator[None]:
     """A profile of this host in ``run_dir`` while the context lasts; ``ms`` 0: not before somebody turns it on.
 
     SIGUSR2 to the rank that starts it turns it on and off; the others ignore the signal.
@@ -116,7 +116,7 @@ def _note_end(folder: Path, node: str) -> None:
 
 
 @dataclass(frozen=True)
-class Host:
+class SampledHost:
     """What the sampler of one host said last."""
 
     node: str
@@ -137,7 +137,7 @@ class Host:
         )
 
 
-def hosts(run: Path) -> list[Host]:
+def hosts(run: Path) -> list[SampledHost]:
     """The samplers that a run has had, by node. Raises SegtrainError where it has had none."""
     folder = run / FOLDER
     found = sorted(folder.glob("*.state.json"), key=lambda path: (len(path.name), path.name))
@@ -151,10 +151,10 @@ def hosts(run: Path) -> list[Host]:
     return [_host(folder, state) for state in states]
 
 
-def _host(folder: Path, state: dict[str, Any]) -> Host:
+def _host(folder: Path, state: dict[str, Any]) -> SampledHost:
     files = [path.stat() for path in folder.glob(f"system/incremental/*/*.{state['node']}.json")]
     here = state["host"] == socket.gethostname()
-    return Host(
+    return SampledHost(
         node=state["node"],
         host=state["host"],
         pid=state["pid"],
@@ -182,7 +182,7 @@ def _is_sampler(pid: int) -> bool:
     return b"segtrain.observe.system" in words
 
 
-def switch(run: Path, on: bool, ms: int | None = None) -> list[Host]:
+def switch(run: Path, on: bool, ms: int | None = None) -> list[SampledHost]:
     """Ask every sampler of a run to start, or to stop; returns what they say within ANSWER_S.
 
     Raises SegtrainError where all of them have ended.

@@ -69,7 +69,7 @@ def minute_and_node(name: str) -> tuple[int, str] | None:
     return (int(found[1]), found[2]) if found and found.end() == len(name) else None
 
 
-class Writer:
+class ProfileWriter:
     """Appends readings; a new file each minute. The one writer of its node.
 
     All readings of a moment are one ``write`` to a file opened for appending: a killed process leaves whole lines. What a full disk
@@ -141,7 +141,7 @@ class Track:
 
 
 @dataclass(frozen=True)
-class Source:
+class MetricSource:
     """Where profile files lie: a folder, a bucket. Both functions speak of the same names, with ``/`` between folders."""
 
     name: str
@@ -149,7 +149,7 @@ class Source:
     open: Callable[[str], AbstractContextManager[Iterable[bytes]]]
 
 
-def folder_source(folder: str | Path) -> Source:
+def folder_source(folder: str | Path) -> MetricSource:
     """A folder of this machine: a run folder, a profile's, or a SageMaker job's output."""
     root = Path(folder).absolute()
 
@@ -160,11 +160,11 @@ def folder_source(folder: str | Path) -> Source:
     def read(name: str) -> BinaryIO:
         return Path(name).open("rb")
 
-    return Source(str(folder), names, read)
+    return MetricSource(str(folder), names, read)
 
 
 def read_profile(
-    source: Source | str | Path,
+    source: MetricSource | str | Path,
     start: float = -math.inf,
     end: float = math.inf,
     *,
@@ -174,7 +174,7 @@ def read_profile(
 
     Lines that are no reading are skipped, and said. Raises DataError where no file is a profile's.
     """
-    source = source if isinstance(source, Source) else folder_source(source)
+    source = source if isinstance(source, MetricSource) else folder_source(source)
     found = sorted((*moment, name) for name in source.list() if (moment := minute_and_node(name)) is not None)
     if not found:
         raise DataError(

@@ -19,12 +19,12 @@ Then a line a window, which ends with the first step after a second, or with the
                 counts as that work
 ``slowest_ms``  of one step, without ``log``, ``eval`` and ``checkpoint``
 ``cpu_s``       of this process, its threads included, worker processes left out; ``threads`` of torch
-``other_cpu_s``  of the loop's own thread, in the phase ``other``; ``late_s``: in which it could have run and had no core, without
-                those of ``wait``; ``other_late_s``: those of ``other`` (absent: nobody counts them)
+``other_cpu_s``  of the loop's own thread, in the phase ``other``; ``cpu_wait_s``: in which it could have run and had no core, without
+                those of ``wait``; ``other_cpu_wait_s``: those of ``other`` (absent: nobody counts them)
 ``shared``      absent, or of the last step that torch's DDP has timed (ten at first, then each hundredth): ``seconds`` in which
                 gradients were on their way, ``hidden`` of them behind the backward pass
 ``workers``     ``count``, ``kind``; ``samples`` made; ``seconds`` {``read``, ``decode``, ``augment``, ``assemble``} summed over them
-                (wall); ``cpu_s`` for them; ``late_s`` of the wall time they could have run and had no core; ``bytes`` read from storage; ``process_cpu_s``: of worker
+                (wall); ``cpu_s`` for them; ``cpu_wait_s`` of the wall time they could have run and had no core; ``bytes`` read from storage; ``process_cpu_s``: of worker
                 processes with all their threads (absent: workers are threads); ``reads``: of single reads how many, and the sums of
                 bytes squared (``bytes2``) and of bytes times seconds (``bytes_s``); ``queue``: steps that lay ready when one was
                 asked for, mean (absent: none was asked for)
@@ -59,6 +59,7 @@ _FORM: dict[str, Any] = {
     **{"phases": {}, "shared": {}, "crowded": {}},
     "workers": {"kind": str, "seconds": {}, "reads": {}},
 }  # of a line, but for its numbers
+_OLD_NAMES = {"late_s": "cpu_wait_s", "other_late_s": "other_cpu_wait_s"}
 NO_STEP = ("log", "eval", "checkpoint")  # phases that are no part of a step
 
 
@@ -95,7 +96,7 @@ class Work:
     reads: int = 0
     bytes2: float = 0.0
     bytes_s: float = 0.0
-    late_s: float = 0.0
+    cpu_wait_s: float = 0.0
     asked: int = 0
     ready: int = 0
     process_cpu_s: float = 0.0
@@ -106,7 +107,7 @@ class Work:
 
         seconds = {name: round(more(name), 6) for name in ("read", "decode", "augment", "assemble")}
         done = {"count": self.count, "kind": self.kind, "samples": more("samples"), "seconds": seconds}
-        done |= {"cpu_s": round(more("cpu_s"), 6), "late_s": round(more("late_s"), 6), "bytes": more("bytes")}
+        done |= {"cpu_s": round(more("cpu_s"), 6), "cpu_wait_s": round(more("cpu_wait_s"), 6), "bytes": more("bytes")}
         done |= {"process_cpu_s": round(more("process_cpu_s"), 6)} if self.kind == "process" else {}
         done["reads"] = {"count": more("reads"), "bytes2": more("bytes2"), "bytes_s": round(more("bytes_s"), 3)}
         return done | ({"queue": round(more("ready") / more("asked"), 3)} if more("asked") else {})
@@ -144,7 +145,7 @@ class Spans:
         self._lost = False
         self._file = self._open()
         self._ts, self._cpu, self._rest, self._before = now(), time.process_time(), clock.rest_cpu, work()
-        self._late, self._rest_late = clock.late, clock.rest_late
+        self._cpu_wait, self._rest_cpu_wait = clock.cpu_wait, clock.rest_cpu_wait
         self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
         self._first = {"begin": FORM, "ts": round(self._ts, 4), **asdict(begin)}
         self._write(self._first)
@@ -179,8 +180,8 @@ class Spans:
 
     def _end_window(self) -> None:
         ts, cpu, rest, work = self._now(), time.process_time(), self._clock.rest_cpu, self._work()
-        late, was = self._clock.late, self._late
-        rest_late, rest_was = self._clock.rest_late, self._rest_late
+        cpu_wait, was = self._clock.cpu_wait, self._cpu_wait
+        rest_cpu_wait, rest_was = self._clock.rest_cpu_wait, self._rest_cpu_wait
         phases = {phase: round(seconds, 6) for phase, seconds in self._phases.items()}
         window = plain(
             {
@@ -195,11 +196,11 @@ class Spans:
                 "slowest_ms": round(1000 * self._slowest, 3),
                 "cpu_s": round(cpu - self._cpu, 6),
                 "other_cpu_s": round(rest - self._rest, 6),
-                **({} if late is None or was is None else {"late_s": round(max(0.0, late - was), 6)}),
+                **({} if cpu_wait is None or was is None else {"cpu_wait_s": round(max(0.0, cpu_wait - was), 6)}),
                 **(
                     {}
-                    if rest_late is None or rest_was is None
-                    else {"other_late_s": round(max(0.0, rest_late - rest_was), 6)}
+                    if rest_cpu_wait is None or rest_was is None
+                    else {"other_cpu_wait_s": round(max(0.0, rest_cpu_wait - rest_was), 6)}
                 ),
                 "threads": self._threads,
                 **({"shared": shared} if (shared := self._shared()) else {}),
@@ -209,8 +210,8 @@ class Spans:
         self._recent.append(window)
         self._write(window)
         self._step, self._steps, self._slowest, self._phases = self._step + self._steps, 0, 0.0, {}
-        self._ts, self._cpu, self._rest, self._before, self._late = ts, cpu, rest, work, late
-        self._rest_late = rest_late
+        self._ts, self._cpu, self._rest, self._before, self._cpu_wait = ts, cpu, rest, work, cpu_wait
+        self._rest_cpu_wait = rest_cpu_wait
 
     def close(self) -> None:
         """The steps that are left make a last window."""
@@ -290,5 +291,12 @@ def _records(lines: Iterable[bytes]) -> Records:
         elif "phases" in item and all(key in item for key in NUMBERS):
             while windows and windows[-1]["last"] >= item["first"]:
                 windows.pop()
-            windows.append(item)
+            windows.append(_with_new_names(item))
     return Records(rank, tuple(begins), tuple(windows))
+
+
+def _with_new_names(window: dict[str, Any]) -> dict[str, Any]:
+    """A window with the times without a core under their present names, also where an older version wrote it."""
+    if isinstance(workers := window.get("workers"), dict):
+        window["workers"] = _with_new_names(workers)
+    return window | {new: window[old] for old, new in _OLD_NAMES.items() if old in window}

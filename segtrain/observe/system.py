@@ -31,7 +31,7 @@ from segtrain.errors import SegtrainError
 from segtrain.observe.counters import Look, open_counters, rates
 from segtrain.observe.gpus import open_gpus
 from segtrain.observe.journal import say_on_stderr
-from segtrain.observe.profile_format import Value, Writer
+from segtrain.observe.profile_format import ProfileWriter, Value
 
 CONTROL = "control.json"
 DEFAULT_MS = 500
@@ -42,7 +42,7 @@ TICK_S = 0.5  # how soon a request, a signal or the end of the parent is seen
 
 
 @dataclass(frozen=True)
-class Order:
+class SamplerRequest:
     """What a sampler is to do. ``asked``: the number of the request; 0: the command line, or a signal."""
 
     on: bool
@@ -92,27 +92,29 @@ class Requests:
             return (0, 0)
         return status.st_mtime_ns, status.st_ino
 
-    def order(self, now: Order) -> Order:
+    def order(self, now: SamplerRequest) -> SamplerRequest:
         """What to do from here on; ``now`` where nothing was asked."""
         identity, toggles = self._identity(), self._toggles
         if (toggles - self._obeyed) % 2:
-            now = Order(not now.on, now.ms)
+            now = SamplerRequest(not now.on, now.ms)
         self._obeyed = toggles
         if identity != self._seen:
             self._seen = identity
             asked = read_json(self._path)
             on, ms = asked.get("on"), asked.get("ms", now.ms)
             if isinstance(on, bool) and isinstance(ms, int) and LEAST_MS <= ms <= MOST_MS:
-                now = Order(on, ms, asked.get("asked", 0.0))
+                now = SamplerRequest(on, ms, asked.get("asked", 0.0))
             else:
                 say_on_stderr(f'warning: {self._path} is no request: {{"on": true, "ms": {LEAST_MS} to {MOST_MS}}}')
         return now
 
 
-class Sampler:
+class HostSampler:
     """Looks and writes. ``look`` and ``gpus`` are opened when it is first on. ``written``: bytes since the distance was set."""
 
-    def __init__(self, writer: Writer, say: Callable[[str], None], opens: Callable[[], Look] = open_counters) -> None:
+    def __init__(
+        self, writer: ProfileWriter, say: Callable[[str], None], opens: Callable[[], Look] = open_counters
+    ) -> None:
         self._writer, self._say, self._opens = writer, say, opens
         self._look: Look | None = None
         self._gpus: Callable[[], list[Value]] = lambda: []
@@ -149,10 +151,10 @@ class Sampler:
 
 
 def keep_sampling(
-    sampler: Sampler,
-    order: Order,
+    sampler: HostSampler,
+    order: SamplerRequest,
     requests: Requests,
-    tell: Callable[[Order], None],
+    tell: Callable[[SamplerRequest], None],
     parent: int,
     say: Callable[[str], None] = say_on_stderr,
 ) -> None:
@@ -191,7 +193,7 @@ def _end(number: int, frame: Any) -> None:
     raise _Ended
 
 
-def _sample_in_a_new(slot: int, sampler: Sampler, ms: int) -> int:
+def _sample_in_a_new(slot: int, sampler: HostSampler, ms: int) -> int:
     """Sleep to the end of the slot of ``ms``, or for a tick. Whole numbers: no slot is sampled twice. Returns today's slot."""
     time.sleep(min(TICK_S, max(0.0, (slot + 1) * ms / 1000 - time.time())))
     now = int(time.time() * 1000) // ms
@@ -208,18 +210,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--parent", type=int, default=os.getppid(), help="the process with which it ends")
     known = parser.parse_args(arguments)
 
-    def tell(order: Order) -> None:
+    def tell(order: SamplerRequest) -> None:
         state = {"node": known.node, "host": socket.gethostname(), "pid": os.getpid(), "on": order.on, "ms": order.ms}
         write_json(state_file(known.folder, known.node), {**state, "since": time.time(), "asked": order.asked})
 
     try:
         known.folder.mkdir(parents=True, exist_ok=True)
         requests = Requests(known.folder / CONTROL)
-        sampler = Sampler(Writer(known.folder, known.node), say_on_stderr)
+        sampler = HostSampler(ProfileWriter(known.folder, known.node), say_on_stderr)
         before = sum(path.stat().st_size for path in known.folder.glob(f"system/incremental/*/*.{known.node}.json"))
         sampler.written = before % WIDEN_BYTES  # a run that goes on in its folder goes on as far apart
         ms = min((known.ms or DEFAULT_MS) * 2 ** (before // WIDEN_BYTES), MOST_MS)
-        keep_sampling(sampler, Order(known.ms > 0, ms), requests, tell, known.parent)
+        keep_sampling(sampler, SamplerRequest(known.ms > 0, ms), requests, tell, known.parent)
     except (OSError, SegtrainError) as error:
         say_on_stderr(f"warning: the run has no system profile in {known.folder}: {error}; training goes on")
         return 1

@@ -32,7 +32,7 @@ OURS = 10**8  # process number in the trace: no system counts so far
 
 
 @dataclass(frozen=True)
-class Order:
+class TraceRequest:
     """Steps ``first`` (1-based) and on, ``steps`` of them. ``asked``: which request this is."""
 
     asked: float
@@ -44,7 +44,7 @@ def file_of(run: Path, rank: int, step: int) -> Path:
     return run / FOLDER / f"rank-{rank:05d}-step-{step:06d}.json"
 
 
-def read_order(run: Path) -> Order | None:
+def read_order(run: Path) -> TraceRequest | None:
     """The request that lies there; None where there is none that makes sense."""
     known = read_json(run / FOLDER / CONTROL)
     asked, first, steps = known.get("asked"), known.get("from"), known.get("steps")
@@ -54,7 +54,7 @@ def read_order(run: Path) -> Order | None:
         and isinstance(steps, int)
         and 0 < steps <= MOST_STEPS
     ):
-        return Order(asked, first, steps)
+        return TraceRequest(asked, first, steps)
     return None
 
 
@@ -123,7 +123,7 @@ def trace(run: Path, steps: int) -> tuple[str, bool]:
         raise SegtrainError(f"{run} has no whole second of steps yet: ask again in a moment")
     asked, traces = time.time(), "rank-*-step-*[0-9].json"
     before = {path: path.stat().st_mtime_ns for path in (run / FOLDER).glob(traces)}
-    order = Order(asked, done + 1 + max(1, math.ceil(AHEAD_S / step_s)), steps)
+    order = TraceRequest(asked, done + 1 + max(1, math.ceil(AHEAD_S / step_s)), steps)
     try:
         (run / FOLDER).mkdir(exist_ok=True)
         write_json(run / FOLDER / CONTROL, {"asked": asked, "from": order.first, "steps": steps})

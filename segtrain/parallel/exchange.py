@@ -18,7 +18,7 @@ def table(strategy: Strategy, row: Tensor) -> Tensor:
     return strategy.reduce(rows)
 
 
-def tell(strategy: Strategy, source: int, value: Any = None) -> Any:
+def broadcast_json(strategy: Strategy, source: int, value: Any = None) -> Any:
     """The JSON value that rank ``source`` gives, on every rank. Two collectives."""
     text = json.dumps(value).encode() if strategy.rank == source else b""
     length = int(strategy.reduce(torch.tensor([len(text)], device=strategy.device)))
@@ -33,7 +33,7 @@ def names_of(strategy: Strategy, ranks: list[int]) -> str:
     import socket
 
     first = ranks[0]
-    host = tell(strategy, first, socket.gethostname())
+    host = broadcast_json(strategy, first, socket.gethostname())
     if len(ranks) == 1:
         return f"rank {first} (host {host})"
     more = f" and {len(ranks) - 4} more" if len(ranks) > 4 else ""

@@ -19,7 +19,7 @@ from segtrain.parallel.cluster import Cluster
 GUARD_S = 10.0
 
 
-def one_voice(error: SegtrainError | RuntimeError, store: Any, cluster: Cluster) -> Exception:
+def elect_error_reporter(error: SegtrainError | RuntimeError, store: Any, cluster: Cluster) -> Exception:
     """What this rank shall raise, so that one rank of the job says what went wrong, and the others end without an error.
 
     The first rank that comes here speaks. The others meet the same error, or miss the one that is gone, which is a

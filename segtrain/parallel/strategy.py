@@ -23,7 +23,7 @@ from segtrain.parallel import syncbn
 from segtrain.parallel.board import at_work, await_rank_0
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.collective import all_reduce
-from segtrain.parallel.failure import end_now, one_voice
+from segtrain.parallel.failure import elect_error_reporter, end_now
 from segtrain.parallel.gpus import own_device, refuse_shared_gpus
 from segtrain.parallel.meeting import not_met, reach_rank_0
 
@@ -161,7 +161,7 @@ class Strategy:
 
 
 def _refuse_odd_norms(model: nn.Module) -> None:
-    """A subclass of BatchNorm may do more than normalise (timm's activates too): converting it would change the network."""
+    """A subclass of BatchNorm may do more than normalize (timm's activates too): converting it would change the network."""
     plain = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
     odd = {
         type(m).__name__
@@ -170,7 +170,7 @@ def _refuse_odd_norms(model: nn.Module) -> None:
     }
     if odd:
         raise ConfigError(
-            f"parallel.sync_bn=true, but this network's {', '.join(sorted(odd))} cannot be synchronised: set it to false, or "
+            f"parallel.sync_bn=true, but this network's {', '.join(sorted(odd))} cannot be synchronized: set it to false, or "
             "choose a model.encoder with plain batch norm"
         )
 
@@ -215,7 +215,7 @@ def start(settings: Parallel, cluster: Cluster, device: str = "auto") -> Iterato
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         failure: BaseException = error
         if store is not None and isinstance(error, (SegtrainError, RuntimeError)):
-            failure = one_voice(error, store, cluster)
+            failure = elect_error_reporter(error, store, cluster)
         if backend == "nccl" and cluster.world_size > 1:
             # To leave an NCCL group takes all ranks, and those that wait in a collective for this one will not come.
             end_now(failure, cluster, _abort)

@@ -40,9 +40,9 @@ class SyncBatchNorm2d(nn.BatchNorm2d):
         dims = (0, 2, 3)
         total = _AllReduceSum.apply(torch.cat([images.sum(dims), count]))
         mean = total[:-1] / total[-1]
-        centred = images - mean[:, None, None]
+        centered = images - mean[:, None, None]
         # Two passes: E[x^2] - E[x]^2 would lose digits where the mean is large.
-        variance = _AllReduceSum.apply(centred.square().sum(dims)) / total[-1]
+        variance = _AllReduceSum.apply(centered.square().sum(dims)) / total[-1]
         if self.track_running_stats and self.running_mean is not None and self.running_var is not None:
             self.num_batches_tracked.add_(1)  # type: ignore[union-attr]
             momentum = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum  # type: ignore[arg-type]
@@ -50,7 +50,7 @@ class SyncBatchNorm2d(nn.BatchNorm2d):
                 n = total[-1]
                 self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum)
                 self.running_var.lerp_((variance * n / (n - 1).clamp(min=1)).to(self.running_var.dtype), momentum)
-        normal = centred * torch.rsqrt(variance + self.eps)[:, None, None]
+        normal = centered * torch.rsqrt(variance + self.eps)[:, None, None]
         return normal if self.weight is None else normal * self.weight[:, None, None] + self.bias[:, None, None]
 
 

@@ -135,9 +135,7 @@ def shm_remarks(config: Config, local_ranks: int, shm: Path = Path("/dev/shm")) 
     usage = shutil.disk_usage(shm)
     images = config.train.batch_size // config.train.accumulate
     height, width = config.data.crop
-    need = (
-        images * height * width * 4 * config.data.prefetch
-    )  # uint8: three colours and a mask; of all ranks of the job
+    need = images * height * width * 4 * config.data.prefetch  # uint8: three colors and a mask; of all ranks of the job
     line = f"/dev/shm: {usage.free / 2**20:.0f} of {usage.total / 2**20:.0f} MiB free, {need / 2**20:.0f} MiB of batches are ahead"
     if hasattr(os, "memfd_create"):
         line += ", which lie elsewhere (memfd)"

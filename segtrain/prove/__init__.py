@@ -13,7 +13,7 @@ from segtrain.errors import ConfigError, SegtrainError
 from segtrain.prove import counts, gradient, plant, resume
 from segtrain.prove.ranks import RankFailed, on_ranks
 from segtrain.prove.short import changed, shortened, smaller_images, survey
-from segtrain.prove.table import FAIL, Row, failed, live, row, table
+from segtrain.prove.table import FAIL, ProofRow, failed, live, row, table
 
 PROMISES = (gradient.NAME, resume.NAME, counts.SCORES, counts.WORKERS, plant.NAME)
 
@@ -48,7 +48,7 @@ def prove(
     return 1 if any(found.verdict == FAIL for found in rows) else 0
 
 
-def _timed(rows: Iterator[Row]) -> Iterator[tuple[Row, float]]:
+def _timed(rows: Iterator[ProofRow]) -> Iterator[tuple[ProofRow, float]]:
     last = time.perf_counter()
     for found in rows:
         now = time.perf_counter()
@@ -56,12 +56,12 @@ def _timed(rows: Iterator[Row]) -> Iterator[tuple[Row, float]]:
         last = now
 
 
-def _told(found: Row, seconds: float, say: Callable[[str], None]) -> Row:
+def _told(found: ProofRow, seconds: float, say: Callable[[str], None]) -> ProofRow:
     say(live(found, seconds) + (f"\n         {found.remark}" if found.verdict == FAIL else ""))
     return found
 
 
-def _rows(folder: Path, config: Config, worlds: list[int], say: Callable[[str], None]) -> Iterator[Row]:
+def _rows(folder: Path, config: Config, worlds: list[int], say: Callable[[str], None]) -> Iterator[ProofRow]:
     """Data first: nothing else can be judged on data with faults."""
     try:
         seen = on_ranks(folder, 1, survey, config)[0]
@@ -79,7 +79,7 @@ def _rows(folder: Path, config: Config, worlds: list[int], say: Callable[[str], 
         for promise in PROMISES[:-1]:
             yield row(promise, "-", "the data set has faults: mend them first")
         return
-    proofs: list[tuple[str, Callable[[], Iterator[Row]]]] = [
+    proofs: list[tuple[str, Callable[[], Iterator[ProofRow]]]] = [
         (plant.NAME, lambda: plant.prove_planted(folder, changed(short, data__limit=0))),
         (counts.WORKERS, lambda: counts.prove_workers(folder, short, config)),
         (gradient.NAME, lambda: gradient.prove_gradient(folder, short, worlds)),

@@ -17,14 +17,14 @@ from segtrain.models import build_model
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import start
 from segtrain.prove.ranks import RankFailed, on_ranks
-from segtrain.prove.table import Row, listed, row
+from segtrain.prove.table import ProofRow, listed, row
 from segtrain.train.loop import _digest
 
 SCORES, WORKERS = "3 evaluation", "4 workers"
 COUNTS = (0, 1, 4)  # workers
 
 
-def prove_evaluation(folder: Path, config: Config, worlds: list[int]) -> Iterator[Row]:
+def prove_evaluation(folder: Path, config: Config, worlds: list[int]) -> Iterator[ProofRow]:
     """The confusion of the weights in ``folder/whole`` (fresh ones if it has none) on 1, 2, 3 ranks, none above ``worlds``."""
     several = list(range(2, min(3, max(worlds)) + 1))
     what = f"confusion on {listed(several)} ranks against 1, split {config.data.split!r}"
@@ -56,7 +56,7 @@ def score(place: Cluster, config: Config, folder: Path) -> tuple[np.ndarray, flo
     return result.confusion, float(result.scores.miou), len(dataset)
 
 
-def prove_workers(folder: Path, config: Config, full_size: Config) -> Iterator[Row]:
+def prove_workers(folder: Path, config: Config, full_size: Config) -> Iterator[ProofRow]:
     """Batches of the first epochs with crops of the user's own size, by 0, 1 and 4 workers."""
     steps = 6
     first, *others = [

@@ -15,7 +15,7 @@ from segtrain.config import Config
 from segtrain.data.datasets import open_dataset
 from segtrain.data.loader import Batch, TrainLoader
 from segtrain.data.order import samples
-from segtrain.data.pixels.normalize import normalise
+from segtrain.data.pixels.normalize import normalize
 from segtrain.losses import build_criterion
 from segtrain.models import build_model
 from segtrain.observe.clock import Clock
@@ -24,7 +24,7 @@ from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import start, unwrapped
 from segtrain.prove.ranks import on_ranks
 from segtrain.prove.short import changed
-from segtrain.prove.table import Row, listed, row
+from segtrain.prove.table import ProofRow, listed, row
 from segtrain.train.initial import starting_network
 from segtrain.train.step import Micro, Precision, gradients
 
@@ -42,7 +42,7 @@ class Measured:
     unsynced: int
 
 
-def prove_gradient(folder: Path, config: Config, worlds: list[int]) -> Iterator[Row]:
+def prove_gradient(folder: Path, config: Config, worlds: list[int]) -> Iterator[ProofRow]:
     """``worlds``: numbers of ranks to compare with one rank."""
     batch = 2 * max(2, *worlds)
     wide = [world for world in worlds if world > 1]
@@ -56,7 +56,7 @@ def prove_gradient(folder: Path, config: Config, worlds: list[int]) -> Iterator[
         yield row(NAME, f"gradient on {split} ranks against 1", why)
     else:
         found = [on_ranks(folder, world, gradient, config, batch, 1, False, reference)[0] for world in wide]
-        norm = ", synchronised batch norm" if first.norms else ""
+        norm = ", synchronized batch norm" if first.norms else ""
         yield _row(f"gradient on {split} ranks against 1{norm}", found)
 
     # Under accumulation batch norm sees micro-batches, not the batch: another function, so that nothing can agree.
@@ -70,7 +70,7 @@ def prove_gradient(folder: Path, config: Config, worlds: list[int]) -> Iterator[
     yield _row(f"gradient in 2 micro-batches on {ranks} ranks against 1 whole batch", found, remark)
 
 
-def _row(what: str, found: list[Measured], remark: str = "") -> Row:
+def _row(what: str, found: list[Measured], remark: str = "") -> ProofRow:
     worst = max((m.difference for m in found), key=lambda d: d if d == d else float("inf"))
     return row(
         NAME, f"{what}, {found[0].images} images, float64", remark, worst <= BOUND, f"{worst:.1e}", f"{BOUND:.0e}"
@@ -167,4 +167,4 @@ def _micro(batch: Batch, planted: list[tuple[int, int]], ignore_index: int) -> M
             masks[k] = ignore_index
         elif who == planted[1]:
             masks[k, : masks.shape[1] // 2] = ignore_index
-    return Micro(normalise(batch.images).double(), masks)
+    return Micro(normalize(batch.images).double(), masks)

@@ -20,7 +20,7 @@ from segtrain.observe.journal import read_journal
 from segtrain.parallel.cluster import Cluster
 from segtrain.prove.ranks import on_ranks
 from segtrain.prove.short import Survey, changed
-from segtrain.prove.table import Row, row
+from segtrain.prove.table import ProofRow, row
 from segtrain.train.loop import train
 
 NAME = "5 labels"
@@ -43,7 +43,7 @@ class Planted:
         )
 
 
-def prove_audit(found: Survey) -> Row:
+def prove_audit(found: Survey) -> ProofRow:
     images = " + ".join(f"{count} {split}" for split, count in found.images.items())
     what = f"audit of {found.name}: {images} images and masks"
     many = f"the first: {found.faults[0]}; `segtrain data check` lists all" if found.faults else ""
@@ -51,7 +51,7 @@ def prove_audit(found: Survey) -> Row:
     return row(NAME, what, remark, not found.faults, f"{len(found.faults)} faults", "0")
 
 
-def prove_planted(folder: Path, config: Config) -> Iterator[Row]:
+def prove_planted(folder: Path, config: Config) -> Iterator[ProofRow]:
     """Training must refuse each planted fault before its first step, naming the file and what is wrong in it."""
     for planted in on_ranks(folder, 1, plant_all, config, folder)[0]:
         missing = "" if planted.found else _why(planted)
@@ -95,7 +95,7 @@ def _copy(dataset: Dataset, root: Path) -> tuple[tuple[Path, Path], bool]:
     """Two samples as ``images/train/N`` and ``masks/train/N``; returns the second one's image and mask, and whether masks are RGB."""
     for part in ("images", "masks"):
         (root / part / "train").mkdir(parents=True)
-    coloured = False
+    colored = False
     for index in range(min(2, len(dataset))):
         entry = dataset.entries[index]
         image, mask = (root / part / "train" / f"sample{index}.png" for part in ("images", "masks"))
@@ -108,8 +108,8 @@ def _copy(dataset: Dataset, root: Path) -> tuple[tuple[Path, Path], bool]:
             image = _written(record.image, image.with_suffix(Path(entry.image).suffix))
             mask = _written(record.mask, mask.with_suffix(Path(str(entry.mask)).suffix))
             raw = decode_mask(mask)
-            coloured = raw.ndim == 3
-    return (image, mask), coloured
+            colored = raw.ndim == 3
+    return (image, mask), colored
 
 
 def _written(stored: Stored | None, path: Path) -> Path:
@@ -131,14 +131,14 @@ def _raw(ids: np.ndarray, labels: LabelSpace) -> np.ndarray:
     return table[ids]
 
 
-def _settings(config: Config, labels: LabelSpace, root: Path, coloured: bool) -> dict[str, object]:
+def _settings(config: Config, labels: LabelSpace, root: Path, colored: bool) -> dict[str, object]:
     """The copies as layout 'folders', with the user's classes."""
     ignore = labels.ignore_index
     classes: object = list(labels.names)
-    if coloured and labels.colours:
+    if colored and labels.colors:
         lines = [
             f"{code >> 16} {code >> 8 & 255} {code & 255} {'void' if train_id == ignore else labels.names[train_id]}"
-            for code, train_id in sorted(labels.colours.items(), key=lambda item: (item[1] == ignore, item[1]))
+            for code, train_id in sorted(labels.colors.items(), key=lambda item: (item[1] == ignore, item[1]))
         ]
         (root / "classes.txt").write_text("\n".join(lines), encoding="utf-8")
         classes = str(root / "classes.txt")
@@ -151,7 +151,7 @@ def _settings(config: Config, labels: LabelSpace, root: Path, coloured: bool) ->
         "data__train_split": "train",
         "data__split": "train",
         "data__classes": classes,
-        "data__label_map": {} if coloured else table,
+        "data__label_map": {} if colored else table,
         "data__split_by": {},
         "data__overlap": "accept",
         "data__limit": 0,
@@ -163,8 +163,8 @@ def _settings(config: Config, labels: LabelSpace, root: Path, coloured: bool) ->
 
 def _unknown_id(image: Path, mask: Path, labels: LabelSpace) -> tuple[str, ...]:
     raw = decode_mask(mask)
-    if raw.ndim == 3 and labels.colours:
-        code = next(c for c in range(1 << 24) if c not in labels.colours)
+    if raw.ndim == 3 and labels.colors:
+        code = next(c for c in range(1 << 24) if c not in labels.colors)
         value: object = tuple(int(part) for part in code.to_bytes(3, "big"))
         raw = raw.copy()
         raw[0, :PIXELS] = value

@@ -18,14 +18,14 @@ from segtrain.observe.journal import read_journal
 from segtrain.parallel.cluster import Cluster
 from segtrain.prove.ranks import TIMEOUT_S, RankFailed, Ranks, on_ranks
 from segtrain.prove.short import STEPS, changed
-from segtrain.prove.table import Row, row
+from segtrain.prove.table import ProofRow, row
 from segtrain.train.loop import train
 
 NAME = "2 resume"
 TRIES = 5  # a fast run may be over before the signal comes
 
 
-def prove_resume(folder: Path, config: Config, worlds: list[int]) -> Iterator[Row]:
+def prove_resume(folder: Path, config: Config, worlds: list[int]) -> Iterator[ProofRow]:
     """``worlds``: the largest says whether a second rank may be used. Leaves the uninterrupted run in ``folder/whole``."""
     whole = changed(config, out=str(folder / "whole"))
     code = on_ranks(folder, 1, train_here, whole)[0]
@@ -75,7 +75,7 @@ def _interrupted(folder: Path, whole: Config, number: int, draw: random.Random) 
     return None
 
 
-def _judge(folder: Path, what: str, at: int, whole: Config, partial: Config, weights: bool) -> Row:
+def _judge(folder: Path, what: str, at: int, whole: Config, partial: Config, weights: bool) -> ProofRow:
     """Samples and pixels of every step, also of those that were done twice; with ``weights`` the final ones too."""
     expected, found = _digests(whole), _digests(partial)
     odd = sorted(step for step in expected if found.get(step) != expected[step])

@@ -10,7 +10,7 @@ HEAD = ("promise", "what was compared", "measured", "bound", "verdict")
 
 
 @dataclass(frozen=True)
-class Row:
+class ProofRow:
     """One comparison. ``remark``: why it was skipped, how it failed, or what a reader should know."""
 
     promise: str
@@ -27,14 +27,14 @@ class Row:
 
 def row(
     promise: str, compared: str, remark: str = "", kept: bool | None = None, measured: str = "-", bound: str = "-"
-) -> Row:
+) -> ProofRow:
     """``kept``: whether the promise was kept; None: it was not tried, for the reason in ``remark``."""
-    return Row(promise, compared, measured, bound, SKIPPED if kept is None else PASS if kept else FAIL, remark)
+    return ProofRow(promise, compared, measured, bound, SKIPPED if kept is None else PASS if kept else FAIL, remark)
 
 
-def failed(promise: str, compared: str, error: Exception) -> Row:
+def failed(promise: str, compared: str, error: Exception) -> ProofRow:
     """A proof that could not be finished: the promise is not kept."""
-    return Row(promise, compared, "-", "-", FAIL, " ".join(str(error).split()))
+    return ProofRow(promise, compared, "-", "-", FAIL, " ".join(str(error).split()))
 
 
 def listed(numbers: Sequence[int]) -> str:
@@ -43,12 +43,12 @@ def listed(numbers: Sequence[int]) -> str:
     return " and ".join([*([", ".join(words[:-1])] if words[:-1] else []), *words[-1:]])
 
 
-def live(found: Row, seconds: float) -> str:
+def live(found: ProofRow, seconds: float) -> str:
     measured = "" if found.measured == "-" else f": {found.measured}"
     return f"{found.verdict:<7}  {found.promise:<13}  {found.compared}{measured}  ({seconds:.1f} s)"
 
 
-def table(rows: list[Row]) -> str:
+def table(rows: list[ProofRow]) -> str:
     """Aligned columns; remarks stand below, numbered in the last column."""
     rows = sorted(rows, key=lambda r: r.promise)
     remarks = list(dict.fromkeys(r.remark for r in rows if r.remark))

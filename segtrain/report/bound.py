@@ -15,7 +15,7 @@ from segtrain.report import charts, costs
 from segtrain.report.heat import GPUS
 from segtrain.report.html import esc, percent
 from segtrain.report.ranks import WAITS
-from segtrain.runs.folder import Run
+from segtrain.runs.folder import RunFolder
 
 NO_SPANS = (
     "This run wrote no spans, so that nothing here says what held it up: log.spans=true (the default) writes them."
@@ -41,7 +41,7 @@ SHOWN_BY = {  # cause -> beginnings of the titles of the charts that show its ev
 _SURE = {"high": 3, "medium": 2, "low": 1}
 
 
-def diagnosis_of(run: Run) -> tuple[Diagnosis | None, str]:
+def diagnosis_of(run: RunFolder) -> tuple[Diagnosis | None, str]:
     """What the run's spans say; or None, and why there is nothing (empty: nothing was to be expected)."""
     try:
         evidence = gather(run.top, say=lambda text: None)  # loading the run has said what is wrong with its files
@@ -52,7 +52,7 @@ def diagnosis_of(run: Run) -> tuple[Diagnosis | None, str]:
     return judge(evidence), ""
 
 
-def html(found: Diagnosis | None, why: str, run: Run, places: Mapping[str, str]) -> str:
+def html(found: Diagnosis | None, why: str, run: RunFolder, places: Mapping[str, str]) -> str:
     """``places``: title -> id of what the page shows."""
     if found is None:
         return _plain(why) if why else ""

@@ -9,13 +9,13 @@ from segtrain.observe.console import duration
 from segtrain.report import heat
 from segtrain.report.html import figure, figures, percent, short_seconds, table, thinned
 from segtrain.report.speed import histogram, quantiles, words
-from segtrain.report.timeline import Axis, Lap, Piece, steady
-from segtrain.runs.folder import Event, Run, number
+from segtrain.report.timeline import Axis, Lap, Stretch, steady
+from segtrain.runs.folder import Event, RunFolder, number
 
 Chart = dict[str, Any]
 Figure = tuple[str, Chart]  # HTML, data
-# What has a colour of its own in report.css, a set for each theme: Okabe and Ito's, told apart by the colour-blind too.
-COLOURS = {
+# What has a color of its own in report.css, a set for each theme: Okabe and Ito's, told apart by the color-blind too.
+COLORS = {
     "wait",
     "device",
     "forward",
@@ -33,11 +33,11 @@ LOOP, STEPS = "What the loop did", "Time of a step"  # titles
 KINDS = {"start": "start-up", "eval": "evaluation", "checkpoint": "checkpoint"}
 
 
-def colour(phase: str, place: int = 0) -> str:
-    return phase if phase in COLOURS else f"extra{place % 3 + 1}"
+def color(phase: str, place: int = 0) -> str:
+    return phase if phase in COLORS else f"extra{place % 3 + 1}"
 
 
-def clock(run: Run, time: Axis) -> Chart:
+def clock(run: RunFolder, time: Axis) -> Chart:
     """Steps by seconds of the run: charts over steps and charts over time zoom together by it."""
     points = [(at, step["step"]) for step in run.steps if (at := time.at(step["ts"])) is not None]
     rising = [point for place, point in enumerate(points) if place == 0 or point[0] > points[place - 1][0]]
@@ -45,7 +45,7 @@ def clock(run: Run, time: Axis) -> Chart:
     return {"t": [round(at, 3) for at, _ in kept], "step": [step for _, step in kept], "end": round(time.length, 3)}
 
 
-def loop(parts: Sequence[Piece], names: Sequence[str], time: Axis) -> Figure:
+def loop(parts: Sequence[Stretch], names: Sequence[str], time: Axis) -> Figure:
     """What the loop did at each moment, as shares of its time."""
     stops = [kind for kind in KINDS if any(piece.kind == kind for piece in parts)]
     rows = _over_time(parts, time, lambda piece: 100 / piece.lap.seconds if piece.lap and piece.lap.seconds else 0.0)
@@ -70,7 +70,7 @@ def loop(parts: Sequence[Piece], names: Sequence[str], time: Axis) -> Figure:
     return html, _stack(rows, series, "%", 130, 100)
 
 
-def steps(parts: Sequence[Piece], found: Sequence[Lap], names: Sequence[str], time: Axis) -> Figure:
+def steps(parts: Sequence[Stretch], found: Sequence[Lap], names: Sequence[str], time: Axis) -> Figure:
     """Milliseconds of each phase of a step, stacked over time."""
     rows = _over_time(parts, time, lambda piece: 1000 / piece.lap.steps if piece.lap else 0.0)
     series = [(name, words(name)) for name in names]
@@ -94,7 +94,7 @@ def steps(parts: Sequence[Piece], found: Sequence[Lap], names: Sequence[str], ti
     return html, _stack(rows, series, "ms", 240, top)
 
 
-def _over_time(parts: Sequence[Piece], time: Axis, factor: Any) -> list[dict[str, Any]]:
+def _over_time(parts: Sequence[Stretch], time: Axis, factor: Any) -> list[dict[str, Any]]:
     rows = []
     for piece in parts:
         scale = factor(piece)
@@ -108,12 +108,12 @@ def _stack(
 ) -> Chart:
     """Each stretch from ``x`` to ``ends``; a gap stays where there is none."""
     kept = [row for row in rows if row["begin"] is not None and row["end"] is not None]
-    extra = [name for name, _ in series if name not in COLOURS]
+    extra = [name for name, _ in series if name not in COLORS]
     return {
         "type": "stack", "axis": "time", "unit": unit, "height": height, "top": figures(top),
         "x": [round(row["begin"], 3) for row in kept], "ends": [round(row["end"], 3) for row in kept],
         "series": [
-            {"label": label, "colour": colour(name, extra.index(name) if name in extra else 0),
+            {"label": label, "color": color(name, extra.index(name) if name in extra else 0),
              "y": [figures(row.get(name)) for row in kept]}
             for name, label in series
         ],
@@ -140,7 +140,7 @@ def spread(found: Sequence[Lap], names: Sequence[str]) -> Figure:
         "type": "bars", "axis": "value", "unit": "ms", "height": 200,
         "x": [figures(1000 * (edge + width / 2)) for edge in edges], "width": figures(1000 * width),
         "marks": [{"x": figures(value), "label": label} for value, label in marks],
-        "series": [{"label": "stretches", "colour": "forward", "y": counts}],
+        "series": [{"label": "stretches", "color": "forward", "y": counts}],
     }  # fmt: skip
 
 
@@ -160,7 +160,7 @@ def image_scores(values: Sequence[float], note: str) -> Figure:
         "type": "bars", "axis": "value", "unit": "%", "height": 180,
         "x": [(min(bins) + place + 0.5) * width for place in range(len(counts))], "width": width,
         "marks": [{"x": figures(found[1], 3), "label": "one in ten below"}, {"x": figures(found[2], 3), "label": "median"}],
-        "series": [{"label": "images", "colour": "forward", "y": counts}],
+        "series": [{"label": "images", "color": "forward", "y": counts}],
     }  # fmt: skip
 
 
@@ -168,7 +168,7 @@ def lines(
     key: str, title: str, series: Sequence[tuple[str, str, Sequence[Event], Any]], *, unit: str = "", height: int = 220,
     note: str = "", points: bool = False, log: bool = False,
 ) -> Figure | None:  # fmt: skip
-    """Curves over steps; series: (label, colour, events, value of an event). None where nothing can be drawn."""
+    """Curves over steps; series: (label, color, events, value of an event). None where nothing can be drawn."""
     drawn: list[dict[str, Any]] = []
     rows: dict[int, dict[str, float]] = {}
     for label, name, events, value in series:
@@ -176,7 +176,7 @@ def lines(
         if kept:
             few = thinned(kept, 1500)
             drawn.append(
-                {"label": label, "colour": name, "x": [step for step, _ in few], "y": [figures(y, 5) for _, y in few]}
+                {"label": label, "color": name, "x": [step for step, _ in few], "y": [figures(y, 5) for _, y in few]}
             )
             for step, y in kept:
                 rows.setdefault(step, {})[label] = y

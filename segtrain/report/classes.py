@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from segtrain.report.html import esc, percent, table
-from segtrain.runs.folder import Event, Run, number
+from segtrain.runs.folder import Event, RunFolder, number
 
 _NUMBERED = 24  # classes up to which the cells of the matrix hold figures
 _WORST = 10
 
 
-def names_of(run: Run, count: int) -> list[str]:
+def names_of(run: RunFolder, count: int) -> list[str]:
     return [*run.classes[:count], *(f"class {place}" for place in range(len(run.classes), count))]
 
 
@@ -20,12 +20,12 @@ def ious(scored: Event) -> list[float | None]:
     return [number(value) for value in values] if isinstance(values, list) else []
 
 
-def section(run: Run) -> str:
+def section(run: RunFolder) -> str:
     bars = by_class(run)
     return f'<div class="side">{bars}{mistakes(run)}</div>{confusion(run)}' if bars else ""
 
 
-def by_class(run: Run) -> str:
+def by_class(run: RunFolder) -> str:
     """A bar a class, of the best evaluation."""
     scored = run.best
     values = ious(scored) if scored else []
@@ -59,8 +59,8 @@ def matrix(scored: Event) -> list[list[int]] | None:
     return counts if square else None
 
 
-def confusion(run: Run) -> str:
-    """Of each true class's pixels, the share given to each class: a table whose cells are coloured."""
+def confusion(run: RunFolder) -> str:
+    """Of each true class's pixels, the share given to each class: a table whose cells are colored."""
     counts = matrix(run.best)
     if counts is None:
         return (
@@ -87,7 +87,7 @@ def _cells(name: str, row: Sequence[int], names: Sequence[str], numbered: bool) 
     cells = []
     for other, count in zip(names, row):
         share = count / whole if whole else 0.0
-        # A root brings out the small shares, which are the mistakes; the text turns where the colour gets strong.
+        # A root brings out the small shares, which are the mistakes; the text turns where the color gets strong.
         strength = round(100 * share**0.6)
         text = "" if not whole or share < 0.0005 else f"{100 * share:.1f}" if share < 0.0995 else f"{100 * share:.0f}"
         kind = ("hit" if other == name else "miss") + (" strong" if strength > 55 else "")
@@ -96,7 +96,7 @@ def _cells(name: str, row: Sequence[int], names: Sequence[str], numbered: bool) 
     return "".join(cells)
 
 
-def mistakes(run: Run) -> str:
+def mistakes(run: RunFolder) -> str:
     """The pairs of classes whose confusion costs the most pixels."""
     counts = matrix(run.best)
     if counts is None:

@@ -13,7 +13,7 @@ from segtrain.report import classes, facts
 from segtrain.report.html import percent, short_seconds
 from segtrain.report.speed import Speed, phases, speed, words
 from segtrain.report.timeline import Lap, laps, steady
-from segtrain.runs.folder import Run, few, number
+from segtrain.runs.folder import RunFolder, few, number
 
 NOTHING = "-"
 # Differ between any two runs, and change nothing.
@@ -21,7 +21,7 @@ _IDLE = {"out", "run folder"}
 
 
 @dataclass(frozen=True)
-class Row:
+class DiffRow:
     """``change`` is in words; ``better``: +1 where B is better, -1 where it is worse, 0 where that is no question."""
 
     what: str
@@ -33,22 +33,22 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    a: Run
-    b: Run
-    figures: tuple[Row, ...]
-    stages: tuple[Row, ...]
+    a: RunFolder
+    b: RunFolder
+    figures: tuple[DiffRow, ...]
+    stages: tuple[DiffRow, ...]
     moved: str  # the phase whose time differs most; empty where steps cannot be compared
-    classes: tuple[Row, ...]
-    config: tuple[Row, ...]
-    environment: tuple[Row, ...]
-    data: tuple[Row, ...]
+    classes: tuple[DiffRow, ...]
+    config: tuple[DiffRow, ...]
+    environment: tuple[DiffRow, ...]
+    data: tuple[DiffRow, ...]
     protocol: tuple[str, ...]  # what differs in how the scores were made: they cannot be compared
     cure: Verification | None = (
         None  # whether one is the other with the cure of its diagnosis; None: not both have spans
     )
 
 
-def compare(a: Run, b: Run) -> Comparison:
+def compare(a: RunFolder, b: RunFolder) -> Comparison:
     laps_a, laps_b = laps(a.events), laps(b.events)
     pace_a, pace_b = speed(laps_a), speed(laps_b)
     data = differences(facts.data(a), facts.data(b))
@@ -73,7 +73,7 @@ def compare(a: Run, b: Run) -> Comparison:
     )
 
 
-def _cure(a: Run, b: Run) -> Verification | None:
+def _cure(a: RunFolder, b: RunFolder) -> Verification | None:
     try:
         return verify(
             a.folder, b.folder, say=lambda text: None
@@ -82,7 +82,7 @@ def _cure(a: Run, b: Run) -> Verification | None:
         return None
 
 
-def _in_full(run: Run) -> dict[str, str]:
+def _in_full(run: RunFolder) -> dict[str, str]:
     """The settings of a run. One that its version did not know did what its default does."""
     known = facts.flat(run.config)
     # An optimizer has no settings but its own.
@@ -90,16 +90,16 @@ def _in_full(run: Run) -> dict[str, str]:
     return {**known, **{key: value for key, value in usual.items() if known and key not in known}}
 
 
-def differences(a: Mapping[str, str], b: Mapping[str, str]) -> tuple[Row, ...]:
+def differences(a: Mapping[str, str], b: Mapping[str, str]) -> tuple[DiffRow, ...]:
     keys = dict.fromkeys([*a, *b])
     return tuple(
-        Row(key, a.get(key, NOTHING), b.get(key, NOTHING))
+        DiffRow(key, a.get(key, NOTHING), b.get(key, NOTHING))
         for key in keys
         if a.get(key) != b.get(key) and key not in _IDLE
     )
 
 
-def _figures(a: Run, b: Run, pace_a: Speed | None, pace_b: Speed | None) -> list[Row]:
+def _figures(a: RunFolder, b: RunFolder, pace_a: Speed | None, pace_b: Speed | None) -> list[DiffRow]:
     rows = [
         _of_few(_points("best mIoU", _score(a, "miou"), _score(b, "miou")), a, b),
         _points("pixel accuracy", _score(a, "accuracy"), _score(b, "accuracy")),
@@ -115,44 +115,44 @@ def _figures(a: Run, b: Run, pace_a: Speed | None, pace_b: Speed | None) -> list
     rows += [
         _ratio("time", number(a.row["time"]), number(b.row["time"]), duration),
         _ratio("CPU-s of training", number(a.row["cpu_s"]), number(b.row["cpu_s"]), lambda v: f"{v:,.0f}"),
-        Row("status", str(a.row["status"]), str(b.row["status"])),
+        DiffRow("status", str(a.row["status"]), str(b.row["status"])),
         _plain("steps done", a.row["step"], b.row["step"]),
     ]
     return [row for row in rows if (row.a, row.b) != (NOTHING, NOTHING)]
 
 
-def _of_few(row: Row, a: Run, b: Run) -> Row:
+def _of_few(row: DiffRow, a: RunFolder, b: RunFolder) -> DiffRow:
     """The row with the number of classes that a mean is over, where those are not all."""
     return replace(row, a=row.a + few(a.best), b=row.b + few(b.best))
 
 
-def _score(run: Run, name: str) -> float | None:
+def _score(run: RunFolder, name: str) -> float | None:
     return number(run.best["scores"].get(name)) if run.best else None
 
 
-def _plain(what: str, a: object, b: object) -> Row:
-    return Row(what, NOTHING if a is None else str(a), NOTHING if b is None else str(b))
+def _plain(what: str, a: object, b: object) -> DiffRow:
+    return DiffRow(what, NOTHING if a is None else str(a), NOTHING if b is None else str(b))
 
 
-def _points(what: str, a: float | None, b: float | None, more: bool = True, digits: int = 2) -> Row:
+def _points(what: str, a: float | None, b: float | None, more: bool = True, digits: int = 2) -> DiffRow:
     change, better = "", 0
     if a is not None and b is not None:
         change = f"{100 * (b - a):+.{digits}f} points"
         # A share of time moves by a point from one day to the next, a score does not.
         better = 0 if abs(b - a) < (5e-4 if more else 1e-2) else 1 if (b > a) == more else -1
-    return Row(what, percent(a, digits), percent(b, digits), change, better)
+    return DiffRow(what, percent(a, digits), percent(b, digits), change, better)
 
 
 def _ratio(
     what: str, a: float | None, b: float | None, show: Callable[[float], str], more: bool = False, judged: bool = True
-) -> Row:
+) -> DiffRow:
     texts = [NOTHING if value is None else show(value) for value in (a, b)]
     change, better = "", 0
     if a and b:
         change = f"{b / a:.2f} x"
         # Times of the same run differ by some percent from one day to the next.
         better = 0 if not judged or abs(b / a - 1) < 0.03 else 1 if (b > a) == more else -1
-    return Row(what, texts[0], texts[1], change, better)
+    return DiffRow(what, texts[0], texts[1], change, better)
 
 
 def _means(found: Sequence[Lap]) -> dict[str, float]:
@@ -162,7 +162,7 @@ def _means(found: Sequence[Lap]) -> dict[str, float]:
     return {name: sum(lap.spans.get(name, 0.0) for lap in kept) / count for name in phases(kept)} if count else {}
 
 
-def _stages(a: dict[str, float], b: dict[str, float]) -> list[Row]:
+def _stages(a: dict[str, float], b: dict[str, float]) -> list[DiffRow]:
     rows = [_ratio(words(name), a.get(name), b.get(name), short_seconds) for name in dict.fromkeys([*a, *b])]
     return rows + ([_ratio("whole step, mean", sum(a.values()), sum(b.values()), short_seconds)] if a and b else [])
 
@@ -174,7 +174,7 @@ def _moved(a: dict[str, float], b: dict[str, float]) -> str:
     return words(name)
 
 
-def _classes(a: Run, b: Run) -> list[Row]:
+def _classes(a: RunFolder, b: RunFolder) -> list[DiffRow]:
     """IoU by name of class, the largest change first; classes of one run alone at the end."""
     tables = []
     for run in (a, b):
@@ -221,7 +221,7 @@ def sentences(found: Comparison) -> list[str]:
 CLASSES = 24  # of which the console shows the change
 
 
-def names(a: Run, b: Run) -> tuple[str, str]:
+def names(a: RunFolder, b: RunFolder) -> tuple[str, str]:
     """Of both runs; of their folders where the names are the same."""
     if a.name != b.name:
         return a.name, b.name
@@ -246,7 +246,7 @@ def console(found: Comparison) -> str:
     return "\n".join(lines)
 
 
-def _aligned(head: Sequence[str], rows: Sequence[Row]) -> list[str]:
+def _aligned(head: Sequence[str], rows: Sequence[DiffRow]) -> list[str]:
     cells = [tuple(head), *((row.what, _clip(row.a), _clip(row.b), row.change) for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(4)]
     return ["  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths)).rstrip() for line in cells]

@@ -10,11 +10,11 @@ from typing import Any
 from segtrain import __version__
 from segtrain.observe.journal import say_on_stderr
 from segtrain.report import charts
-from segtrain.report.compare import Comparison, Row, compare, console, names, sentences
+from segtrain.report.compare import Comparison, DiffRow, compare, console, names, sentences
 from segtrain.report.html import esc, page
 from segtrain.report.page import write
 from segtrain.report.timeline import axis
-from segtrain.runs.folder import Run, load, number
+from segtrain.runs.folder import RunFolder, load, number
 
 MARKS = {1: "up", -1: "down", 0: ""}
 
@@ -74,7 +74,7 @@ def _clock(found: Comparison, drawn: dict[str, Any]) -> None:
 
 
 def _both(
-    a: Run, b: Run, events: str, value: Callable[[Any], float | None]
+    a: RunFolder, b: RunFolder, events: str, value: Callable[[Any], float | None]
 ) -> list[tuple[str, str, Sequence[Any], Any]]:
     name_a, name_b = names(a, b)
     return [
@@ -83,8 +83,8 @@ def _both(
     ]
 
 
-def _who(a: Run, b: Run) -> str:
-    def line(letter: str, run: Run) -> str:
+def _who(a: RunFolder, b: RunFolder) -> str:
+    def line(letter: str, run: RunFolder) -> str:
         when = (
             datetime.fromtimestamp(run.row["started"], timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
             if run.row["started"]
@@ -97,7 +97,7 @@ def _who(a: Run, b: Run) -> str:
     return line("A", a) + line("B", b)
 
 
-def _rows(what: str, rows: Sequence[Row], caption: str = "") -> str:
+def _rows(what: str, rows: Sequence[DiffRow], caption: str = "") -> str:
     body = "".join(
         f'<tr><th scope="row">{esc(row.what)}</th><td class=n>{esc(row.a)}</td><td class=n>{esc(row.b)}</td>'
         f'<td class="n {MARKS[row.better]}">{esc(row.change)}</td></tr>'
@@ -112,7 +112,7 @@ def _rows(what: str, rows: Sequence[Row], caption: str = "") -> str:
     return f'<div class="scroll">{table}</div>'
 
 
-def _facts(rows: Sequence[Row], what: str) -> str:
+def _facts(rows: Sequence[DiffRow], what: str) -> str:
     if not rows:
         return f"<p class=quiet>No difference in {esc(what)}.</p>"
     body = "".join(

@@ -10,7 +10,7 @@ from typing import Any
 from segtrain.config import Config
 from segtrain.observe.console import duration
 from segtrain.report.html import details, esc, percent, table, thinned
-from segtrain.runs.folder import Run, few, number
+from segtrain.runs.folder import RunFolder, few, number
 
 _DATA = ("data",)  # of the derived quantities: the others tell of the environment
 
@@ -37,7 +37,7 @@ def defaults() -> dict[str, str]:
     return flat(Config().model_dump(mode="json"))
 
 
-def environment(run: Run) -> dict[str, str]:
+def environment(run: RunFolder) -> dict[str, str]:
     start = run.start
     derived = mapping(start.get("derived"))
     found = {
@@ -51,7 +51,7 @@ def environment(run: Run) -> dict[str, str]:
     return {str(key): str(value) for key, value in found.items() if value not in (None, "")}
 
 
-def data(run: Run) -> dict[str, str]:
+def data(run: RunFolder) -> dict[str, str]:
     """Of the data and of how scores were made: scores can be compared where the protocol is equal."""
     start = run.start
     derived = mapping(start.get("derived"))
@@ -67,7 +67,7 @@ def data(run: Run) -> dict[str, str]:
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in found.items()}
 
 
-def config_table(run: Run) -> str:
+def config_table(run: RunFolder) -> str:
     usual = defaults()
     rows = flat(run.config)
     changed = {key: value for key, value in rows.items() if usual.get(key) != value}
@@ -89,7 +89,7 @@ def pairs(caption: str, facts: Mapping[str, str]) -> str:
     return table((), list(facts.items()), left=(0, 1), kind="facts", caption=caption) if facts else ""
 
 
-def happenings(run: Run) -> str:
+def happenings(run: RunFolder) -> str:
     """Starts, evaluations, checkpoints and ends, in order."""
     rows = []
     for event in run.events:

@@ -11,10 +11,10 @@ from PIL import Image
 
 from segtrain.errors import DataError
 from segtrain.observe import image_table
-from segtrain.observe.image_table import Row
+from segtrain.observe.image_table import ImageRow
 from segtrain.report import charts
 from segtrain.report.html import esc, percent, table
-from segtrain.runs.folder import Run
+from segtrain.runs.folder import RunFolder
 
 _MOST_BYTES = 500_000  # of all pictures together
 # Width in pixels, quality of the JPEG: the first is two pixels a point of a laptop's column, the next ones for a sheet above its share.
@@ -31,12 +31,12 @@ _SHEETS = {
 _ALT = "image, truth, prediction and errors side by side, each with its own mIoU"
 
 
-def gallery(run: Run, add: Callable[[charts.Figure | None, str], str]) -> str:
+def gallery(run: RunFolder, add: Callable[[charts.Figure | None, str], str]) -> str:
     """The images by their scores, then the sheets under ``pictures/``; what cannot be read, or would be too heavy, is named instead."""
     return _scores(run, add) + _sheets(run.folder / "pictures")
 
 
-def _scores(run: Run, add: Callable[[charts.Figure | None, str], str]) -> str:
+def _scores(run: RunFolder, add: Callable[[charts.Figure | None, str], str]) -> str:
     """Of the last evaluation, for the pictures are its own; of the best one where the run has not come to its end."""
     rows, when = _table(run)
     scored = [row for row in rows if row.miou is not None]
@@ -53,7 +53,7 @@ def _scores(run: Run, add: Callable[[charts.Figure | None, str], str]) -> str:
     )
 
 
-def _table(run: Run) -> tuple[list[Row], str]:
+def _table(run: RunFolder) -> tuple[list[ImageRow], str]:
     """Empty where there is none, or a torn one."""
     for file, event, which in (
         (image_table.LAST, run.evals[-1] if run.evals else {}, "last"),
@@ -68,7 +68,7 @@ def _table(run: Run) -> tuple[list[Row], str]:
     return [], ""
 
 
-def _names(caption: str, rows: Sequence[Row]) -> str:
+def _names(caption: str, rows: Sequence[ImageRow]) -> str:
     if not rows:
         return ""
     names = image_table.short_names([row.image for row in rows])

@@ -13,7 +13,7 @@ from segtrain.errors import DataError
 from segtrain.observe.journal import say_on_stderr
 from segtrain.observe.profile_format import Series, Track, read_profile
 from segtrain.report.timeline import Axis
-from segtrain.runs.folder import Run
+from segtrain.runs.folder import RunFolder
 
 NONE = 255  # a cell without a reading; the others are half percents, 0 to 200
 GPUS = "GPUs"
@@ -39,7 +39,7 @@ class Map:
         return [None if np.ma.is_masked(value) else float(value) for value in kept]
 
 
-def read_maps(run: Run, time: Axis, say: Callable[[str], None] = say_on_stderr) -> list[Map]:
+def read_maps(run: RunFolder, time: Axis, say: Callable[[str], None] = say_on_stderr) -> list[Map]:
     """Maps of the GPUs of all hosts and of their memory, and one a host of its cores; empty without a profile.
 
     That lies anywhere in the folder that was named: of a SageMaker job it is beside the run.
@@ -110,8 +110,8 @@ def _row(tracks: Sequence[Track], time: Axis, width: float, columns: int) -> np.
             counts += np.bincount(place, minlength=columns)
             before += end - begin
     # Readings come a little late now and then: a single empty column is the one before it.
-    late = (counts == 0) & (np.roll(counts, 1) > 0) & (np.roll(counts, -1) > 0)
-    late[0] = late[-1] = False
-    sums[late], counts[late] = np.roll(sums, 1)[late], np.roll(counts, 1)[late]
+    missed = (counts == 0) & (np.roll(counts, 1) > 0) & (np.roll(counts, -1) > 0)
+    missed[0] = missed[-1] = False
+    sums[missed], counts[missed] = np.roll(sums, 1)[missed], np.roll(counts, 1)[missed]
     percent = sums / np.maximum(counts, 1)
     return np.where(counts > 0, np.clip(np.rint(2 * percent), 0, 200), NONE).astype(np.uint8)

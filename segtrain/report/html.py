@@ -25,7 +25,7 @@ _SHELL = """<!doctype html>
 <nav aria-label="Sections">{links}</nav>
 <div class="tools"><span id="range" role="status"></span>
 <button id="whole" type="button" hidden>whole run</button>
-<button id="theme" type="button" aria-label="Colour theme">theme: auto</button></div>
+<button id="theme" type="button" aria-label="Color theme">theme: auto</button></div>
 </header>
 <main>
 {body}

@@ -19,7 +19,7 @@ from segtrain.report.html import esc, page
 from segtrain.report.ranks import read_waits
 from segtrain.report.speed import phases, speed
 from segtrain.report.timeline import axis, laps, merged, pauses, pieces
-from segtrain.runs.folder import Run, load, number
+from segtrain.runs.folder import RunFolder, load, number
 
 FILE = "report.html"
 _LAPS = 700  # stretches of a chart: more than a screen has columns for
@@ -62,7 +62,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def render(run: Run, say: Callable[[str], None] = say_on_stderr, shown: str = "") -> str:
+def render(run: RunFolder, say: Callable[[str], None] = say_on_stderr, shown: str = "") -> str:
     time, whole = axis(run.events), laps(run.events)
     maps, waits = read_maps(run, time, say), read_waits(run, time)
     pace = speed(whole)
@@ -122,7 +122,7 @@ def _maps(busy: Sequence[Map], waits: Sequence[Map]) -> Iterator[tuple[str, Map,
             yield f"{key}{place}", found, what
 
 
-def _subtitle(run: Run) -> str:
+def _subtitle(run: RunFolder) -> str:
     derived = run.start.get("derived")
     parts = [f"#{run.row['hash']}" if run.row["hash"] else ""]
     if isinstance(derived, dict):
@@ -132,7 +132,7 @@ def _subtitle(run: Run) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def _learning(run: Run, add: Callable[[charts.Figure | None, str], str]) -> str:
+def _learning(run: RunFolder, add: Callable[[charts.Figure | None, str], str]) -> str:
     def field(name: str) -> Callable[[Any], float | None]:
         return lambda event: number(event.get(name))
 

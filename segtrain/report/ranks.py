@@ -11,7 +11,7 @@ from segtrain.errors import DataError
 from segtrain.observe.spans import read_spans
 from segtrain.report.heat import NONE, Map
 from segtrain.report.timeline import Axis
-from segtrain.runs.folder import Run, number
+from segtrain.runs.folder import RunFolder, number
 
 # Title, and the phases whose share of each window is shown.
 WAITS = {
@@ -22,7 +22,7 @@ _CELLS = 100_000
 _COLUMNS = 1500
 
 
-def read_waits(run: Run, time: Axis) -> list[Map]:
+def read_waits(run: RunFolder, time: Axis) -> list[Map]:
     """A row a rank; empty for a run without spans. Waiting for others only where there are others."""
     try:
         records = read_spans(run.folder)

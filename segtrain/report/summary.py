@@ -9,14 +9,14 @@ from segtrain.observe.console import duration
 from segtrain.report.heat import GPUS, Map
 from segtrain.report.html import esc, percent, short_seconds
 from segtrain.report.speed import Speed, words
-from segtrain.report.timeline import Piece
-from segtrain.runs.folder import Run, few, number
+from segtrain.report.timeline import Stretch
+from segtrain.runs.folder import RunFolder, few, number
 
 _FULL = 90.0  # percent of the cores
 
 
 @dataclass(frozen=True)
-class Summary:
+class RunSummary:
     """``mood``: good, bad or open (it goes on, or can)."""
 
     mood: str
@@ -24,7 +24,9 @@ class Summary:
     sentences: tuple[str, ...]
 
 
-def summary(run: Run, pace: Speed | None, parts: list[Piece], maps: list[Map], others: float | None) -> Summary:
+def summary(
+    run: RunFolder, pace: Speed | None, parts: list[Stretch], maps: list[Map], others: float | None
+) -> RunSummary:
     """What held the run up is said by the diagnosis alone; ``others``: cores that it saw in use by other programs."""
     mood, headline = _state(run)
     said = [_scores(run), *(f"Warning: {text}" for text in run.row["warnings"])]
@@ -35,10 +37,10 @@ def summary(run: Run, pace: Speed | None, parts: list[Piece], maps: list[Map], o
             _pauses(parts),
             _cores(pace, maps, others),
         ]
-    return Summary(mood, headline, tuple(sentence for sentence in said if sentence))
+    return RunSummary(mood, headline, tuple(sentence for sentence in said if sentence))
 
 
-def _state(run: Run) -> tuple[str, str]:
+def _state(run: RunFolder) -> tuple[str, str]:
     status, step, steps = run.row["status"], run.row["step"], run.row["steps"]
     place = f"step {step or 0} of {steps or '?'}"
     if status == "done":
@@ -58,7 +60,7 @@ def _state(run: Run) -> tuple[str, str]:
     return "open", "No process of this run has written anything yet"
 
 
-def _scores(run: Run) -> str:
+def _scores(run: RunFolder) -> str:
     best = run.best
     if not best:
         return "It has not been scored yet."
@@ -94,7 +96,7 @@ def _worst_tenth(pace: Speed) -> str:
     )
 
 
-def _pauses(parts: list[Piece]) -> str:
+def _pauses(parts: list[Stretch]) -> str:
     whole = sum(part.end - part.begin for part in parts)
     stood: dict[str, float] = {}
     for part in parts:
@@ -135,7 +137,7 @@ def _cores(pace: Speed, maps: list[Map], others: float | None) -> str:
     return text
 
 
-def tiles(run: Run, pace: Speed | None) -> list[tuple[str, str, str]]:
+def tiles(run: RunFolder, pace: Speed | None) -> list[tuple[str, str, str]]:
     """(what, value, remark) of the figures that matter most."""
     best = run.best
     found = [
@@ -160,7 +162,7 @@ def tiles(run: Run, pace: Speed | None) -> list[tuple[str, str, str]]:
     return found
 
 
-def html(said: Summary, bound: str, figures: list[tuple[str, str, str]]) -> str:
+def html(said: RunSummary, bound: str, figures: list[tuple[str, str, str]]) -> str:
     """``bound``: the block that says what held the run up, as HTML."""
     sentences = "".join(f"<p>{esc(sentence)}</p>" for sentence in said.sentences)
     cells = "".join(

@@ -132,7 +132,7 @@ def _until(event: Event, later: Sequence[Event], found: Sequence[Lap]) -> float:
 
 
 @dataclass(frozen=True)
-class Piece:
+class Stretch:
     """A stretch of time in which one thing was done: training as in ``lap``, or the pause ``kind``."""
 
     begin: float
@@ -141,23 +141,23 @@ class Piece:
     kind: str = ""
 
 
-def pieces(found: Sequence[Lap], stops: Sequence[Pause]) -> list[Piece]:
+def pieces(found: Sequence[Lap], stops: Sequence[Pause]) -> list[Stretch]:
     """Laps with the pauses cut out of them, in order of time and without overlap."""
-    cut: list[Piece] = [Piece(stop.begin, stop.end, None, stop.kind) for stop in stops if stop.end > stop.begin]
+    cut: list[Stretch] = [Stretch(stop.begin, stop.end, None, stop.kind) for stop in stops if stop.end > stop.begin]
     for lap in found:
         begin = lap.begin
         for stop in stops:
             if lap.begin <= stop.begin and stop.end <= lap.end + 1e-3:
                 if stop.begin > begin:
-                    cut.append(Piece(begin, stop.begin, lap))
+                    cut.append(Stretch(begin, stop.begin, lap))
                 begin = max(begin, stop.end)
         if lap.end > begin:
-            cut.append(Piece(begin, lap.end, lap))
+            cut.append(Stretch(begin, lap.end, lap))
     return sorted(cut, key=lambda piece: piece.begin)
 
 
 def merged(found: Sequence[Lap], most: int) -> list[Lap]:
-    """At most about ``most`` laps: neighbours of one process are added up. ``event`` is that of the last one."""
+    """At most about ``most`` laps: neighbors of one process are added up. ``event`` is that of the last one."""
     size = -(-len(found) // most)
     if size <= 1:
         return list(found)

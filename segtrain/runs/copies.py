@@ -21,7 +21,7 @@ UNPACKED = "unpacked"  # of a copy: what came out of an archive
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedFile:
     """An object, and how many bytes of it at most: of a larger one the first and the newest lines."""
 
     item: Object
@@ -52,7 +52,7 @@ class Copy:
             content = {}
         self._marks: dict[str, str] = content if isinstance(content, dict) else {}
 
-    def missing(self, files: Mapping[str, Wanted]) -> dict[str, Wanted]:
+    def missing(self, files: Mapping[str, WantedFile]) -> dict[str, WantedFile]:
         """Those that are not here as they are there."""
         return {
             name: wanted
@@ -60,7 +60,7 @@ class Copy:
             if self._marks.get(name) != wanted.mark or not (self.folder / name).is_file()
         }
 
-    def take(self, account: Account, files: Mapping[str, Wanted]) -> None:
+    def take(self, account: Account, files: Mapping[str, WantedFile]) -> None:
         """Fetch what is missing, side by side. The first error ends it, and leaves whole files."""
         todo = self.missing(files)
 
@@ -77,7 +77,7 @@ class Copy:
             self._keep()
 
     def unpack(
-        self, account: Account, archive: Wanted, names: re.Pattern[str], most: int, say: Callable[[str], None]
+        self, account: Account, archive: WantedFile, names: re.Pattern[str], most: int, say: Callable[[str], None]
     ) -> None:
         """The files of a tar.gz whose names match into ``UNPACKED/``, group 1 being the name there; the archive is not kept.
 

@@ -21,7 +21,7 @@ Event = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Run:
+class RunFolder:
     """``row`` as ``segtrain runs`` has it; ``steps`` and ``evals`` rise in step, without what was done again.
 
     ``top``: the folder that was named, which holds ``folder`` and may hold the system profile beside it.
@@ -60,7 +60,7 @@ class Run:
         return max(scored, key=lambda event: event["scores"]["miou"], default={})
 
 
-def load(folder: str | Path, say: Callable[[str], None] = journal.say_on_stderr) -> Run:
+def load(folder: str | Path, say: Callable[[str], None] = journal.say_on_stderr) -> RunFolder:
     """Of a run folder, or of one that holds a run below. Raises DataError where it holds none, or several.
 
     A file that is missing leaves gaps; so does one that cannot be read, with a warning.
@@ -73,7 +73,7 @@ def load(folder: str | Path, say: Callable[[str], None] = journal.say_on_stderr)
     config = meaningful(_mapping(folder / "config.yaml", say))
     names = _mapping(folder / "labels.json", say).get("names")
     evals = [event for event in journal.curve(events, "eval") if isinstance(event.get("scores"), Mapping)]
-    return Run(
+    return RunFolder(
         folder=folder,
         top=top,
         row=read_run(folder),

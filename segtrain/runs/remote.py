@@ -21,7 +21,7 @@ from segtrain.errors import ConfigError, DataError
 from segtrain.observe.journal import FILE, parse_lines, say_on_stderr
 from segtrain.observe.profile_format import MINUTE, minute_and_node
 from segtrain.runs.bucket import Account, Object, split
-from segtrain.runs.copies import UNPACKED, Copy, Wanted
+from segtrain.runs.copies import UNPACKED, Copy, WantedFile
 from segtrain.runs.table import list_runs
 
 # Bytes that are fetched of a run at most, each kind by itself.
@@ -44,7 +44,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Place:
+class S3Location:
     """``folder`` to work on; ``shown``: as the user named it; ``stem``: of names of files about a copy, "" for a folder of the user's."""
 
     folder: Path
@@ -56,10 +56,10 @@ def is_remote(place: str) -> bool:
     return place.startswith(("sagemaker:", "arn:")) or "://" in place
 
 
-def local(place: str, say: Say = say_on_stderr) -> Place:
+def local(place: str, say: Say = say_on_stderr) -> S3Location:
     """A folder as it is, or a copy of the one run that lies elsewhere. Raises SegtrainError."""
     if not is_remote(place):
-        return Place(Path(place), place)
+        return S3Location(Path(place), place)
     account, uris = _resolve(place)
     objects = _list(account, place, uris)
     homes = _homes(objects)
@@ -67,9 +67,9 @@ def local(place: str, say: Say = say_on_stderr) -> Place:
     if len(homes) > 1 or (not homes and len(archives) != 1):
         raise _not_one(place, homes, archives, objects)
     copy = Copy(_folder(place, uris))
-    wanted: dict[str, Wanted] = {}
+    wanted: dict[str, WantedFile] = {}
     if homes:
-        wanted = {name: Wanted(item, MOST_LINES) for name, item in _records(objects, homes[0])}
+        wanted = {name: WantedFile(item, MOST_LINES) for name, item in _records(objects, homes[0])}
         copy.take(
             account, {FILE: wanted[FILE]} if FILE in wanted else {}
         )  # it tells which minutes of the profile count
@@ -81,11 +81,11 @@ def local(place: str, say: Say = say_on_stderr) -> Place:
             f"{archives[0].uri} - | tar xz --exclude=checkpoints, then name that folder"
         )
     else:
-        copy.unpack(account, Wanted(archives[0], MOST_ARCHIVE), _SMALL, MOST_PROFILE, say)
+        copy.unpack(account, WantedFile(archives[0], MOST_ARCHIVE), _SMALL, MOST_PROFILE, say)
     wanted |= _profile(objects, homes, copy.folder, say)
     _fetch(account, place, copy, wanted, objects, say)
     copy.keep_only({*wanted, *([] if homes else [UNPACKED])})
-    return Place(copy.folder, place, _stem(homes[0] if homes and place.startswith("s3:") else place))
+    return S3Location(copy.folder, place, _stem(homes[0] if homes and place.startswith("s3:") else place))
 
 
 def rows(place: str, say: Say = say_on_stderr) -> list[dict[str, Any]]:
@@ -98,7 +98,7 @@ def rows(place: str, say: Say = say_on_stderr) -> list[dict[str, Any]]:
     folders = {home: f"{number}/{home.rsplit('/', 1)[-1]}" for number, home in enumerate(homes)}
     share = MOST_LINES // max(1, len(homes))
     wanted = {
-        f"{folders[home]}/{name}": Wanted(item, share) for home in homes for name, item in _records(objects, home)
+        f"{folders[home]}/{name}": WantedFile(item, share) for home in homes for name, item in _records(objects, home)
     }
     copy = Copy(_folder(place, ["runs", *uris]))
     _fetch(account, place, copy, wanted, objects, say)
@@ -178,12 +178,12 @@ def _records(objects: Iterable[Object], home: str) -> list[tuple[str, Object]]:
     return [(name, item) for name, item in _inside(objects, home) if name in _RECORDS]
 
 
-def _spans(objects: Iterable[Object], home: str) -> dict[str, Wanted]:
+def _spans(objects: Iterable[Object], home: str) -> dict[str, WantedFile]:
     found = [(name, item) for name, item in _inside(objects, home) if _SPANS.fullmatch(name)]
-    return {name: Wanted(item, MOST_SPANS // len(found)) for name, item in found}
+    return {name: WantedFile(item, MOST_SPANS // len(found)) for name, item in found}
 
 
-def _say_cuts(home: str, wanted: Mapping[str, Wanted], say: Say) -> None:
+def _say_cuts(home: str, wanted: Mapping[str, WantedFile], say: Say) -> None:
     cut = {name: want for name, want in wanted.items() if want.bytes < want.item.size}
     if cut:
         size, most = sum(want.item.size for want in cut.values()), min(want.most for want in cut.values())
@@ -197,17 +197,17 @@ def _all_of(home: str) -> str:
     return f"All of it: aws s3 sync {home} FOLDER --exclude 'checkpoints/*', then name FOLDER"
 
 
-def _pictures(objects: Iterable[Object], home: str) -> dict[str, Wanted]:
+def _pictures(objects: Iterable[Object], home: str) -> dict[str, WantedFile]:
     """The newest that fit."""
-    left, found = MOST_PICTURES, dict[str, Wanted]()
+    left, found = MOST_PICTURES, dict[str, WantedFile]()
     for name, item in sorted(_inside(objects, home), reverse=True):
         if _PICTURES.fullmatch(name) and item.size <= left:
-            found[name] = Wanted(item, item.size)
+            found[name] = WantedFile(item, item.size)
             left -= item.size
     return found
 
 
-def _profile(objects: Sequence[Object], homes: Sequence[str], folder: Path, say: Say) -> dict[str, Wanted]:
+def _profile(objects: Sequence[Object], homes: Sequence[str], folder: Path, say: Say) -> dict[str, WantedFile]:
     """The run's own, else the platform's, of the time of the run; of a long one some minutes, evenly spread, the same of all hosts."""
     if any((folder / UNPACKED / "profile").rglob("*.algo-*.json")):
         return {}
@@ -227,7 +227,7 @@ def _profile(objects: Sequence[Object], homes: Sequence[str], folder: Path, say:
     files = {}
     for minute, node, item in found:
         number = folders.setdefault(item.uri.partition("/system/")[0], len(folders))
-        files[f"profile/{number}/system/incremental/{minute}.{node}.json"] = Wanted(item, item.size)
+        files[f"profile/{number}/system/incremental/{minute}.{node}.json"] = WantedFile(item, item.size)
     return files
 
 
@@ -253,7 +253,7 @@ def _times(folder: Path) -> tuple[float, float]:
 
 
 def _fetch(
-    account: Account, place: str, copy: Copy, wanted: Mapping[str, Wanted], objects: Sequence[Object], say: Say
+    account: Account, place: str, copy: Copy, wanted: Mapping[str, WantedFile], objects: Sequence[Object], say: Say
 ) -> None:
     """What is missing, with a word about it."""
     left = sum(item.size for item in objects) - sum(want.item.size for want in wanted.values())

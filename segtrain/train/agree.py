@@ -16,14 +16,14 @@ from segtrain.data.datasets import Dataset
 from segtrain.data.index.stamps import files, listing_text, relative, stamps
 from segtrain.data.index.subset import whole
 from segtrain.errors import ConfigError, DataError
-from segtrain.parallel.exchange import names_of, table, tell
+from segtrain.parallel.exchange import broadcast_json, names_of, table
 from segtrain.parallel.strategy import Strategy
 
 # What each host may say for itself; all else decides what is trained, or which collectives are made when.
 OWN = {
     "out": True,
     "name": True,
-    "data": {"root", "workers", "worker_kind", "prefetch", "cache", "colour"},
+    "data": {"root", "workers", "worker_kind", "prefetch", "cache", "color"},
     "parallel": {"procs", "threads"},
     "log": {"profile_ms", "mlflow", "wandb"},
 }
@@ -40,13 +40,13 @@ def agree_on_config(config: Config, strategy: Strategy) -> None:
     odd = _odd(strategy, [_number(json.dumps(mine, sort_keys=True, default=str).encode())])
     if not odd:
         return
-    theirs = tell(strategy, 0, mine)
+    theirs = broadcast_json(strategy, 0, mine)
     changes = [
         f"{key}={mine.get(key)!r} there, {theirs.get(key)!r} on rank 0"
         for key in sorted({*mine, *theirs})
         if mine.get(key) != theirs.get(key)
     ]
-    changes = tell(strategy, odd[0], changes)
+    changes = broadcast_json(strategy, odd[0], changes)
     shown = "; ".join(changes[:SHOWN]) + (f" and {len(changes) - SHOWN} more" if len(changes) > SHOWN else "")
     raise ConfigError(
         f"{names_of(strategy, odd)} was started with other settings than rank 0: {shown}: start all ranks with one config and "
@@ -54,7 +54,7 @@ def agree_on_config(config: Config, strategy: Strategy) -> None:
     )
 
 
-def agree_on_index(splits: dict[str, Dataset], config: Config, strategy: Strategy) -> None:
+def check_same_files(splits: dict[str, Dataset], config: Config, strategy: Strategy) -> None:
     """Raises DataError on every rank, naming rank and file, where one lists other files than rank 0. A collective.
 
     Compared are the names of all files under the root, their order, the classes, and the sizes of up to LOOKED_AT files.
@@ -112,9 +112,9 @@ def _first_difference(split: Dataset, sizes: np.ndarray, strategy: Strategy, odd
         zlib.crc32(listing_text(split.entries, split.root, sizes[:, :, 0], begin, min(begin + BLOCK, len(split))))
         for begin in names
     ]
-    theirs = tell(strategy, 0, blocks)
+    theirs = broadcast_json(strategy, 0, blocks)
     begin = BLOCK * _first(blocks, theirs)
-    begin = tell(strategy, odd, begin)
+    begin = broadcast_json(strategy, odd, begin)
 
     def listed() -> list[list[Any]]:
         after = min(begin + BLOCK, len(split))
@@ -124,8 +124,8 @@ def _first_difference(split: Dataset, sizes: np.ndarray, strategy: Strategy, odd
         ]
 
     here = listed() if begin < len(split) else []
-    there = tell(strategy, 0, here)
-    return str(tell(strategy, odd, _words(here, there, begin)))
+    there = broadcast_json(strategy, 0, here)
+    return str(broadcast_json(strategy, odd, _words(here, there, begin)))
 
 
 def _first(ours: Sequence[Any], theirs: Sequence[Any]) -> int:

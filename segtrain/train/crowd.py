@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from segtrain.cores import cores
-from segtrain.cpu_wait import late
+from segtrain.cpu_wait import runqueue_wait
 from segtrain.train.session import Session
 from segtrain.train.step import Precision, running_statistics_kept
 
@@ -45,9 +45,9 @@ def crowding(session: Session, images: int) -> dict[str, Any] | None:
     random_numbers = torch.get_rng_state()
     try:
         took = {n: _passes(session.plain, batch, session.precision, n) for n in (now, max(1, cores() // ranks))}
-        before, began = late(), time.perf_counter()
+        before, began = runqueue_wait(), time.perf_counter()
         took[1] = _passes(session.plain, batch, session.precision, 1)
-        lacked = ((late() or 0.0) - (before or 0.0)) / max(1e-9, time.perf_counter() - began)
+        lacked = ((runqueue_wait() or 0.0) - (before or 0.0)) / max(1e-9, time.perf_counter() - began)
     finally:
         torch.set_num_threads(now)
         torch.set_rng_state(random_numbers)

@@ -15,7 +15,7 @@ from typing import Any
 from segtrain.checkpoint import checkpoints, write_atomically
 from segtrain.config import Config
 from segtrain.data.audit.audit import AuditReport, audit, check_before_training, class_weights
-from segtrain.data.audit.finding import Finding, refuse
+from segtrain.data.audit.finding import SplitFinding, refuse
 from segtrain.data.audit.image_depth import depth_finding
 from segtrain.data.audit.mask_encoding import mask_finding
 from segtrain.data.audit.overlap import overlap_finding
@@ -92,7 +92,7 @@ def look(config: Config, dataset: Dataset, validation: Dataset) -> dict[str, Any
     }
 
 
-def _findings(config: Config, dataset: Dataset, found: dict[str, AuditReport]) -> list[Finding]:
+def _findings(config: Config, dataset: Dataset, found: dict[str, AuditReport]) -> list[SplitFinding]:
     """About the settings and the splits as a whole. Raises DataError for a fatal one."""
     suspicion = mask_finding(config.data, dataset.labels, {r.split: r.values for r in found.values()})
     depth = depth_finding(config.data, (r.brightest for r in found.values()))

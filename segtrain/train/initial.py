@@ -16,7 +16,7 @@ from segtrain.errors import ConfigError, SegtrainError
 from segtrain.evaluate.load import load_export, read_description
 from segtrain.models.base import SegModel
 from segtrain.models.weights import fill, misfit, read_tensors, refuse_not_finite, renamed
-from segtrain.parallel.exchange import names_of, table, tell
+from segtrain.parallel.exchange import broadcast_json, names_of, table
 from segtrain.parallel.strategy import Strategy
 
 KEY = "model.init"
@@ -169,7 +169,7 @@ def begin_together(network: SegModel, source: str, names: Sequence[str], strateg
     ).tolist()
     failed = [rank for rank, row in enumerate(rows) if row[0]]
     if failed:
-        reason = tell(strategy, failed[0], failure)
+        reason = broadcast_json(strategy, failed[0], failure)
         where = f"{names_of(strategy, failed)}: " if strategy.world_size > 1 and len(failed) < len(rows) else ""
         raise ConfigError(f"{where}{reason}")
     odd = [rank for rank, row in enumerate(rows) if row != rows[0]]

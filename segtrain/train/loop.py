@@ -14,8 +14,8 @@ from torch import Tensor
 
 from segtrain.config import Config
 from segtrain.data.device_feed import DeviceFeed
-from segtrain.data.loader import Batch, TrainLoader, colours_on_device, normalise
-from segtrain.data.workers.autoscaler import Pace
+from segtrain.data.loader import Batch, TrainLoader, colors_on_device, normalize
+from segtrain.data.workers.autoscaler import Autoscaler
 from segtrain.errors import EXIT_RESUMABLE, SegtrainError
 from segtrain.observe.clock import Clock
 from segtrain.observe.profile import sampling
@@ -121,10 +121,10 @@ def run(session: Session, signals: list[int]) -> int:
         last_step=plan.steps,
         size_at=plan.size_at,
         pin_memory=device.type == "cuda",
-        colours=colours_on_device(config.data, device.type),
+        colors=colors_on_device(config.data, device.type),
         prefetch=config.data.prefetch,
         crew=session.crew,
-        pace=Pace(plan.staff.start, plan.staff.most, plan.staff.least),
+        pace=Autoscaler(plan.worker_count.start, plan.worker_count.most, plan.worker_count.least),
     )
     clock, sentinel, votes = clock_of(device), Sentinel(session), Votes(strategy)
     logged = state.step
@@ -135,7 +135,7 @@ def run(session: Session, signals: list[int]) -> int:
             batches = DeviceFeed(loader, device)
             settle_buckets(session)
             loader.first()
-        screen.say(f"  {session.crew.describe(plan.staff.least, plan.staff.most)}")
+        screen.say(f"  {session.crew.describe(plan.worker_count.least, plan.worker_count.most)}")
         for step in range(state.step, plan.steps):
             # Every rank reads the same sum of the same earlier step, so all stop at the same step.
             if votes.stop():
@@ -202,7 +202,7 @@ def run(session: Session, signals: list[int]) -> int:
 
 def _ready(batch: Batch, session: Session) -> Micro:
     """uint8 has crossed to the device; floats are made there."""
-    images = normalise(batch.images, channels_last=session.channels_last, colours=batch.colours, covered=batch.covered)
+    images = normalize(batch.images, channels_last=session.channels_last, colors=batch.colors, covered=batch.covered)
     return Micro(images, batch.masks)
 
 

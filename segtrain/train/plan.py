@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from segtrain.config import Config, Size, duration_in_steps
 from segtrain.cores import cores
 from segtrain.data.loader import worker_kind
-from segtrain.data.workers.autoscaler import Staff, staff
+from segtrain.data.workers.autoscaler import WorkerCount, worker_count
 from segtrain.errors import ConfigError
 from segtrain.parallel.cluster import Cluster
 from segtrain.train.early import refuse_batch
@@ -27,7 +27,7 @@ class Plan:
     save_every: int
     samples: int
     batch_size: int
-    staff: Staff
+    worker_count: WorkerCount
     worker_kind: str
     crops: tuple[tuple[int, Size, float], ...]  # (until this step, (height, width), size factor)
     scale: tuple[float, float]  # least and most random scale at the first step
@@ -64,7 +64,7 @@ def make_plan(config: Config, samples: int, cluster: Cluster, has_gpu: bool) -> 
         save_every=_every(config.checkpoint.every, samples, train.batch_size, steps),
         samples=samples,
         batch_size=train.batch_size,
-        staff=staff(config.data.workers, cores(), cluster.local_world_size, cpu_training=not has_gpu),
+        worker_count=worker_count(config.data.workers, cores(), cluster.local_world_size, cpu_training=not has_gpu),
         worker_kind=worker_kind(config.data),
         crops=_crops(config, steps),
         scale=config.data.scale,

@@ -24,7 +24,7 @@ from segtrain.train.rundir import keep_names, make_run_dir, other_layout, prepar
 
 
 @dataclass
-class Found:
+class Prepared:
     """The newest checkpoint that loads in the run folder of this rank's host; empty on all ranks but 0."""
 
     path: Path | None = None
@@ -48,7 +48,7 @@ def refused(config: Config, train: Dataset, lock: RunLock, local_ranks: int) -> 
     return {"remarks": remarks, "resumes": resumes}
 
 
-def prepare(config: Config, lock: RunLock, found: Found, train: Dataset, val: Dataset) -> dict[str, Any]:
+def prepare(config: Config, lock: RunLock, found: Prepared, train: Dataset, val: Dataset) -> dict[str, Any]:
     """Every image and label of both splits looked at and compared with those before, then the run folder; fills ``found``."""
     run_dir = config.run_dir
     told = faults.look(config, train, val)

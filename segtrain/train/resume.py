@@ -11,12 +11,14 @@ import torch
 from segtrain import checkpoint
 from segtrain.errors import CheckpointError
 from segtrain.parallel.strategy import Strategy
-from segtrain.train.prepare import Found
+from segtrain.train.prepare import Prepared
 
 CHUNK = 1 << 24  # bytes that travel at once; a strategy keeps a few of the last ones
 
 
-def agreed(run_dir: Path, strategy: Strategy, found: Found) -> tuple[dict[str, Any] | None, list[str]]:
+def load_shared_checkpoint(
+    run_dir: Path, strategy: Strategy, found: Prepared
+) -> tuple[dict[str, Any] | None, list[str]]:
     """The newest whole checkpoint in rank 0's ``run_dir``, which it has ``found``, on every rank, and remarks. A collective.
 
     A rank whose own file is the same one, by its checksums, reads that; the others get the content over the wire.

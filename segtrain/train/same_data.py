@@ -37,7 +37,7 @@ _LOSSLESS = ("keep", "restart", "png", "raw")  # ways of packing an image that c
 
 
 @dataclass(frozen=True)
-class Record:
+class SplitRecord:
     """What a checkpoint says of a split: digests, "" for what was not looked at."""
 
     split: str
@@ -54,7 +54,7 @@ class Record:
     files: str = ""  # of files: the fingerprint that a pack of them names
 
     @classmethod
-    def read(cls, content: Any) -> Record | None:
+    def read(cls, content: Any) -> SplitRecord | None:
         """None for anything that ``asdict`` did not make."""
         try:
             return cls(**{**content, "images": int(content["images"])})
@@ -69,7 +69,7 @@ class Split:
     dataset: Dataset
     sizes: np.ndarray
     mask_crc: np.ndarray
-    record: Record
+    record: SplitRecord
 
     def blocks(self) -> Iterator[list[Row]]:
         """Name, bytes of image and mask, checksum of the labels (0: unknown) of some samples after the others."""
@@ -94,7 +94,7 @@ def split_of(dataset: Dataset, report: AuditReport | None) -> Split:
         packed = what.source.partition("-")[0] if kept and not what.skipped and len(dataset) == len(base.table) else ""
     of_files = not isinstance(whole_of(dataset), ShardDataset)
     labels = dataset.labels
-    record = Record(
+    record = SplitRecord(
         split=dataset.split,
         images=len(dataset),
         names=_digest(_text(names_of(dataset, begin)) for begin in range(0, len(dataset), BLOCK)),
@@ -112,7 +112,7 @@ def split_of(dataset: Dataset, report: AuditReport | None) -> Split:
 
 
 def _mapping(labels: LabelSpace) -> str:
-    return _digest([json.dumps([sorted(labels.raw_to_train.items()), sorted(labels.colours.items())]).encode()])
+    return _digest([json.dumps([sorted(labels.raw_to_train.items()), sorted(labels.colors.items())]).encode()])
 
 
 def _digest(parts: Any) -> str:
@@ -144,7 +144,7 @@ def _sizes(dataset: Dataset, base: Dataset, full: bool) -> tuple[np.ndarray, np.
     return sizes, places
 
 
-def differences(then: Record, now: Record) -> list[str]:
+def differences(then: SplitRecord, now: SplitRecord) -> list[str]:
     """In what two records differ: split, classes, names, images, masks."""
     found = []
     if then.split != now.split:
@@ -167,7 +167,7 @@ def differences(then: Record, now: Record) -> list[str]:
     return found
 
 
-def _differ(then: Record, now: Record, *keys: str) -> bool:
+def _differ(then: SplitRecord, now: SplitRecord, *keys: str) -> bool:
     """By the first digest that both have."""
     known = [(getattr(then, key), getattr(now, key)) for key in keys]
     return next((a != b for a, b in known if a and b), False)
@@ -183,7 +183,7 @@ def check(config: Config, saved: Any, splits: dict[str, Split], layout: str = ""
     changed: list[str] = []
     unknown = False
     for role, split in splits.items():
-        then = Record.read(saved.get(role)) if isinstance(saved, dict) else None
+        then = SplitRecord.read(saved.get(role)) if isinstance(saved, dict) else None
         unknown |= then is None
         odd = differences(then, split.record) if then else []
         if odd:
@@ -258,7 +258,7 @@ def as_saved(splits: dict[str, Split], saved: Any) -> dict[str, Any]:
     """The records for the checkpoints to come; what was not looked at this time is taken from those before, if nothing differs."""
     records = {}
     for role, split in splits.items():
-        then, now = Record.read(saved.get(role)) if isinstance(saved, dict) else None, split.record
+        then, now = SplitRecord.read(saved.get(role)) if isinstance(saved, dict) else None, split.record
         if then is not None and not differences(then, now):
             records[role] = {key: value or getattr(then, key) for key, value in asdict(now).items()}
         else:

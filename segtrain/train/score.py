@@ -11,7 +11,7 @@ from segtrain.cores import cores
 from segtrain.data.audit.statistics import label_warnings
 from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.index.subset import without
-from segtrain.data.workers.autoscaler import staff
+from segtrain.data.workers.autoscaler import worker_count
 from segtrain.errors import DataError
 from segtrain.evaluate.evaluation import evaluate
 from segtrain.evaluate.load import load_run
@@ -69,7 +69,9 @@ def score(
             rank=strategy.rank,
             world_size=strategy.world_size,
             all_reduce=strategy.reduce,
-            workers=staff(config.data.workers, cores(), cluster.local_world_size, strategy.device.type == "cpu").start,
+            workers=worker_count(
+                config.data.workers, cores(), cluster.local_world_size, strategy.device.type == "cpu"
+            ).start,
             base_scale=config.data.base_scale,
             extremes=extremes(config) if images else 0,
         )

@@ -16,7 +16,7 @@ from segtrain.config import Config
 from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.index.subset import without
 from segtrain.data.pixels import native
-from segtrain.data.workers.pool import Crew
+from segtrain.data.workers.pool import WorkerPool
 from segtrain.errors import CheckpointError, ConfigError
 from segtrain.evaluate.evaluation import evaluate
 from segtrain.losses import Criterion, build_criterion
@@ -29,14 +29,14 @@ from segtrain.optim import Ema, LossScaler, build_optimizer
 from segtrain.parallel.startup import compiler_kept_out
 from segtrain.parallel.strategy import Strategy, full_state, load_full_state, unwrapped
 from segtrain.train import faults, scored
-from segtrain.train.agree import agree_on_config, agree_on_index
+from segtrain.train.agree import agree_on_config, check_same_files
 from segtrain.train.derived import decoder, derive, versions, wants_channels_last
 from segtrain.train.exact import mean_buffers, restore_buffers
 from segtrain.train.initial import starting_network
 from segtrain.train.lock import RunLock
 from segtrain.train.plan import Plan, make_plan
-from segtrain.train.prepare import Found, mended_best, prepare, refused
-from segtrain.train.resume import agreed
+from segtrain.train.prepare import Prepared, mended_best, prepare, refused
+from segtrain.train.resume import load_shared_checkpoint
 from segtrain.train.rundir import NAMES
 from segtrain.train.state import (
     State,
@@ -48,7 +48,7 @@ from segtrain.train.state import (
     on_rank_0,
 )
 from segtrain.train.step import Precision
-from segtrain.train.writer import Writer
+from segtrain.train.writer import CheckpointWriter
 
 DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -72,12 +72,12 @@ class Session:
     channels_last: bool
     state: State
     watch: Stopwatch
-    writer: Writer | None  # rank 0 alone
+    writer: CheckpointWriter | None  # rank 0 alone
     journal: Journal
     trackers: Trackers
     screen: console.Console
     caveats: tuple[str, ...]  # warnings that every score of this run must be read with
-    crew: Crew  # makes the samples of training and of evaluation
+    crew: WorkerPool  # makes the samples of training and of evaluation
     lock: RunLock  # held by rank 0 alone
     data: dict[str, Any]  # which samples this is, for the checkpoints: see same_data.py
 
@@ -168,7 +168,7 @@ def open_session(config: Config, strategy: Strategy, lock: RunLock) -> Session:
 
     dataset = open_dataset(config.data, config.data.train_split)
     validation = open_dataset(config.data, config.data.split)
-    agree_on_index({"train": dataset, "val": validation}, config, strategy)
+    check_same_files({"train": dataset, "val": validation}, config, strategy)
     labels = dataset.labels
     plan = make_plan(config, len(dataset), strategy.cluster, on_gpu)
     run_dir = config.run_dir
@@ -186,7 +186,7 @@ def open_session(config: Config, strategy: Strategy, lock: RunLock) -> Session:
     begin = "" if locked["resumes"] else config.model.init
     initial = starting_network(network, begin, config.model.freeze, labels.names, strategy)
     whole = {"train": dataset, "val": validation}
-    found = Found()
+    found = Prepared()
     prepared = on_rank_0(strategy, lambda: prepare(config, lock, found, **whole))
     dataset, validation = (without(split, prepared["skipped"][role]) for role, split in whole.items())
     plan = make_plan(config, len(dataset), strategy.cluster, on_gpu)  # of the samples that stay
@@ -209,7 +209,7 @@ def open_session(config: Config, strategy: Strategy, lock: RunLock) -> Session:
     scaler = LossScaler(config.train.precision == "fp16")
 
     state = State()
-    saved, remarks = agreed(run_dir, strategy, found) if config.checkpoint.resume else (None, [])
+    saved, remarks = load_shared_checkpoint(run_dir, strategy, found) if config.checkpoint.resume else (None, [])
     if saved is None and locked["resumes"] and (begun := config.model.init or config.model.encoder_weights):
         raise CheckpointError(
             f"no checkpoint of {run_dir} loads ({'; '.join(remarks)}): take its folder away to begin again with {begun}"
@@ -272,7 +272,7 @@ def open_session(config: Config, strategy: Strategy, lock: RunLock) -> Session:
     if saved is None:
         trackers.text("config", config.to_yaml())
     settings, watch = config.checkpoint, Stopwatch(strategy)
-    crew = Crew(plan.staff.start, plan.worker_kind)
+    crew = WorkerPool(plan.worker_count.start, plan.worker_kind)
     watch.workers_cpu_s = crew.cpu_s
     return Session(
         config=config,
@@ -292,7 +292,9 @@ def open_session(config: Config, strategy: Strategy, lock: RunLock) -> Session:
         channels_last=channels_last,
         state=state,
         watch=watch,
-        writer=Writer(run_dir / "checkpoints", settings.keep, settings.background, lock.check) if rank == 0 else None,
+        writer=CheckpointWriter(run_dir / "checkpoints", settings.keep, settings.background, lock.check)
+        if rank == 0
+        else None,
         journal=journal,
         trackers=trackers,
         screen=screen,

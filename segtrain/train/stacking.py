@@ -6,8 +6,8 @@ import socket
 import time
 from pathlib import Path
 
-from segtrain.data.workers.pool import Crew
-from segtrain.stacks import Sampler, read_order
+from segtrain.data.workers.pool import WorkerPool
+from segtrain.stacks import StackSampler, read_order
 
 LOOK_S = 0.5  # between two looks at the request
 
@@ -15,12 +15,12 @@ LOOK_S = 0.5  # between two looks at the request
 class Stacker:
     """Call ``step`` after each step. A request that lies there already is of an earlier process."""
 
-    def __init__(self, run: Path, rank: int, crew: Crew) -> None:
+    def __init__(self, run: Path, rank: int, crew: WorkerPool) -> None:
         self._run, self._rank, self._crew = run, rank, crew
         old = read_order(run)
         self._answered = old.asked if old else 0.0
         self._next_look = 0.0
-        self._open: Sampler | None = None
+        self._open: StackSampler | None = None
 
     def step(self) -> None:
         now = time.perf_counter()
@@ -34,7 +34,7 @@ class Stacker:
         self.close()
         name, host = f"rank-{self._rank:05d}", socket.gethostname()
         workers = self._crew.sample_stacks(str(self._run.absolute()), name, order)
-        self._open = Sampler(self._run, name, order, host=host, workers=workers)
+        self._open = StackSampler(self._run, name, order, host=host, workers=workers)
 
     def close(self) -> None:
         """The run ends: what there is of a request."""

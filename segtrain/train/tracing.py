@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from segtrain.data.stages import Tally
+from segtrain.data.stages import StageTotals
 from segtrain.errors import SegtrainError
 from segtrain.observe import trace
 from segtrain.observe.clock import RECENT, Clock
@@ -28,14 +28,14 @@ class Tracer:
     """Call ``step`` after each step. A request that lies there already is of an earlier process."""
 
     def __init__(
-        self, run: Path, rank: int, clock: Clock, tally: Tally, say: Callable[[str], None] = say_on_stderr
+        self, run: Path, rank: int, clock: Clock, tally: StageTotals, say: Callable[[str], None] = say_on_stderr
     ) -> None:
         self._run, self._rank, self._clock, self._tally, self._say = run, rank, clock, tally, say
         old = trace.read_order(run)
         self._answered = old.asked if old else 0.0
-        self._order: trace.Order | None = None  # not begun
+        self._order: trace.TraceRequest | None = None  # not begun
         self._next_look = 0.0
-        self._open: _Open | None = None
+        self._open: _OpenTrace | None = None
 
     def step(self, done: int) -> None:
         """``done``: steps so far."""
@@ -56,9 +56,9 @@ class Tracer:
             self._answered, steps, self._order = self._order.asked, self._order.steps, None
             self._open = self._begin(done + 1, steps)
 
-    def _begin(self, first: int, steps: int) -> _Open | None:
+    def _begin(self, first: int, steps: int) -> _OpenTrace | None:
         try:
-            found = _Open(first, first + steps - 1)
+            found = _OpenTrace(first, first + steps - 1)
         except RuntimeError as error:  # another profiler is at work
             self._say(f"warning: no trace of step {first}: {error}; training goes on")
             return None
@@ -72,7 +72,7 @@ class Tracer:
             self._write(self._open)
             self._open = None
 
-    def _write(self, open_: _Open) -> None:
+    def _write(self, open_: _OpenTrace) -> None:
         path = trace.file_of(self._run, self._rank, open_.first)
         samples, self._tally.trace = self._tally.trace or (), None
         spans = [span for span in self._clock.recent if span[2] > open_.marks[0]]
@@ -98,7 +98,7 @@ class Tracer:
             self._say(f"warning: no trace {path}: {error}; training goes on")
 
 
-class _Open:
+class _OpenTrace:
     """A trace that is being made, of the steps ``first`` to ``last``; ``marks``: when it began, in seconds of time.perf_counter."""
 
     def __init__(self, first: int, last: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from segtrain.observe.clock import Clock
-from segtrain.observe.hang import Notice, Place, Watchdog
+from segtrain.observe.hang import Notice, RankPosition, Watchdog
 from segtrain.parallel.board import open_board
 from segtrain.train.session import Session
 
@@ -23,8 +23,10 @@ def watching(session: Session, clock: Clock) -> Iterator[None]:
         return
     begun = state.step
 
-    def place() -> Place:
-        return Place(state.step + 1, clock.pending[0], clock.turns + strategy.begun + strategy.ended, strategy.summing)
+    def place() -> RankPosition:
+        return RankPosition(
+            state.step + 1, clock.pending[0], clock.turns + strategy.begun + strategy.ended, strategy.summing
+        )
 
     def found(notices: list[Notice], sentence: str) -> None:
         session.screen.say(sentence)

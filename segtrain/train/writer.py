@@ -33,7 +33,7 @@ class _Remembering:
             raise
 
 
-class Writer:
+class CheckpointWriter:
     """Saves state into ``folder/step-00000123.pt``; with ``background`` the disk works while training goes on.
 
     Each checkpoint says in its state which one is the best so far (``best_step``, ``best_miou``), so its rename decides that too:

@@ -37,7 +37,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     request.top = number(10, 800) - 400;
     request.left = number(12, 800) - 400;
     request.flip = data[14] & 1;
-    for (int k = 0; k < 4; ++k) request.colours[k] = data[14] & 2 ? float(data[15 + k]) / 64 : float(k < 3);
+    for (int k = 0; k < 4; ++k) request.colors[k] = data[14] & 2 ? float(data[15 + k]) / 64 : float(k < 3);
     request.fill[3] = 255;
     uint8_t lut[256], known[256];
     for (int id = 0; id < 256; ++id) {

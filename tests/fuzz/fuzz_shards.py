@@ -30,11 +30,11 @@ from segtrain.config import Data
 from segtrain.data import storage
 from segtrain.data.datasets import open_dataset
 from segtrain.data.pixels import native
-from segtrain.data.sample import Sampler, Task
+from segtrain.data.sample import SampleMaker, Task
 from segtrain.data.shards import index as shard_index
 from segtrain.data.shards import png_strips
 from segtrain.data.shards.pack import pack
-from segtrain.data.shards.pack_sample import Choice
+from segtrain.data.shards.pack_sample import Packing
 from segtrain.errors import SegtrainError
 
 CLASSES = ("a", "b", "c")
@@ -75,7 +75,7 @@ def packed(folder: Path, image: str) -> None:
         cv2.imwrite(str(source / "images/train" / f"{number}.jpg"), picture)
         cv2.imwrite(str(source / "masks/train" / f"{number}.png"), mask)
     data = Data(layout="folders", root=str(source), classes=CLASSES, crop=CROP)
-    pack(open_dataset(data, "train"), str(folder), Choice(image), say=lambda line: None)
+    pack(open_dataset(data, "train"), str(folder), Packing(image), say=lambda line: None)
 
 
 def harmed(content: bytes, dice: random.Random) -> bytes:
@@ -120,7 +120,7 @@ def use(folder: Path) -> int:
     try:
         source = open_dataset(data, "train")
         source.fingerprint()
-        sampler = Sampler(source, data, 0)
+        sampler = SampleMaker(source, data, 0)
     except SegtrainError:
         return 0
     image, mask = np.empty((*CROP, 3), np.uint8), np.empty(CROP, np.uint8)

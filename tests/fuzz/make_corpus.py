@@ -26,9 +26,9 @@ INNER = bytes([0, 9, 0, 5, 0, 3, 0, 4])
 
 def pngs() -> dict[str, bytes]:
     files = {}
-    for colour, bits in KINDS:
-        extra = palette(1 << bits) if colour == PALETTE else b""
-        files[f"colour{colour}-{bits}"] = write(picture(11, 13, colour, bits), colour, bits, MIXED, extra, piece=100)
+    for color, bits in KINDS:
+        extra = palette(1 << bits) if color == PALETTE else b""
+        files[f"color{color}-{bits}"] = write(picture(11, 13, color, bits), color, bits, MIXED, extra, piece=100)
     files["tables"] = write(picture(4, 5, 0, 8), 0, 8, 2, chunk(b"tRNS", b"\0\1") + chunk(b"tEXt", b"Title\0street"))
     files["stored"] = write(picture(9, 9, 2, 8), 2, 8, 1, level=0)
     files["long"] = write(label_map(700, 150)[..., None], 0, 8, 4)  # long enough to be read in part
@@ -50,7 +50,7 @@ def jpegs() -> dict[str, bytes]:
         name: cv2.imencode(".jpg", smooth, [cv2.IMWRITE_JPEG_QUALITY, 60, *more])[1].tobytes()
         for name, more in flags.items()
     }
-    files["grey"] = cv2.imencode(".jpg", smooth[..., 0], [cv2.IMWRITE_JPEG_QUALITY, 60])[1].tobytes()
+    files["gray"] = cv2.imencode(".jpg", smooth[..., 0], [cv2.IMWRITE_JPEG_QUALITY, 60])[1].tobytes()
     return files
 
 
@@ -76,7 +76,7 @@ if __name__ == "__main__":
     write_seeds(
         "jpeg", {f"{name}-{k}": head + content for name, content in pictures.items() for k, head in choices.items()}
     )
-    geometries = {  # scale, crop, corner, colours
+    geometries = {  # scale, crop, corner, colors
         "inside": bytes([3, 0, 30, 0, 40, 0, 20, 0, 30, 0, 0x90, 1, 0x95, 1, 3, 70, 60, 50, 5, 9, 0, 0, 0, 0]),
         "beyond": bytes([7, 0, 180, 0, 200, 0, 90, 0, 100, 0, 0xA0, 1, 0x80, 1, 2, 70, 60, 50, 5, 9, 200, 1, 3, 0]),
     }

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from launch.aws import native
-from launch.aws.images import Choice, version
+from launch.aws.images import ImageChoice, version
 from launch.aws.preflight.levels import error, note, warning
 from launch.aws.preflight.limits import SECRET_VALUE
 from launch.findings import Finding
@@ -26,7 +26,7 @@ LARGE = 50 << 20  # bytes; the code is less than one MiB
 _LINE = re.compile(r"\s*([A-Za-z0-9][\w.-]*)\s*(\[[^]]*\])?\s*([^;#@]*)")
 
 
-def decoder_checks(root: Path, choice: Choice) -> Iterator[Finding]:
+def decoder_checks(root: Path, choice: ImageChoice) -> Iterator[Finding]:
     """AWS's own images hold no native decoder: it travels with the code, or reading images takes several times the CPU."""
     if choice.image is None:  # an image of the user's may hold it
         return
@@ -42,7 +42,7 @@ def decoder_checks(root: Path, choice: Choice) -> Iterator[Finding]:
         )
 
 
-def bundle_checks(job: Job, files: Files, choice: Choice) -> Iterator[Finding]:
+def bundle_checks(job: Job, files: Files, choice: ImageChoice) -> Iterator[Finding]:
     yield from _nothing_more(files)
     yield from _syntax(job, files, choice)
     text = files.get("requirements.txt", b"")
@@ -78,7 +78,7 @@ def _nothing_more(files: Files) -> Iterator[Finding]:
         )
 
 
-def _syntax(job: Job, files: Files, choice: Choice) -> Iterator[Finding]:
+def _syntax(job: Job, files: Files, choice: ImageChoice) -> Iterator[Finding]:
     """Every Python file is read as the image's Python reads it, but those that this Python has compiled since they were changed."""
     minor = int(choice.image.python.split(".")[1]) if choice.image else 10
     for name, item in files.items():
@@ -130,7 +130,7 @@ def _imports(name: str, tree: ast.AST, files: Files) -> Iterator[Finding]:
                 yield error("entry-import", f"{name} imports {module}, which is not in the bundle of code", "add it")
 
 
-def requirements(text: str, choice: Choice) -> Iterator[Finding]:
+def requirements(text: str, choice: ImageChoice) -> Iterator[Finding]:
     """What pip would be told in the container, line by line."""
     for line in (line.strip() for line in text.splitlines()):
         if not line or line.startswith("#"):
@@ -138,7 +138,7 @@ def requirements(text: str, choice: Choice) -> Iterator[Finding]:
         yield from _requirement(line, choice)
 
 
-def _requirement(line: str, choice: Choice) -> Iterator[Finding]:
+def _requirement(line: str, choice: ImageChoice) -> Iterator[Finding]:
     if re.match(r"(-e\b|--editable|-r\b|-c\b|\.{0,2}/|file:)", line) or "@ file:" in line:
         yield error(
             "requirement-path",
@@ -182,7 +182,7 @@ def _requirement(line: str, choice: Choice) -> Iterator[Finding]:
         yield from _torch(line, name, wanted, choice)
 
 
-def _torch(line: str, name: str, wanted: str, choice: Choice) -> Iterator[Finding]:
+def _torch(line: str, name: str, wanted: str, choice: ImageChoice) -> Iterator[Finding]:
     image = choice.image
     if image is not None and name == "torch" and admits(wanted, image.torch):
         return

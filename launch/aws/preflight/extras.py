@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from launch.aws.images import Choice, runs_on
+from launch.aws.images import ImageChoice, runs_on
 from launch.aws.instances import INSTANCES, like
 from launch.aws.preflight.levels import API, error, note, warning
 from launch.aws.preflight.machines import ranks
@@ -16,7 +16,7 @@ MOST_PREFERENCES = 5
 WARM_DOCS = "SageMaker developer guide, train-warm-pools, 2023-02-18"
 
 
-def extras(job: Job, choice: Choice) -> Iterator[Finding]:
+def extras(job: Job, choice: ImageChoice) -> Iterator[Finding]:
     yield from _keys(job)
     yield from _regions(job)
     yield from _isolation(job, choice)
@@ -82,7 +82,7 @@ def _regions(job: Job) -> Iterator[Finding]:
             )
 
 
-def _isolation(job: Job, choice: Choice) -> Iterator[Finding]:
+def _isolation(job: Job, choice: ImageChoice) -> Iterator[Finding]:
     if not job.network_isolation:
         return
     if choice.image is not None:
@@ -104,7 +104,7 @@ def _isolation(job: Job, choice: Choice) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _fallbacks(job: Job, choice: Choice) -> Iterator[Finding]:
+def _fallbacks(job: Job, choice: ImageChoice) -> Iterator[Finding]:
     if not job.fallbacks:
         return
     listed = ", ".join(other.type for other in job.fallbacks)
@@ -127,7 +127,7 @@ def _fallbacks(job: Job, choice: Choice) -> Iterator[Finding]:
         yield from _fallback(job, replace(job, type=other.type, instances=other.instances or job.instances), choice)
 
 
-def _fallback(job: Job, other: Job, choice: Choice) -> Iterator[Finding]:
+def _fallback(job: Job, other: Job, choice: ImageChoice) -> Iterator[Finding]:
     """``other``: the job as it would run on a fallback type."""
     instance = INSTANCES.get(other.type)
     if instance is None:

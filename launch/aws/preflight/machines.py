@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from launch.aws.images import Choice, version
+from launch.aws.images import ImageChoice, version
 from launch.aws.instances import INSTANCES
 from launch.aws.preflight.levels import API, error, warning
 from launch.aws.preflight.places import stands_for
@@ -27,7 +27,7 @@ def ranks(job: Job) -> int:
     return max(1, job.training_hosts) * max(1, instance.gpus if instance else 1)
 
 
-def machines(job: Job, request: Mapping[str, Any], choice: Choice) -> Iterator[Finding]:
+def machines(job: Job, request: Mapping[str, Any], choice: ImageChoice) -> Iterator[Finding]:
     yield from _groups(job, request) if job.groups else _hosts(job)
     yield from _strategy(job)
     yield from _image(job, choice)
@@ -123,7 +123,7 @@ def _strategy(job: Job) -> Iterator[Finding]:
         )
 
 
-def _image(job: Job, choice: Choice) -> Iterator[Finding]:
+def _image(job: Job, choice: ImageChoice) -> Iterator[Finding]:
     image = choice.image
     if image is not None and job.strategy == "fsdp" and version(image.torch) < FSDP_TORCH:
         yield error(

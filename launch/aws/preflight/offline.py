@@ -7,7 +7,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from launch.aws.images import Choice
+from launch.aws.images import ImageChoice
 from launch.aws.instances import PRICES_DATED
 from launch.aws.preflight.bundle_checks import Files, bundle_checks, decoder_checks
 from launch.aws.preflight.channels import channels
@@ -42,7 +42,7 @@ SAID_BY: dict[str, tuple[str, ...]] = {
 }
 
 
-def offline(job: Job, request: Mapping[str, Any], *, root: Path, choice: Choice, now: date) -> list[Finding]:
+def offline(job: Job, request: Mapping[str, Any], *, root: Path, choice: ImageChoice, now: date) -> list[Finding]:
     """Without those of the image's choice, ``choice.findings``. A check that cannot run here says so in a note."""
     findings = [*limits(job, request), *times(job, request), *places(job, request), *channels(job), *network(job)]
     findings += [*machines(job, request, choice), *extras(job, choice)]

@@ -15,7 +15,7 @@ import numpy as np
 
 from segtrain.cores import cores
 from segtrain.data.audit.image_depth import Look, look_at
-from segtrain.data.audit.mask_values import MaskValues, Tally, smear, top_of, values_of
+from segtrain.data.audit.mask_values import MaskValueCounter, MaskValues, smear, top_of, values_of
 from segtrain.data.audit.statistics import AuditReport, class_weights, label_warnings, load, save
 from segtrain.data.datasets import Dataset
 from segtrain.data.keep import cache_folder
@@ -26,7 +26,7 @@ from segtrain.errors import DataError
 
 __all__ = ["AuditReport", "audit", "check_before_training", "class_weights"]
 
-VERSION = 8  # of the cached statistics
+VERSION = 9  # of the cached statistics
 _SHOWN = 20  # faults in one error; the rest is counted
 _WINDOW = 1024  # samples that are on their way at once
 _SMEARED = 0.15  # see smear: CamVid's masks stay below 0.02, resized with bilinear interpolation they pass 0.3
@@ -123,7 +123,7 @@ def _scan(dataset: Dataset, workers: int, decode_images: bool, fingerprint: str)
     odd: dict[str, list[str]] = {"empty": [], "smeared": [], "turned": [], "transparent": []}
     forms: Counter[str] = Counter()
     brightest = (-1, "")
-    tiles, values = Tiles.of(dataset), Tally()
+    tiles, values = Tiles.of(dataset), MaskValueCounter()
     mask_crc = np.zeros(len(dataset), np.uint32)
     with ThreadPoolExecutor(max(1, workers)) as pool:
         for begin in range(0, len(dataset), _WINDOW):  # a pool takes in all that it is given at once

@@ -13,7 +13,7 @@ import yaml
 from segtrain.config import Data, make_config, parse_overrides
 from segtrain.config.paste import command
 from segtrain.data.audit.audit import AuditReport, audit
-from segtrain.data.audit.finding import Finding
+from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.audit.image_depth import depth_finding
 from segtrain.data.audit.mask_encoding import mask_finding
 from segtrain.data.audit.overlap import overlap_finding
@@ -52,33 +52,35 @@ def check_folder(root: str, splits: list[str] | None, overrides: list[str]) -> C
     datasets = {split: _opened(data, split) for split in splits or found}
     first, detected = next(iter(datasets)), not _layout_given(overrides)
     reports: dict[str, AuditReport] = {}
-    told: list[tuple[str, Finding]] = []
+    told: list[tuple[str, SplitFinding]] = []
     for split, dataset in datasets.items():
         report = audit(dataset)
         inner = whole(dataset)
         faults = report.faults + (inner.verify() if isinstance(inner, ShardDataset) else ())
         notes = [note for note in dataset.notes if not note.startswith(WARNING)]
-        told += [(split, Finding(note.removeprefix(WARNING))) for note in dataset.notes if note.startswith(WARNING)]
+        told += [
+            (split, SplitFinding(note.removeprefix(WARNING))) for note in dataset.notes if note.startswith(WARNING)
+        ]
         reports[split] = replace(report, faults=faults, notes=(*notes, *report.notes))
     if detected and data.layout == "folders":
         told += [(first, finding) for finding in _unread(data)]
     told += _findings(data, datasets, reports)
     if detected:  # what the folder lacks to be trained on is part of the settings that are printed
         says, settings = missing(data, found, lambda split: names_of(datasets.get(split) or _opened(data, split)))
-        told += [(first, Finding(f"{datasets[first].name}: {says}", settings=settings))] if says else []
+        told += [(first, SplitFinding(f"{datasets[first].name}: {says}", settings=settings))] if says else []
         data = with_settings(data, settings)
     for split, finding in told:
         reports[split] = replace(reports[split], findings=(*reports[split].findings, finding))
     return Checked(data, detected, tuple(reports.values()))
 
 
-def _unread(data: Data) -> list[Finding]:
+def _unread(data: Data) -> list[SplitFinding]:
     """Folders that hold images with masks as well, and that the settings leave out."""
     there = [f"{images} with {masks}" for images, masks in others(data.root, data.images)]
     if not there:
         return []
     return [
-        Finding(
+        SplitFinding(
             f"{data.root}: {len(there)} further folder{'s' * (len(there) > 1)} of images with masks not read: "
             f"{', '.join(there[:4])}{', ...' * (len(there) > 4)}. To train on all of them, name the pairs in lists "
             "(data.layout=list); to take another one, set data.images and data.masks"
@@ -123,7 +125,7 @@ def _values(dataset: Dataset) -> dict[int, float]:
 
 def _findings(
     data: Data, datasets: dict[str, Dataset], reports: dict[str, AuditReport]
-) -> Iterator[tuple[str, Finding]]:
+) -> Iterator[tuple[str, SplitFinding]]:
     """What concerns several splits, with the split that it is shown under."""
     first, dataset = next(iter(datasets.items()))
     masks = mask_finding(data, dataset.labels, {split: report.values for split, report in reports.items()})
@@ -138,7 +140,7 @@ def _findings(
     if jpegs and not dataset.draw:
         yield (
             first,
-            Finding(
+            SplitFinding(
                 f"masks are JPEGs. A copy of the set with PNG masks:\n  {command_for(data, jpegs, dataset.labels)}"
             ),
         )

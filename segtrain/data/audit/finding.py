@@ -11,7 +11,7 @@ from segtrain.errors import DataError
 
 
 @dataclass(frozen=True)
-class Finding:
+class SplitFinding:
     """``settings`` put it right; ``others`` are (when they apply, settings). A fatal finding stops ``check`` and ``train``."""
 
     message: str
@@ -41,7 +41,7 @@ class Finding:
         }
 
 
-def refuse(found: Iterable[Finding], faults: Sequence[str] = ()) -> None:
+def refuse(found: Iterable[SplitFinding], faults: Sequence[str] = ()) -> None:
     """Raise one DataError for the fatal ones; its ``settings`` are those of the first that has any.
 
     ``faults``: messages about single files, of which the first is shown.

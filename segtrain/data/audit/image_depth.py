@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from segtrain import config
-from segtrain.data.audit.finding import Finding
+from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.pixels import decode
 from segtrain.data.pixels.reading import depth_of, too_dark
 
@@ -41,14 +41,14 @@ def _transparent(values: np.ndarray) -> bool:
     )
 
 
-def depth_finding(data: config.Data, seen: Iterable[tuple[int, str]]) -> Finding | None:
+def depth_finding(data: config.Data, seen: Iterable[tuple[int, str]]) -> SplitFinding | None:
     """Deep images of all splits that would turn nearly black. ``seen``: the brightest value of each split, and its file."""
     brightest, name = max(seen, default=(-1, ""))
     reading = decode.Reading.of(data)
     if brightest < 0 or not too_dark(brightest, reading):
         return None
     bits = depth_of(brightest)
-    return Finding(
+    return SplitFinding(
         f"images of 16 bits a band hold no value above {brightest:,} ({name}), which are {bits} bits: with the upper 8 of 16 they would "
         "be nearly black",
         True,

@@ -6,9 +6,9 @@ from collections import Counter
 from typing import Any
 
 from segtrain import config
-from segtrain.data.audit.finding import Finding
-from segtrain.data.audit.mask_values import SHOWN, MaskValues, Tally, percent, rgb, shown
-from segtrain.data.labels.space import LabelSpace, code, colour_wheel
+from segtrain.data.audit.finding import SplitFinding
+from segtrain.data.audit.mask_values import SHOWN, MaskValueCounter, MaskValues, percent, rgb, shown
+from segtrain.data.labels.space import LabelSpace, code, color_wheel
 
 _LISTED = 40  # values that a proposed setting may list
 _INSTANCES = 255  # the same, of instance ids
@@ -16,17 +16,17 @@ _BACKGROUND = ("background", "backgrounds", "bg", "back", "other", "others", "no
 _VOID = "void"
 
 
-def mask_finding(data: config.Data, labels: LabelSpace, splits: dict[str, MaskValues]) -> Finding | None:
+def mask_finding(data: config.Data, labels: LabelSpace, splits: dict[str, MaskValues]) -> SplitFinding | None:
     """What is wrong with the settings, given the values in the masks of all checked splits; None where nothing is suspicious.
 
     What the config says explicitly is taken as meant: a ``data.label_map`` turns the guesses off.
     """
-    tally = Tally()
+    tally = MaskValueCounter()
     for values in splits.values():
         tally.add(values)
     values, where = tally.done(), " and ".join(splits)
     ids = dict(values.ids)
-    if values.colors and labels.colours:
+    if values.colors and labels.colors:
         found = _unknown_colors(labels, values, where)
         if found:
             return found
@@ -41,14 +41,14 @@ def mask_finding(data: config.Data, labels: LabelSpace, splits: dict[str, MaskVa
         return _clashing_palettes(labels, values, where)
     if data.label_map or not _is_plain(labels):
         return _unknown_ids(labels, ids, where) if not values.cut else None
-    if values.palette and labels.colours:
+    if values.palette and labels.colors:
         found = _palette_against_colors(labels, values, where)
         if found:
             return found
     return _two_encodings(labels, splits) or _plain_ids(labels, ids, values.tops, where)
 
 
-def _two_encodings(labels: LabelSpace, splits: dict[str, MaskValues]) -> Finding | None:
+def _two_encodings(labels: LabelSpace, splits: dict[str, MaskValues]) -> SplitFinding | None:
     """Two classes: one split stores the second one as 1, and another as ``ignore_index``."""
     void = labels.ignore_index
     if labels.num_classes != 2 or any(values.colors for values in splits.values()):
@@ -57,7 +57,7 @@ def _two_encodings(labels: LabelSpace, splits: dict[str, MaskValues]) -> Finding
     as_void = [name for name, values in splits.items() if set(values.ids) == {0, void}]
     settings = {"data.label_map": {0: 0, 1: 1, void: 1}}
     if as_one and as_void:
-        return Finding(
+        return SplitFinding(
             f"the masks of {' and '.join(as_one)} hold 0 and 1, those of {' and '.join(as_void)} hold 0 and {void}, which is void by "
             f"default: there class {labels.names[1]!r} would have no pixel. If both mean it, map both",
             True,
@@ -66,7 +66,7 @@ def _two_encodings(labels: LabelSpace, splits: dict[str, MaskValues]) -> Finding
         )
     ids = sum((Counter(values.ids) for values in splits.values()), Counter())
     if set(ids) == {0, 1, void} and ids[void] > ids[1]:
-        return Finding(
+        return SplitFinding(
             f"{' and '.join(splits)}: the masks hold {shown(dict(ids))}; {void} is void by default, and there is more of it than of class "
             f"{labels.names[1]!r}. If some masks store that class as {void}, map both",
             settings=settings,
@@ -75,7 +75,7 @@ def _two_encodings(labels: LabelSpace, splits: dict[str, MaskValues]) -> Finding
     return None
 
 
-def _plain_ids(labels: LabelSpace, ids: dict[int, int], tops: dict[int, int], where: str) -> Finding | None:
+def _plain_ids(labels: LabelSpace, ids: dict[int, int], tops: dict[int, int], where: str) -> SplitFinding | None:
     """Masks that are read as ids 0 .. C-1, and ``ignore_index`` as void."""
     count, void = labels.num_classes, labels.ignore_index
     used = sorted(set(ids) - {void})
@@ -90,18 +90,18 @@ def _plain_ids(labels: LabelSpace, ids: dict[int, int], tops: dict[int, int], wh
         return _background_as_void(labels, ids, used, missing[0], where)
     if used and used[0] == 1 and void not in ids:
         table = {value: value - 1 for value in range(1, count)}
-        return Finding(
+        return SplitFinding(
             f"{where}: no mask holds the id 0 (class {labels.names[0]!r}): {shown(ids)}. If the ids count from 1, map them",
             settings={"data.label_map": {**table, count: count - 1}},
         )
     return None
 
 
-def _two_values(labels: LabelSpace, ids: dict[int, int], used: int, where: str) -> Finding:
+def _two_values(labels: LabelSpace, ids: dict[int, int], used: int, where: str) -> SplitFinding:
     void = labels.ignore_index
     table = {0: 0, void: 1} if used == 0 else {void: 0, 1: 1}
     lost = labels.names[1 - used]
-    return Finding(
+    return SplitFinding(
         f"{where}: the masks hold only the values {shown(ids)}. {void} is void by default, so class {lost!r} would have no pixel "
         f"and any score would be 100 %. Say what {void} means",
         fatal=True,
@@ -110,16 +110,16 @@ def _two_values(labels: LabelSpace, ids: dict[int, int], used: int, where: str) 
     )
 
 
-def _other_ids(labels: LabelSpace, ids: dict[int, int], used: list[int], where: str) -> Finding | None:
+def _other_ids(labels: LabelSpace, ids: dict[int, int], used: list[int], where: str) -> SplitFinding | None:
     """Some ids are no class: a table from those that occur, where it is clear what they mean."""
     count, names = labels.num_classes, labels.names
     says = f"{where}: {count} classes, and the masks hold {shown(ids)}"
     if used[0] >= 1 and used[-1] == count:
         table = {value: value - 1 for value in range(1, count + 1)}
-        return Finding(f"{says}: the ids count from 1. Map them", True, {"data.label_map": table})
+        return SplitFinding(f"{says}: the ids count from 1. Map them", True, {"data.label_map": table})
     if len(used) == count:
         table = {value: place for place, value in enumerate(used)}
-        return Finding(
+        return SplitFinding(
             f"{says}: these are no ids from 0 to {count - 1}. Map them in rising order (class {names[0]!r} first), or as they are meant",
             True,
             {"data.label_map": table},
@@ -129,7 +129,7 @@ def _other_ids(labels: LabelSpace, ids: dict[int, int], used: list[int], where: 
         last_void = {**{value: value for value in range(count)}, count: -1}
         first, second = (last_void, from_one) if _is_background(names[0]) else (from_one, last_void)
         when = f"if id {count if second is last_void else 0} is what does not count"
-        return Finding(
+        return SplitFinding(
             f"{says}: one id more than there are classes. Ignore id {0 if first is from_one else count}, or name its class in "
             "data.classes",
             True,
@@ -139,7 +139,7 @@ def _other_ids(labels: LabelSpace, ids: dict[int, int], used: list[int], where: 
     return _gray_levels(labels, ids, used, says)
 
 
-def _gray_levels(labels: LabelSpace, ids: dict[int, int], used: list[int], says: str) -> Finding | None:
+def _gray_levels(labels: LabelSpace, ids: dict[int, int], used: list[int], says: str) -> SplitFinding | None:
     """As many values as classes, ``ignore_index`` among them; or gray levels spread evenly over 0 .. 255, not all of them."""
     count, void = labels.num_classes, labels.ignore_index
     tables = [
@@ -151,7 +151,7 @@ def _gray_levels(labels: LabelSpace, ids: dict[int, int], used: list[int], says:
     if table is None:
         return None
     without = {"data.label_map": {**{value: table[value] for value in used}, void: -1}}
-    return Finding(
+    return SplitFinding(
         f"{says}: these are no ids from 0 to {count - 1}. Map them in rising order (class {labels.names[0]!r} "
         "first), or as they are meant",
         True,
@@ -160,7 +160,7 @@ def _gray_levels(labels: LabelSpace, ids: dict[int, int], used: list[int], says:
     )
 
 
-def _instances(labels: LabelSpace, tops: dict[int, int], where: str) -> Finding | None:
+def _instances(labels: LabelSpace, tops: dict[int, int], where: str) -> SplitFinding | None:
     """The ids of each mask count up without a gap, to another number in each, far beyond the classes."""
     count, most = labels.num_classes, max(tops, default=0)
     if most < max(8, 4 * count) or len(set(tops) - {-1, 0}) < 3 or tops.get(-1, 0) > 0.1 * sum(tops.values()):
@@ -170,27 +170,31 @@ def _instances(labels: LabelSpace, tops: dict[int, int], where: str) -> Finding 
         "instance ids"
     )
     if count != 2:
-        return Finding(f"{says}, which say nothing about classes: make masks of class ids", True)
+        return SplitFinding(f"{says}, which say nothing about classes: make masks of class ids", True)
     if most > _INSTANCES:
-        return Finding(f"{says}. Make masks of 0 and 1 of them, as by (mask > 0)", True)
+        return SplitFinding(f"{says}. Make masks of 0 and 1 of them, as by (mask > 0)", True)
     table = {0: 0, **dict.fromkeys(range(1, most + 1), 1)}
     back, front = labels.names
-    return Finding(f"{says}. Map 0 to class {back!r} and each object to {front!r}", True, {"data.label_map": table})
+    return SplitFinding(
+        f"{says}. Map 0 to class {back!r} and each object to {front!r}", True, {"data.label_map": table}
+    )
 
 
-def _unknown_ids(labels: LabelSpace, ids: dict[int, int], where: str) -> Finding | None:
+def _unknown_ids(labels: LabelSpace, ids: dict[int, int], where: str) -> SplitFinding | None:
     """Ids that the label space lacks, and the whole table that ignores them."""
     unknown = sorted(value for value in ids if value not in labels.raw_to_train)
     if not unknown or len(unknown) + len(labels.raw_to_train) > _LISTED:
         return None
     table = labels.full_map(unknown)
-    return Finding(
+    return SplitFinding(
         f"{where}: ids that no class has: {shown({value: ids[value] for value in unknown})}. To ignore them",
         settings={"data.label_map": table},
     )
 
 
-def _background_as_void(labels: LabelSpace, ids: dict[int, int], used: list[int], missing: int, where: str) -> Finding:
+def _background_as_void(
+    labels: LabelSpace, ids: dict[int, int], used: list[int], missing: int, where: str
+) -> SplitFinding:
     """All classes but one occur, and void does: the one may be stored as void."""
     void, names = labels.ignore_index, labels.names
     share = ids[void] / sum(ids.values())
@@ -200,7 +204,7 @@ def _background_as_void(labels: LabelSpace, ids: dict[int, int], used: list[int]
         table, lost = {void: 0, **{value: place for place, value in enumerate(used, 1)}}, names[0]
     sure = share > 0.5 or (missing == 0 and _is_background(names[0]))
     own = {**{value: value for value in range(labels.num_classes)}, void: -1}
-    return Finding(
+    return SplitFinding(
         f"{where}: the masks hold {shown(ids)}; class {names[missing]!r} (id {missing}) has no pixel, and {void} is void by "
         f"default. If {void} stands for {lost!r}, map it",
         sure,
@@ -209,11 +213,11 @@ def _background_as_void(labels: LabelSpace, ids: dict[int, int], used: list[int]
     )
 
 
-def _clashing_palettes(labels: LabelSpace, values: MaskValues, where: str) -> Finding:
+def _clashing_palettes(labels: LabelSpace, values: MaskValues, where: str) -> SplitFinding:
     """One index, two colors: it stands for two classes, or the palettes are for show."""
     assert values.clash is not None
     clash = values.clash
-    return Finding(
+    return SplitFinding(
         f"{where}: palette masks are read by index, and their palettes contradict each other: index {clash.index} is "
         f"{rgb(clash.color)} in {clash.file} and {rgb(clash.other_color)} in {clash.other_file}. If the colors are right, "
         "save the masks as RGB, and give data.classes the colors",
@@ -222,29 +226,29 @@ def _clashing_palettes(labels: LabelSpace, values: MaskValues, where: str) -> Fi
     )
 
 
-def _palette_against_colors(labels: LabelSpace, values: MaskValues, where: str) -> Finding | None:
+def _palette_against_colors(labels: LabelSpace, values: MaskValues, where: str) -> SplitFinding | None:
     """Palette masks are read by index. Where their colors say something else than their indices, neither is safe."""
-    by_color = {index: labels.colours.get(color) for index, (color, _) in values.palette.items()}
+    by_color = {index: labels.colors.get(color) for index, (color, _) in values.palette.items()}
     if all(train is None for train in by_color.values()):
         return None  # the palette is for show
     if all(labels.raw_to_train.get(index) == train for index, train in by_color.items()):
         return None
     says = f"{where}: palette masks are read by index, and the colors of their palettes belong to other classes than the indices"
     if None in by_color.values():
-        return Finding(f"{says}; no table from index to class fits all files: save the masks as RGB", True)
+        return SplitFinding(f"{says}; no table from index to class fits all files: save the masks as RGB", True)
     table = {index: -1 if train == labels.ignore_index else train for index, train in sorted(by_color.items())}
-    return Finding(
+    return SplitFinding(
         f"{says}. Map the indices by their colors", True, {"data.label_map": table},
         (("if the indices are right", {"data.label_map": labels.full_map()}),),
     )  # fmt: skip
 
 
-def _colors_wanted(labels: LabelSpace, values: MaskValues, where: str) -> Finding:
+def _colors_wanted(labels: LabelSpace, values: MaskValues, where: str) -> SplitFinding:
     """RGB masks, and the classes have no colors: those that occur, dealt to the names as well as can be guessed."""
     colors = values.colors
     says = f"{where}: RGB masks, but the classes have no colors"
     if values.cut or len(colors) > max(_LISTED, 2 * labels.num_classes):
-        return Finding(
+        return SplitFinding(
             f"{says}, and the masks hold {'more than ' * values.cut}{len(colors):,} of them: this is a picture, or a mask that was "
             "resized with interpolation or saved as JPEG: make the masks again without loss",
             True,
@@ -253,12 +257,12 @@ def _colors_wanted(labels: LabelSpace, values: MaskValues, where: str) -> Findin
     guess = "" if len(colors) <= 2 else ". Which color is which class is a guess: put them in order"
     counted = dict(sorted(colors.items(), key=lambda pair: -pair[1]))
     text = ", ".join(f"{rgb(color)} {percent(n, colors)}" for color, n in list(counted.items())[:SHOWN])
-    return Finding(f"{says}. The masks hold {text}{guess}", True, {"data.classes": named})
+    return SplitFinding(f"{says}. The masks hold {text}{guess}", True, {"data.classes": named})
 
 
 def _deal(labels: LabelSpace, colors: dict[int, int]) -> dict[str, Any]:
     """Class name -> color. Pascal VOC's palette by its order, else black first and then from frequent to rare."""
-    names, voc = list(labels.names), [0, *(code(color) for color in colour_wheel(max(labels.num_classes - 1, 1)))]
+    names, voc = list(labels.names), [0, *(code(color) for color in color_wheel(max(labels.num_classes - 1, 1)))]
     if set(colors) <= {*voc, 0xE0E0C0}:
         dealt: dict[str, Any] = {name: rgb(color) for name, color in zip(names, voc)}
         return dealt if 0xE0E0C0 not in colors else {**dealt, _VOID: rgb(0xE0E0C0)}
@@ -271,16 +275,16 @@ def _deal(labels: LabelSpace, colors: dict[int, int]) -> dict[str, Any]:
     return {**named, **{name: [] for name in names[len(order) :]}, **dealt}
 
 
-def _unknown_colors(labels: LabelSpace, values: MaskValues, where: str) -> Finding | None:
-    unknown = {color: n for color, n in values.colors.items() if color not in labels.colours}
-    if not unknown or values.cut or len(unknown) + len(labels.colours) > _LISTED:
+def _unknown_colors(labels: LabelSpace, values: MaskValues, where: str) -> SplitFinding | None:
+    unknown = {color: n for color, n in values.colors.items() if color not in labels.colors}
+    if not unknown or values.cut or len(unknown) + len(labels.colors) > _LISTED:
         return None
     table: dict[str, Any] = {name: [] for name in labels.names}
-    for color, train in labels.colours.items():
+    for color, train in labels.colors.items():
         table.setdefault(_VOID if train == labels.ignore_index else labels.names[train], []).append(rgb(color))
     table.setdefault(_VOID, []).extend(rgb(color) for color in unknown)
     text = ", ".join(f"{rgb(color)} {percent(n, values.colors)}" for color, n in list(unknown.items())[:SHOWN])
-    return Finding(f"{where}: colors that no class has: {text}. To ignore them", settings={"data.classes": table})
+    return SplitFinding(f"{where}: colors that no class has: {text}. To ignore them", settings={"data.classes": table})
 
 
 def _is_plain(labels: LabelSpace) -> bool:

@@ -60,7 +60,7 @@ class MaskValues:
         return cls(table("ids"), table("colors"), palette, clash, table("tops"), bool(content["cut"]))
 
 
-class Tally:
+class MaskValueCounter:
     """Adds up the values of masks, one after another."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from segtrain import config
-from segtrain.data.audit.finding import Finding
+from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.datasets import Dataset
 from segtrain.data.index.split_by import POOL, division, names_of
 from segtrain.data.index.stamps import relative
@@ -29,7 +29,7 @@ Key = Callable[[Dataset, int, int], bytes]  # split, index, bytes of the file ->
 
 
 @dataclass(frozen=True)
-class Overlap:
+class SplitOverlap:
     """``count`` images of the second split are in the first; ``pairs``: the first few, (there, here); ``same``: all files are."""
 
     count: int
@@ -37,7 +37,7 @@ class Overlap:
     same: bool = False
 
 
-def overlap(train: Dataset, other: Dataset, workers: int = 8) -> Overlap:
+def overlap(train: Dataset, other: Dataset, workers: int = 8) -> SplitOverlap:
     """Compares what is stored, byte for byte; kept as long as no file of both splits changes. Raises DataError for a file that is gone."""
     if train.draw or other.draw:  # generated: by name alone
         return _by_name(train, other)
@@ -60,22 +60,22 @@ def overlap(train: Dataset, other: Dataset, workers: int = 8) -> Overlap:
     return found
 
 
-def _by_name(train: Dataset, other: Dataset) -> Overlap:
+def _by_name(train: Dataset, other: Dataset) -> SplitOverlap:
     names = {entry.image for entry in train.entries}
     both = [entry.image for entry in other.entries if entry.image in names]
     same = len(both) == len(train) == len(other)
-    return Overlap(len(both), tuple((_name(train, name), _name(other, name)) for name in both[:_SHOWN]), same)
+    return SplitOverlap(len(both), tuple((_name(train, name), _name(other, name)) for name in both[:_SHOWN]), same)
 
 
-def _kept(place: Path) -> Overlap | None:
+def _kept(place: Path) -> SplitOverlap | None:
     try:
         content = json.loads(place.read_text(encoding="utf-8"))
-        return Overlap(int(content["count"]), tuple((a, b) for a, b in content["pairs"]), bool(content["same"]))
+        return SplitOverlap(int(content["count"]), tuple((a, b) for a, b in content["pairs"]), bool(content["same"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _by_content(train: Dataset, other: Dataset, ours: np.ndarray, theirs: np.ndarray, workers: int) -> Overlap:
+def _by_content(train: Dataset, other: Dataset, ours: np.ndarray, theirs: np.ndarray, workers: int) -> SplitOverlap:
     """``ours``, ``theirs``: bytes of each image. Only files whose size occurs in both splits are read."""
     with ThreadPoolExecutor(max(1, workers)) as pool:
         mine = np.flatnonzero(np.isin(ours, theirs))
@@ -87,7 +87,7 @@ def _by_content(train: Dataset, other: Dataset, ours: np.ndarray, theirs: np.nda
         first, second = _grouped(pool, train, mine, ours, _all), _grouped(pool, other, yours, theirs, _all)
     twins = sorted((index, first[key][0]) for key in first.keys() & second.keys() for index in second[key])
     pairs = [(_name(train, train.entries[a].image), _name(other, other.entries[b].image)) for b, a in twins[:_SHOWN]]
-    return Overlap(len(twins), tuple(pairs))
+    return SplitOverlap(len(twins), tuple(pairs))
 
 
 def _grouped(
@@ -125,7 +125,7 @@ def _name(split: Dataset, path: str) -> str:
     return relative(path, split.root)
 
 
-def overlap_finding(data: config.Data, train: Dataset, other: Dataset) -> Finding | None:
+def overlap_finding(data: config.Data, train: Dataset, other: Dataset) -> SplitFinding | None:
     """Images of ``other`` that are trained on: fatal, unless the config accepts it."""
     found = overlap(train, other)
     if not found.count:
@@ -140,10 +140,10 @@ def overlap_finding(data: config.Data, train: Dataset, other: Dataset) -> Findin
     accepted = data.overlap == "accept"
     says = f"{what}. A score on them does not tell how the model does on new images"
     if accepted:
-        return Finding(f"{says} (data.overlap=accept)")
+        return SplitFinding(f"{says} (data.overlap=accept)")
     settings = _division(data, train) if found.same else {}
     cure = "Divide the set" if settings else "Take them out of one of the splits"
-    return Finding(f"{says}. {cure}", True, settings, (("to go on all the same", {"data.overlap": "accept"}),))
+    return SplitFinding(f"{says}. {cure}", True, settings, (("to go on all the same", {"data.overlap": "accept"}),))
 
 
 def _division(data: config.Data, train: Dataset) -> dict[str, object]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from segtrain.data.audit.finding import Finding
+from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.audit.mask_values import MaskValues
 from segtrain.data.keep import writing
 
@@ -43,7 +43,9 @@ class AuditReport:
         "",
     )  # largest value in images of more than 8 bits, and its file; -1: there are none
     values: MaskValues = field(default_factory=MaskValues)  # as stored in the masks, of faulty samples too
-    findings: tuple[Finding, ...] = ()  # about the settings and the splits together: added after the scan, not kept
+    findings: tuple[
+        SplitFinding, ...
+    ] = ()  # about the settings and the splits together: added after the scan, not kept
 
     @property
     def failed(self) -> bool:

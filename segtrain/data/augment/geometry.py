@@ -4,8 +4,8 @@ Draw first, touch pixels after: ``draw`` turns random numbers into a ``Geometry`
 computes just the pixels of the crop, with one resampling. The result is that of the plain way (resize the whole image by the
 drawn scale, crop at whole pixels, pad, flip, jitter), at the cost of the crop alone.
 
-Filter: bilinear, at pixel centres. Where the scale is below 1/2 bilinear would skip source pixels, so blocks of 2x2, 4x4, ... are
-averaged first (as in a mipmap), until it is not. Masks: nearest neighbour at pixel centres, in exact integer arithmetic.
+Filter: bilinear, at pixel centers. Where the scale is below 1/2 bilinear would skip source pixels, so blocks of 2x2, 4x4, ... are
+averaged first (as in a mipmap), until it is not. Masks: nearest neighbor at pixel centers, in exact integer arithmetic.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import numpy as np
 
 from segtrain.config import Data
 
-FILL = (124, 116, 104)  # ImageNet's mean colour: zero after normalisation
-GREY = np.array([0.299, 0.587, 0.114])  # luma weights of ITU-R BT.601, as torchvision and PIL have them
-YIQ = np.array([GREY, [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]])  # of NTSC: luma, and the plane of colours
+FILL = (124, 116, 104)  # ImageNet's mean color: zero after normalization
+GRAY = np.array([0.299, 0.587, 0.114])  # luma weights of ITU-R BT.601, as torchvision and PIL have them
+YIQ = np.array([GRAY, [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]])  # of NTSC: luma, and the plane of colors
 # A quarter turn of that plane, from red towards yellow, as a map of RGB.
 TURN = np.linalg.inv(YIQ) @ np.array([[0, 0, 0], [0, 0, 1], [0, -1, 0]]) @ YIQ
 
@@ -40,16 +40,16 @@ class Geometry:
     brightness: float = 1.0
     contrast: float = 1.0
     saturation: float = 1.0
-    hue: float = 0.0  # turns of the colour circle
-    angle: float = 0.0  # degrees about the crop's centre, see rotation.py
+    hue: float = 0.0  # turns of the color circle
+    angle: float = 0.0  # degrees about the crop's center, see rotation.py
 
     @property
-    def colours(self) -> tuple[float, float, float, float]:
+    def colors(self) -> tuple[float, float, float, float]:
         """Brightness, contrast, saturation, hue; (1, 1, 1, 0) changes nothing."""
         return self.brightness, self.contrast, self.saturation, self.hue
 
     def plain(self) -> Geometry:
-        """The same place without colours, which are left to the device."""
+        """The same place without colors, which are left to the device."""
         return replace(self, brightness=1.0, contrast=1.0, saturation=1.0, hue=0.0)
 
     def covered(self, crop: tuple[int, int]) -> tuple[int, int, int, int]:
@@ -69,42 +69,42 @@ def draw(
     image_size: tuple[int, int],
     crop: tuple[int, int],
     data: Data,
-    centre: tuple[int, int] | None = None,
+    center: tuple[int, int] | None = None,
     scale: tuple[float, float] | None = None,
 ) -> Geometry:
-    """Draw scale, place, flip and colours of one sample.
+    """Draw scale, place, flip and colors of one sample.
 
     ``rng`` gives ten numbers, whatever the settings, so that the same rng gives the same relative place at every crop size.
-    ``scale``: least and most of this step, where it differs from ``data.scale`` (progressive size). ``centre``: a source pixel
-    (y, x) that the crop is centred on, as far as the image's borders allow.
+    ``scale``: least and most of this step, where it differs from ``data.scale`` (progressive size). ``center``: a source pixel
+    (y, x) that the crop is centered on, as far as the image's borders allow.
     """
     u = rng.random(10)
     low, high = scale or data.scale
     drawn = data.base_scale * (low + (high - low) * u[0] if data.scale_law == "uniform" else low * (high / low) ** u[0])
     scaled = (max(1, round(image_size[0] * drawn)), max(1, round(image_size[1] * drawn)))
-    y, x = (None, None) if centre is None else ((centre[axis] + 0.5) / image_size[axis] for axis in (0, 1))
+    y, x = (None, None) if center is None else ((center[axis] + 0.5) / image_size[axis] for axis in (0, 1))
     top, left = _place(scaled[0], crop[0], u[1], y), _place(scaled[1], crop[1], u[2], x)
-    colours = [1.0, 1.0, 1.0, 0.0]
+    colors = [1.0, 1.0, 1.0, 0.0]
     if u[8] < data.jitter_p:
-        colours = [max(0.0, 1.0 - j) + (1.0 + j - max(0.0, 1.0 - j)) * v for j, v in zip(data.jitter, u[4:7])]
-        colours.append(data.hue * (2.0 * u[7] - 1.0))
+        colors = [max(0.0, 1.0 - j) + (1.0 + j - max(0.0, 1.0 - j)) * v for j, v in zip(data.jitter, u[4:7])]
+        colors.append(data.hue * (2.0 * u[7] - 1.0))
     angle = data.rotate * (2.0 * u[9] - 1.0)
-    brightness, contrast, saturation, hue = map(float, colours)
+    brightness, contrast, saturation, hue = map(float, colors)
     flip = bool(u[3] < data.flip)
     return Geometry(image_size, scaled, top, left, flip, brightness, contrast, saturation, hue, float(angle))
 
 
-def _place(scaled: int, crop: int, u: float, centre: float | None) -> int:
-    """The crop's first pixel along one axis; ``u`` in [0, 1), ``centre`` as a share of the axis."""
+def _place(scaled: int, crop: int, u: float, center: float | None) -> int:
+    """The crop's first pixel along one axis; ``u`` in [0, 1), ``center`` as a share of the axis."""
     free = scaled - crop
     if free < 0:  # the image lies somewhere in the crop
         return -int(u * (1 - free))
-    if centre is None:
+    if center is None:
         return int(u * (1 + free))
-    return min(max(round(centre * scaled - crop / 2), 0), free)
+    return min(max(round(center * scaled - crop / 2), 0), free)
 
 
-def class_centre(mask: np.ndarray, u: np.ndarray, num_classes: int) -> tuple[int, int] | None:
+def class_center(mask: np.ndarray, u: np.ndarray, num_classes: int) -> tuple[int, int] | None:
     """A pixel (y, x) for a class-balanced crop: a class drawn evenly from those in ``mask``, then one of its pixels evenly.
 
     ``u``: two numbers in [0, 1). Returns None where all is void.
@@ -139,7 +139,7 @@ def apply(
     x0, x1 = max(0, -geometry.left), min(width, geometry.scaled[1] - geometry.left)
     rows = slice(y0 + geometry.top, y1 + geometry.top)
     columns = slice(x0 + geometry.left, x1 + geometry.left)
-    seen = _colour(_resample(image, geometry.scaled, rows, columns), geometry)
+    seen = _color(_resample(image, geometry.scaled, rows, columns), geometry)
     ids = _nearest(mask, geometry.scaled, rows, columns)
     if geometry.flip:
         seen, ids = cv2.flip(seen, 1), cv2.flip(ids, 1)
@@ -198,7 +198,7 @@ def _average_blocks(
 
 
 def _nearest(mask: np.ndarray, scaled: tuple[int, int], rows: slice, columns: slice) -> np.ndarray:
-    """Rows and columns of ``mask`` resized to ``scaled``: the source pixel that the new pixel's centre falls on."""
+    """Rows and columns of ``mask`` resized to ``scaled``: the source pixel that the new pixel's center falls on."""
     if mask.shape == scaled:
         return mask[rows, columns]
     index = [
@@ -209,34 +209,34 @@ def _nearest(mask: np.ndarray, scaled: tuple[int, int], rows: slice, columns: sl
     return cv2.transpose(cv2.transpose(mask[index[0]])[index[1]])
 
 
-def colour_matrix(brightness: float, contrast: float, saturation: float, hue: float) -> np.ndarray:
-    """float64 (3, 3), the map of RGB without contrast's offset. Grey stays grey; what is not is scaled and turned.
+def color_matrix(brightness: float, contrast: float, saturation: float, hue: float) -> np.ndarray:
+    """float64 (3, 3), the map of RGB without contrast's offset. Gray stays gray; what is not is scaled and turned.
 
-    Hue turns the plane of colours (I and Q of YIQ) by ``hue`` turns: linear and of even luma, as DALI and FFCV have it, where
+    Hue turns the plane of colors (I and Q of YIQ) by ``hue`` turns: linear and of even luma, as DALI and FFCV have it, where
     torchvision turns the hexagon of HSV pixel by pixel.
     """
     angle = 2 * math.pi * hue
-    grey = np.ones((3, 1)) * GREY
-    chroma = math.cos(angle) * (np.eye(3) - grey) + math.sin(angle) * TURN
-    return np.asarray(brightness * contrast * (grey + saturation * chroma))
+    gray = np.ones((3, 1)) * GRAY
+    chroma = math.cos(angle) * (np.eye(3) - gray) + math.sin(angle) * TURN
+    return np.asarray(brightness * contrast * (gray + saturation * chroma))
 
 
-def colour_terms(colours: tuple[float, float, float, float]) -> np.ndarray:
-    """float32 (10,): ``colour_matrix`` row by row, and what the mean grey of the covered part times is added to each channel."""
+def color_terms(colors: tuple[float, float, float, float]) -> np.ndarray:
+    """float32 (10,): ``color_matrix`` row by row, and what the mean gray of the covered part times is added to each channel."""
     # Rounded first, as batches have always held them: a run that began with an older version goes on to the bit.
-    brightness, contrast, saturation, hue = np.asarray(colours, np.float32).tolist()
-    matrix = colour_matrix(brightness, contrast, saturation, hue)
+    brightness, contrast, saturation, hue = np.asarray(colors, np.float32).tolist()
+    matrix = color_matrix(brightness, contrast, saturation, hue)
     return np.append(matrix, (1 - contrast) * brightness).astype(np.float32)
 
 
-def _colour(image: np.ndarray, geometry: Geometry) -> np.ndarray:
-    """Brightness, contrast, saturation (torchvision's formulas), hue, in that order, as one affine map of colours.
+def _color(image: np.ndarray, geometry: Geometry) -> np.ndarray:
+    """Brightness, contrast, saturation (torchvision's formulas), hue, in that order, as one affine map of colors.
 
-    Contrast mixes with the mean grey of the brightened crop, saturation with each pixel's own grey. Values are clamped once, at
+    Contrast mixes with the mean gray of the brightened crop, saturation with each pixel's own gray. Values are clamped once, at
     the end, where torchvision clamps after each of the four.
     """
-    if geometry.colours == (1.0, 1.0, 1.0, 0.0):
+    if geometry.colors == (1.0, 1.0, 1.0, 0.0):
         return image
-    mean = float(GREY @ cv2.mean(image)[:3])
+    mean = float(GRAY @ cv2.mean(image)[:3])
     offset = np.full((3, 1), (1.0 - geometry.contrast) * geometry.brightness * mean)
-    return cv2.transform(image, np.hstack([colour_matrix(*geometry.colours), offset]))
+    return cv2.transform(image, np.hstack([color_matrix(*geometry.colors), offset]))

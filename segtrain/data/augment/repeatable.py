@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 
 from segtrain.config import Data
-from segtrain.data.cache import Source
-from segtrain.data.sample import Sampler, Task
+from segtrain.data.cache import SampleSource
+from segtrain.data.sample import SampleMaker, Task
 from segtrain.errors import ConfigError
 
 
-def rehearse(source: Source, data: Data, seed: int, transforms: Any = None) -> tuple[str, ...]:
+def rehearse(source: SampleSource, data: Data, seed: int, transforms: Any = None) -> tuple[str, ...]:
     """Make up to four samples twice; returns notes on what was changed in the pipeline, nothing where there is none.
 
     Raises ConfigError where the pixels differ or a random state of the whole process was drawn from: the run could then be
-    neither resumed nor repeated. What else is wrong with a pipeline is raised as by ``Sampler``.
+    neither resumed nor repeated. What else is wrong with a pipeline is raised as by ``SampleMaker``.
     """
-    sampler = Sampler(source, data, seed, transforms)
+    sampler = SampleMaker(source, data, seed, transforms)
     if sampler.transforms is None or not len(source):
         return ()
     for turn, index in enumerate(sorted({k * (len(source) - 1) // 3 for k in range(4)})):
@@ -39,7 +39,7 @@ def rehearse(source: Source, data: Data, seed: int, transforms: Any = None) -> t
     return tuple(sampler.transforms.notes)
 
 
-def _made(sampler: Sampler, task: Task) -> tuple[np.ndarray, np.ndarray]:
+def _made(sampler: SampleMaker, task: Task) -> tuple[np.ndarray, np.ndarray]:
     image, mask = np.zeros((*task.crop, 3), np.uint8), np.zeros(task.crop, np.uint8)
     sampler(task, image, mask)
     return image, mask

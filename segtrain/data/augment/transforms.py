@@ -25,7 +25,7 @@ Pair = tuple[np.ndarray, np.ndarray]
 Run = Callable[[np.ndarray, np.ndarray, np.random.Generator], "tuple[Any, Any]"]
 
 _NEAREST = (cv2.INTER_NEAREST, cv2.INTER_NEAREST_EXACT)
-_FLOATS = "segtrain normalises on the device: remove Normalize, ToFloat, ToTensorV2 and their like"
+_FLOATS = "segtrain normalizes on the device: remove Normalize, ToFloat, ToTensorV2 and their like"
 
 
 class Transforms:

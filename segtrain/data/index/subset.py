@@ -12,12 +12,12 @@ from segtrain.data.datasets import Dataset
 from segtrain.data.index.entries import Entry
 from segtrain.data.index.stamps import stamps
 from segtrain.data.pixels import decode
-from segtrain.data.record import Record
+from segtrain.data.record import StoredSample
 from segtrain.errors import DataError
 
 
 @dataclass(frozen=True, eq=False)
-class _View(Sequence[Entry]):
+class _SubsetView(Sequence[Entry]):
     """Entries at some places of others."""
 
     entries: Sequence[Entry]
@@ -28,7 +28,7 @@ class _View(Sequence[Entry]):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return _View(self.entries, self.keep[index])
+            return _SubsetView(self.entries, self.keep[index])
         return self.entries[int(self.keep[index])]
 
 
@@ -42,7 +42,7 @@ class Subset(Dataset):
     def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         return self.base.read(int(self.keep[index]))
 
-    def record(self, index: int) -> Record:
+    def record(self, index: int) -> StoredSample:
         return self.base.record(int(self.keep[index]))
 
     def stored_image(self, index: int) -> Any:
@@ -79,7 +79,7 @@ class Subset(Dataset):
 def select(dataset: Dataset, keep: np.ndarray, split: str, notes: tuple[str, ...]) -> Dataset:
     """Only the samples at ``keep`` (int64, rising), under the name of another split."""
     return Subset(
-        dataset.name, split, dataset.labels, _View(dataset.entries, keep), dataset.root,
+        dataset.name, split, dataset.labels, _SubsetView(dataset.entries, keep), dataset.root,
         drawn_size=dataset.drawn_size, notes=notes, reading=dataset.reading, base=dataset, keep=keep,
     )  # fmt: skip
 
@@ -103,6 +103,6 @@ def without(dataset: Dataset, skipped: Iterable[int]) -> Dataset:
     if not len(keep):
         raise DataError(f"{dataset.name} {dataset.split}: all {len(dataset):,} samples are faulty: check data.root")
     return Subset(
-        dataset.name, dataset.split, dataset.labels, _View(dataset.entries, keep), dataset.root,
+        dataset.name, dataset.split, dataset.labels, _SubsetView(dataset.entries, keep), dataset.root,
         drawn_size=dataset.drawn_size, notes=dataset.notes, reading=dataset.reading, base=dataset, keep=keep,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Which label space does a run have: the layout's own, or the names, colours and ids that its config gives?"""
+"""Which label space does a run have: the layout's own, or the names, colors and ids that its config gives?"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from segtrain import config
-from segtrain.data.labels.space import Colour, LabelSpace, code, colour_wheel, plain_space
+from segtrain.data.labels.space import Color, LabelSpace, code, color_wheel, plain_space
 from segtrain.errors import ConfigError, DataError
 
 
@@ -32,7 +32,7 @@ def label_space(data: config.Data, default: LabelSpace | None = None) -> LabelSp
         space = _with_ignore(default, ignore)
     if data.label_map:
         table = {raw: ignore if train == -1 else train for raw, train in data.label_map.items()}
-        space = LabelSpace(space.names, space.palette, ignore, {ignore: ignore, **table}, space.colours)
+        space = LabelSpace(space.names, space.palette, ignore, {ignore: ignore, **table}, space.colors)
     return space
 
 
@@ -42,7 +42,7 @@ def _with_ignore(space: LabelSpace, ignore: int) -> LabelSpace:
     def moved(table: dict[int, int]) -> dict[int, int]:
         return {raw: ignore if train == space.ignore_index else train for raw, train in table.items()}
 
-    return LabelSpace(space.names, space.palette, ignore, moved(space.raw_to_train), moved(space.colours))
+    return LabelSpace(space.names, space.palette, ignore, moved(space.raw_to_train), moved(space.colors))
 
 
 def _own_names(data: config.Data, default: LabelSpace | None) -> LabelSpace:
@@ -57,11 +57,9 @@ def _own_names(data: config.Data, default: LabelSpace | None) -> LabelSpace:
     if data.layout == "voc" and space.num_classes != default.num_classes:  # the folders of VOC, with other classes
         return voc_colored(space)
     if space.num_classes == default.num_classes:  # the layout's ids under other names
-        own = space if space.colours else default
+        own = space if space.colors else default
         table = _with_ignore(default, data.ignore_index)
-        return LabelSpace(
-            space.names, own.palette, data.ignore_index, table.raw_to_train, space.colours or table.colours
-        )
+        return LabelSpace(space.names, own.palette, data.ignore_index, table.raw_to_train, space.colors or table.colors)
     raise ConfigError(
         f"data.classes has {space.num_classes} names, but layout {data.layout!r} has {default.num_classes} classes: "
         "say with data.label_map which raw id is which class (-1: ignored)"
@@ -70,9 +68,9 @@ def _own_names(data: config.Data, default: LabelSpace | None) -> LabelSpace:
 
 def voc_colored(space: LabelSpace) -> LabelSpace:
     """Own classes with raw ids 0, 1, 2, ..., which tools that write VOC's folders paint in VOC's colors; its border color is void."""
-    if space.colours:
+    if space.colors:
         return space
-    palette = ((0, 0, 0), *colour_wheel(space.num_classes - 1))
+    palette = ((0, 0, 0), *color_wheel(space.num_classes - 1))
     colors = {**{code(color): place for place, color in enumerate(palette)}, code((224, 224, 192)): space.ignore_index}
     return LabelSpace(space.names, palette, space.ignore_index, space.raw_to_train, colors)
 
@@ -84,12 +82,12 @@ def _mapped(classes: dict[str, Any], ignore_index: int) -> LabelSpace:
         colors = [given] if given and isinstance(given[0], int) else given
         rows += [(*map(str, color), name) for color in colors]
     names = tuple(name for name in classes if name.lower() not in _IGNORED)
-    palette, colors = dict(zip(names, colour_wheel(len(names)))), {}
+    palette, colors = dict(zip(names, color_wheel(len(names)))), {}
     if any(row[-1] in names for row in rows):
-        known = _coloured(Path("data.classes"), rows, ignore_index)
+        known = _colored(Path("data.classes"), rows, ignore_index)
         palette.update(zip(known.names, known.palette))
         train = {place: names.index(name) for place, name in enumerate(known.names)}
-        colors = {color: train.get(place, ignore_index) for color, place in known.colours.items()}
+        colors = {color: train.get(place, ignore_index) for color, place in known.colors.items()}
     plain = plain_space(names, ignore_index, tuple(palette[name] for name in names))
     return LabelSpace(plain.names, plain.palette, ignore_index, plain.raw_to_train, colors)
 
@@ -104,14 +102,14 @@ def find_file(name: str, root: str) -> Path:
 
 _IGNORED = ("void", "ignore")  # names of what is no class
 _CVAT_LINE = re.compile(r"([^:]+):(\d{1,3}),(\d{1,3}),(\d{1,3}):[^:]*:[^:]*")
-_COLOUR_LINE = re.compile(r"(\d{1,3})[ ,\t]+(\d{1,3})[ ,\t]+(\d{1,3})[ ,\t]+(\S.*)")
+_COLOR_LINE = re.compile(r"(\d{1,3})[ ,\t]+(\d{1,3})[ ,\t]+(\d{1,3})[ ,\t]+(\S.*)")
 
 
 def read_classes(path: Path, ignore_index: int = 255) -> LabelSpace:
     """Class names from a file, one a line (line number = raw id), '#' starts a comment.
 
-    Lines 'red green blue name', or 'name:red,green,blue::' as CVAT writes, name colours of RGB masks as well; the names 'void' and 'ignore' there are no classes but
-    colours to ignore, and two lines of one name are two colours of one class. A .yaml file holds a list of names, or
+    Lines 'red green blue name', or 'name:red,green,blue::' as CVAT writes, name colors of RGB masks as well; the names 'void' and 'ignore' there are no classes but
+    colors to ignore, and two lines of one name are two colors of one class. A .yaml file holds a list of names, or
     a mapping of name to [red, green, blue]. Raises DataError.
     """
     try:
@@ -125,15 +123,15 @@ def read_classes(path: Path, ignore_index: int = 255) -> LabelSpace:
         lines = [_CVAT_LINE.sub(r"\2 \3 \4 \1", line) for line in lines if line]
     if not lines:
         raise DataError(f"{path}: holds no class name: write one a line")
-    found = [_COLOUR_LINE.fullmatch(line) for line in lines]
+    found = [_COLOR_LINE.fullmatch(line) for line in lines]
     if not all(found):
         odd = next((line for line, match in zip(lines, found) if match is None), "")
         if any(found):
             raise DataError(
-                f"{path}: the line {odd!r} has no colour, but others have: write 'red green blue name' on each"
+                f"{path}: the line {odd!r} has no color, but others have: write 'red green blue name' on each"
             )
         return plain_space(tuple(lines), ignore_index)
-    return _coloured(path, [match.groups() for match in found if match], ignore_index)
+    return _colored(path, [match.groups() for match in found if match], ignore_index)
 
 
 def _yaml_lines(path: Path, text: str) -> list[str]:
@@ -146,28 +144,28 @@ def _yaml_lines(path: Path, text: str) -> list[str]:
     if isinstance(content, list) and all(isinstance(name, str) for name in content):
         return content
     if isinstance(content, dict) and all(isinstance(c, list) and len(c) == 3 for c in content.values()):
-        return [" ".join([*map(str, colour), str(name)]) for name, colour in content.items()]
+        return [" ".join([*map(str, color), str(name)]) for name, color in content.items()]
     raise DataError(f"{path}: write a list of names, or a mapping of name to [red, green, blue]")
 
 
-def _coloured(path: Path, rows: list[tuple[str, ...]], ignore_index: int) -> LabelSpace:
+def _colored(path: Path, rows: list[tuple[str, ...]], ignore_index: int) -> LabelSpace:
     names: list[str] = []
-    palette: list[Colour] = []
-    colours: dict[int, int] = {}
+    palette: list[Color] = []
+    colors: dict[int, int] = {}
     for *channels, name in rows:
         red, green, blue = (int(channel) for channel in channels)
         if max(red, green, blue) > 255:
-            raise DataError(f"{path}: colour {red} {green} {blue} of {name!r}: channels go from 0 to 255")
-        if code((red, green, blue)) in colours:
+            raise DataError(f"{path}: color {red} {green} {blue} of {name!r}: channels go from 0 to 255")
+        if code((red, green, blue)) in colors:
             raise DataError(
-                f"{path}: two lines have the colour {red} {green} {blue}, one is {name!r}: give one colour one meaning"
+                f"{path}: two lines have the color {red} {green} {blue}, one is {name!r}: give one color one meaning"
             )
         if name.lower() in _IGNORED:
-            colours[code((red, green, blue))] = ignore_index
+            colors[code((red, green, blue))] = ignore_index
             continue
         if name not in names:
             names.append(name)
             palette.append((red, green, blue))
-        colours[code((red, green, blue))] = names.index(name)
+        colors[code((red, green, blue))] = names.index(name)
     plain = plain_space(tuple(names), ignore_index, tuple(palette))
-    return LabelSpace(plain.names, plain.palette, ignore_index, plain.raw_to_train, colours)
+    return LabelSpace(plain.names, plain.palette, ignore_index, plain.raw_to_train, colors)

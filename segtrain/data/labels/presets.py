@@ -1,4 +1,4 @@
-"""Which classes do the known data sets have, in which order, under which raw ids and colours?
+"""Which classes do the known data sets have, in which order, under which raw ids and colors?
 
 CamVid in the 11-class form of SegNet (Badrinarayanan et al. 2017), Cityscapes (Cordts et al. 2016), ADE20K in the
 150-class form of the scene parsing challenge (Zhou et al. 2017), Pascal VOC 2012 (Everingham et al. 2010), and
@@ -7,7 +7,7 @@ the generated street scenes of ``segtrain.data.scenes.scene``.
 
 from __future__ import annotations
 
-from segtrain.data.labels.space import LabelSpace, code, colour_wheel, plain_space
+from segtrain.data.labels.space import LabelSpace, code, color_wheel, plain_space
 
 VOID = 255
 
@@ -29,7 +29,7 @@ CAMVID11 = LabelSpace(
     tuple(_camvid.values()),
     VOID,
     {**{index: index for index in range(11)}, 11: VOID, VOID: VOID},
-    {**{code(colour): index for index, colour in enumerate(_camvid.values())}, code((0, 0, 0)): VOID},
+    {**{code(color): index for index, color in enumerate(_camvid.values())}, code((0, 0, 0)): VOID},
 )
 
 # raw id of each of the 19 classes that are scored; the other ids from -1 to 33 are ignored.
@@ -56,7 +56,7 @@ _cityscapes = {
 }
 CITYSCAPES19 = LabelSpace(
     tuple(_cityscapes),
-    tuple(colour for _, colour in _cityscapes.values()),
+    tuple(color for _, color in _cityscapes.values()),
     VOID,
     {
         **dict.fromkeys((*range(-1, 34), VOID), VOID),
@@ -80,7 +80,7 @@ flag
 _names = tuple(" ".join(name.split()) for name in _ade20k.split(","))
 ADE20K150 = LabelSpace(
     _names,
-    colour_wheel(150),
+    color_wheel(150),
     VOID,
     {0: VOID, **{index + 1: index for index in range(150)}},  # 0 is "other objects": not scored
 )
@@ -89,13 +89,13 @@ _voc = (
     "background, aeroplane, bicycle, bird, boat, bottle, bus, car, cat, chair, cow, diningtable, dog, horse, motorbike, person, "
     "pottedplant, sheep, sofa, train, tvmonitor"
 )
-_voc_colours = ((0, 0, 0), *colour_wheel(20))
+_voc_colors = ((0, 0, 0), *color_wheel(20))
 VOC21 = LabelSpace(
     tuple(_voc.split(", ")),
-    _voc_colours,
+    _voc_colors,
     VOID,
     {**{index: index for index in range(21)}, VOID: VOID},
-    {**{code(colour): index for index, colour in enumerate(_voc_colours)}, code((224, 224, 192)): VOID},
+    {**{code(color): index for index, color in enumerate(_voc_colors)}, code((224, 224, 192)): VOID},
 )
 
 _scenes = {

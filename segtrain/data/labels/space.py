@@ -1,4 +1,4 @@
-"""What do the values in a mask mean: names, colours, and the table from raw id to train id?"""
+"""What do the values in a mask mean: names, colors, and the table from raw id to train id?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from segtrain.errors import ConfigError, DataError
 
-Colour = tuple[int, int, int]
+Color = tuple[int, int, int]
 _LISTED = 30  # ids in a proposed data.label_map
 MAX_CLASSES = 254  # masks are uint8: one value is ignore_index, one marks an unknown id while remapping
 
@@ -22,14 +22,14 @@ class LabelSpace:
     """Classes of a task. Train ids are 0 .. num_classes - 1, and ``ignore_index`` for pixels that do not count.
 
     raw_to_train: raw id in a mask file -> train id or ``ignore_index``; an id that is not in it is an error.
-    colours: colour 0xRRGGBB in an RGB mask -> train id or ``ignore_index``; empty: RGB masks are refused.
+    colors: color 0xRRGGBB in an RGB mask -> train id or ``ignore_index``; empty: RGB masks are refused.
     """
 
     names: tuple[str, ...]
-    palette: tuple[Colour, ...]
+    palette: tuple[Color, ...]
     ignore_index: int = 255
     raw_to_train: dict[int, int] = field(default_factory=dict, hash=False)
-    colours: dict[int, int] = field(default_factory=dict, hash=False)
+    colors: dict[int, int] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         count = len(self.names)
@@ -43,14 +43,14 @@ class LabelSpace:
                 f"data.ignore_index={self.ignore_index} is the train id of class {self.names[self.ignore_index]!r}: use 255, "
                 f"and map raw ids that should not count with data.label_map={{{self.ignore_index}: -1, ...}}"
             )
-        for raw, train in [*self.raw_to_train.items(), *self.colours.items()]:
+        for raw, train in [*self.raw_to_train.items(), *self.colors.items()]:
             if train != self.ignore_index and not 0 <= train < count:
                 raise ConfigError(
                     f"data.label_map sends raw id {raw} to {train}, but train ids go from 0 to {count - 1}: "
                     "name more classes in data.classes, or use -1 to ignore it"
                 )
         if len(self.palette) != count:
-            raise ConfigError(f"{len(self.palette)} colours for {count} classes: give each class one")
+            raise ConfigError(f"{len(self.palette)} colors for {count} classes: give each class one")
 
     @property
     def num_classes(self) -> int:
@@ -77,11 +77,11 @@ class LabelSpace:
         return table, (table != self._unknown).astype(np.uint8)
 
     @cached_property
-    def _colour_table(self) -> np.ndarray:
-        """uint8 [2 ** 24]: train id of each colour. 16 MB, made when the first RGB mask is read."""
+    def _color_table(self) -> np.ndarray:
+        """uint8 [2 ** 24]: train id of each color. 16 MB, made when the first RGB mask is read."""
         table = np.full(1 << 24, self._unknown, np.uint8)
-        for colour, train in self.colours.items():
-            table[colour] = train
+        for color, train in self.colors.items():
+            table[color] = train
         return table
 
     def remap(self, raw: np.ndarray, source: str = "the mask") -> np.ndarray:
@@ -105,33 +105,33 @@ class LabelSpace:
         return mapped
 
     def _remap_rgb(self, raw: np.ndarray, source: str) -> np.ndarray:
-        if not self.colours:
+        if not self.colors:
             if np.array_equal(raw[..., 0], raw[..., 1]) and np.array_equal(raw[..., 0], raw[..., 2]):
                 return self.remap(np.ascontiguousarray(raw[..., 0]), source)  # ids saved three times over
             raise DataError(
-                f"{source}: an RGB mask, but the classes have no colours: give data.classes=FILE "
+                f"{source}: an RGB mask, but the classes have no colors: give data.classes=FILE "
                 "with lines 'red green blue name', or save class ids in one channel"
             )
         code = raw[..., 0].astype(np.int32) << 16
         code |= raw[..., 1].astype(np.int32) << 8
         code |= raw[..., 2]
-        mapped = np.take(self._colour_table, code)
-        self._refuse_unknown(mapped, code, source, colours=True)
+        mapped = np.take(self._color_table, code)
+        self._refuse_unknown(mapped, code, source, colors=True)
         return mapped
 
-    def _refuse_unknown(self, mapped: np.ndarray, raw: np.ndarray, source: str, colours: bool = False) -> None:
+    def _refuse_unknown(self, mapped: np.ndarray, raw: np.ndarray, source: str, colors: bool = False) -> None:
         unknown = mapped == self._unknown
         if not unknown.any():
             return
         values, counts = np.unique(raw[unknown], return_counts=True)
         order = np.argsort(-counts, kind="stable")
         most = [
-            f"{tuple(int(v).to_bytes(3, 'big')) if colours else int(v)} ({n:,} pixels)"
+            f"{tuple(int(v).to_bytes(3, 'big')) if colors else int(v)} ({n:,} pixels)"
             for v, n in zip(values[order][:8], counts[order][:8])
         ]
         more = f" and {len(values) - 8} more" if len(values) > 8 else ""
-        what = "colours" if colours else "ids"
-        if colours:
+        what = "colors" if colors else "ids"
+        if colors:
             cure = "add 'red green blue name' lines to the data.classes file ('void' as name: ignored)"
         else:
             ids = sorted(self.raw_to_train)
@@ -150,7 +150,7 @@ class LabelSpace:
         own = {raw: -1 if train == void else train for raw, train in known.items()}
         return dict(sorted({**own, **{int(raw): -1 for raw in ignored}}.items()))
 
-    def colourise(self, mask: np.ndarray) -> np.ndarray:
+    def colorize(self, mask: np.ndarray) -> np.ndarray:
         """Train ids, uint8 (H, W), to RGB uint8 (H, W, 3). Ignored and other values are black."""
         table = np.zeros((256, 3), np.uint8)
         table[: self.num_classes] = self.palette
@@ -160,10 +160,10 @@ class LabelSpace:
         """Plain values for JSON; ``from_dict`` is the way back."""
         return {
             "names": list(self.names),
-            "palette": [list(colour) for colour in self.palette],
+            "palette": [list(color) for color in self.palette],
             "ignore_index": self.ignore_index,
             "raw_to_train": {str(raw): train for raw, train in sorted(self.raw_to_train.items())},
-            "colours": {f"{colour:06x}": train for colour, train in sorted(self.colours.items())},
+            "colors": {f"{color:06x}": train for color, train in sorted(self.colors.items())},
         }
 
     def identity(self) -> bytes:
@@ -186,7 +186,10 @@ class LabelSpace:
                 palette=tuple((int(r), int(g), int(b)) for r, g, b in content["palette"]),
                 ignore_index=int(content["ignore_index"]),
                 raw_to_train={int(raw): int(train) for raw, train in content["raw_to_train"].items()},
-                colours={int(colour, 16): int(train) for colour, train in content.get("colours", {}).items()},
+                colors={
+                    int(color, 16): int(train)
+                    for color, train in (content.get("colors") or content.get("colours", {})).items()
+                },
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, ConfigError) as error:
             raise DataError(
@@ -200,37 +203,37 @@ class LabelSpace:
         return space
 
 
-def colour_wheel(count: int) -> tuple[Colour, ...]:
-    """``count`` distinct colours: the bits of the index dealt to red, green, blue (as in Pascal VOC), from 1 on."""
-    colours = []
+def color_wheel(count: int) -> tuple[Color, ...]:
+    """``count`` distinct colors: the bits of the index dealt to red, green, blue (as in Pascal VOC), from 1 on."""
+    colors = []
     for index in range(1, count + 1):
         channels, bits = [0, 0, 0], index
         for place in range(7, -1, -1):
             for channel in range(3):
                 channels[channel] |= (bits & 1) << place
                 bits >>= 1
-        colours.append((channels[0], channels[1], channels[2]))
-    return tuple(colours)
+        colors.append((channels[0], channels[1], channels[2]))
+    return tuple(colors)
 
 
-def code(colour: Colour) -> int:
-    """0xRRGGBB of a colour."""
-    return colour[0] << 16 | colour[1] << 8 | colour[2]
+def code(color: Color) -> int:
+    """0xRRGGBB of a color."""
+    return color[0] << 16 | color[1] << 8 | color[2]
 
 
 # Okabe & Ito (2008): told apart with every common kind of color vision. Class 0 of a set with a background is not tinted.
 _SAFE = ((230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0), (204, 121, 167))
-BACKGROUND = ("background", "bg", "other", "others", "none", "unlabeled", "unlabelled")
+BACKGROUND = ("background", "bg", "other", "others", "none", "unlabeled", "unlabeled")
 
 
-def class_palette(names: tuple[str, ...]) -> tuple[Colour, ...]:
+def class_palette(names: tuple[str, ...]) -> tuple[Color, ...]:
     """Colors for classes without any of their own: black for a first class that is a background, then colors that color-blind
-    readers tell apart, then their darker and lighter shades, then ``colour_wheel``."""
+    readers tell apart, then their darker and lighter shades, then ``color_wheel``."""
     shades = [*_SAFE, *(_mixed(c, 0.45, 0) for c in _SAFE), *(_mixed(c, 0.5, 255) for c in _SAFE)]
     first = [(0, 0, 0)] if is_background(names, 0) else []
     count = len(names) - len(first)
     used = {*shades, *first}
-    rest = [color for color in colour_wheel(256) if color not in used]
+    rest = [color for color in color_wheel(256) if color not in used]
     return (*first, *(shades + rest)[:count])
 
 
@@ -239,12 +242,12 @@ def is_background(names: tuple[str, ...], index: int) -> bool:
     return index == 0 and len(names) > 1 and names[0].strip().lower() in BACKGROUND
 
 
-def _mixed(color: Colour, share: float, with_: int) -> Colour:
+def _mixed(color: Color, share: float, with_: int) -> Color:
     red, green, blue = (round(part + share * (with_ - part)) for part in color)
     return red, green, blue
 
 
-def plain_space(names: tuple[str, ...], ignore_index: int = 255, palette: tuple[Colour, ...] = ()) -> LabelSpace:
+def plain_space(names: tuple[str, ...], ignore_index: int = 255, palette: tuple[Color, ...] = ()) -> LabelSpace:
     """Raw ids are train ids already; a raw ``ignore_index`` is ignored."""
     raw = {index: index for index in range(len(names))}
     return LabelSpace(names, palette or class_palette(names), ignore_index, {**raw, ignore_index: ignore_index})

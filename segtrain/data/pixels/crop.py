@@ -10,12 +10,12 @@ from segtrain.data.augment.geometry import FILL, Geometry, apply
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.pixels import decode, native
 from segtrain.data.pixels.rotation import turn, upright
-from segtrain.data.record import Record
+from segtrain.data.record import StoredSample
 from segtrain.data.stages import AUGMENT, DECODE
 from segtrain.errors import DataError
 
 
-def size_of(record: Record) -> tuple[int, int]:
+def size_of(record: StoredSample) -> tuple[int, int]:
     """Height and width of the image, from its header."""
     if isinstance(record.image, np.ndarray):
         return record.image.shape[0], record.image.shape[1]
@@ -26,14 +26,14 @@ def size_of(record: Record) -> tuple[int, int]:
     return found
 
 
-def image_of(record: Record) -> np.ndarray:
+def image_of(record: StoredSample) -> np.ndarray:
     """The whole image, uint8 (H, W, 3) RGB."""
     if isinstance(record.image, np.ndarray):
         return record.image
     return decode.decode_image(record.image, record.image_name)
 
 
-def mask_of(record: Record, labels: LabelSpace) -> np.ndarray:
+def mask_of(record: StoredSample, labels: LabelSpace) -> np.ndarray:
     """The whole mask, uint8 (H, W) of train ids."""
     if record.mask is None:
         raise DataError(f"{record.image_name}: has no mask: only `segtrain predict` can use it")
@@ -42,7 +42,7 @@ def mask_of(record: Record, labels: LabelSpace) -> np.ndarray:
     return record.mask if record.ids == "train" else labels.remap(record.mask, record.mask_name)
 
 
-def write_whole(record: Record, labels: LabelSpace, out: tuple[np.ndarray, np.ndarray]) -> bool:
+def write_whole(record: StoredSample, labels: LabelSpace, out: tuple[np.ndarray, np.ndarray]) -> bool:
     """Write the whole image and mask to ``out``, uint8 (H, W, 3) and (H, W). False where they have another size. Raises DataError."""
     size = out[1].shape
     if size_of(record) != size:
@@ -57,7 +57,7 @@ def write_whole(record: Record, labels: LabelSpace, out: tuple[np.ndarray, np.nd
 
 
 def write_crop(
-    record: Record,
+    record: StoredSample,
     labels: LabelSpace,
     geometry: Geometry,
     crop: tuple[int, int],

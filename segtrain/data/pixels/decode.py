@@ -49,11 +49,11 @@ __all__ = [
     "ready",
 ]
 
-_GREY, _PALETTE, _GREY_ALPHA = 0, 3, 4  # PNG colour types (PNG specification, section 11.2.2)
+_GRAY, _PALETTE, _GRAY_ALPHA = 0, 3, 4  # PNG color types (PNG specification, section 11.2.2)
 
 
 def decode_image(source: Source, name: str = "", reading: Reading = PLAIN) -> np.ndarray:
-    """uint8 (H, W, 3) RGB of a JPEG, PNG or any format of Pillow. Grey is repeated, alpha dropped.
+    """uint8 (H, W, 3) RGB of a JPEG, PNG or any format of Pillow. Gray is repeated, alpha dropped.
 
     Of 16 bits the upper 8 stay, or those that ``reading.bits`` names. Raises DataError naming the file for what is missing, empty,
     cut off, damaged or no image at all, and for what cannot become RGB of 8 bits without a loss that nobody asked for.
@@ -117,7 +117,7 @@ def deep_values(content: bytes, header: Header, name: str) -> np.ndarray:
     raw = _imdecode(content, cv2.IMREAD_UNCHANGED | cv2.IMREAD_IGNORE_ORIENTATION, name)
     if raw.dtype != np.uint16 or raw.shape[:2] != (header.height, header.width):
         raise DataError(f"{name}: {header.form} of a kind that is not read: save the image with 8 bits a band")
-    if header.channels == 2 and raw.ndim == 3:  # grey with alpha comes as four bands
+    if header.channels == 2 and raw.ndim == 3:  # gray with alpha comes as four bands
         return raw[..., [0, -1]]
     return _bands(raw)
 
@@ -130,7 +130,7 @@ def _bands(picture: np.ndarray) -> np.ndarray:
 def decode_mask(source: Source, name: str = "") -> np.ndarray:
     """Raw label values: (H, W) of the file's own integer type, or uint8 (H, W, 3) RGB where the mask is a picture.
 
-    A palette mask gives its indices, not its colours; a 1, 2 or 4 bit mask its stored values. Alpha is dropped.
+    A palette mask gives its indices, not its colors; a 1, 2 or 4 bit mask its stored values. Alpha is dropped.
     Raises DataError as ``decode_image`` does, and for JPEG, whose compression smears labels.
     """
     content, name = load(source, name)
@@ -147,13 +147,13 @@ def decode_mask(source: Source, name: str = "") -> np.ndarray:
     if header.format != "png":
         array, _ = _pillow(content, name, ids=True)
         return array
-    gray_alpha = header.colour_type == _GREY_ALPHA  # read here, where the alpha channel is looked at
+    gray_alpha = header.color_type == _GRAY_ALPHA  # read here, where the alpha channel is looked at
     made = None if gray_alpha else native.whole(content, 1, (header.height, header.width), name)
     if made is not None:
         return made
     refuse_cut(io.BytesIO(content), header, name, crc=True)
-    if header.colour_type == _PALETTE or (header.colour_type == _GREY and b"tRNS" in content):
-        content = _palette_as_grey(content)
+    if header.color_type == _PALETTE or (header.color_type == _GRAY and b"tRNS" in content):
+        content = _palette_as_gray(content)
     raw = _imdecode(content, cv2.IMREAD_UNCHANGED, name)
     if header.bits < 8:  # libpng spreads 1, 2 and 4 bits over 0..255
         raw = raw // np.uint8(255 // ((1 << header.bits) - 1))
@@ -164,11 +164,11 @@ def decode_mask(source: Source, name: str = "") -> np.ndarray:
         raise DataError(
             f"{name}: all pixels have one color and only their alpha differs, which is not read: save class ids in one channel"
         )
-    if header.colour_type == _GREY_ALPHA:
+    if header.color_type == _GRAY_ALPHA:
         return np.ascontiguousarray(raw[..., 0])
     if raw.dtype != np.uint8:
         raise DataError(
-            f"{name}: a colour mask of 16 bits a channel: save class ids in one channel, or colours in 8 bits"
+            f"{name}: a color mask of 16 bits a channel: save class ids in one channel, or colors in 8 bits"
         )
     return cv2.cvtColor(raw, cv2.COLOR_BGRA2RGB if raw.shape[2] == 4 else cv2.COLOR_BGR2RGB)
 
@@ -182,7 +182,7 @@ def palette_of(source: Source, name: str = "") -> dict[int, int]:
 
     header = read_header(source, name)
     flat: Sequence[int] = header.palette
-    if header.colour_type == -1:  # no PNG
+    if header.color_type == -1:  # no PNG
         held = (
             io.BytesIO(source) if isinstance(source, (bytes, memoryview)) else opened(source, name or os.fspath(source))
         )
@@ -194,14 +194,14 @@ def palette_of(source: Source, name: str = "") -> dict[int, int]:
     return {place: int.from_bytes(bytes(flat[3 * place : 3 * place + 3]), "big") for place in range(len(flat) // 3)}
 
 
-def _palette_as_grey(content: bytes) -> bytes:
-    """The same PNG declared grey, without its palette: the decoder then gives indices instead of colours."""
+def _palette_as_gray(content: bytes) -> bytes:
+    """The same PNG declared gray, without its palette: the decoder then gives indices instead of colors."""
     parts, place, kind = [PNG], len(PNG), b""
     while kind != b"IEND":
         length, kind = struct.unpack_from(">I4s", content, place)
         body = content[place + 8 : place + 8 + length]
         if kind == b"IHDR":
-            body = body[:9] + bytes([_GREY]) + body[10:]
+            body = body[:9] + bytes([_GRAY]) + body[10:]
         if kind in (b"IHDR", b"IDAT", b"IEND"):
             parts.append(struct.pack(">I", length) + kind + body + struct.pack(">I", zlib.crc32(kind + body)))
         place += 12 + length

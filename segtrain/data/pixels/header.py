@@ -33,7 +33,7 @@ class Header:
     width: int
     channels: int = 3  # bands in the file, alpha and others included
     bits: int = 8  # bits a sample
-    colour_type: int = -1  # PNG only
+    color_type: int = -1  # PNG only
     orientation: int = 1  # EXIF; 1 means upright
     scan: int = 0  # JPEG only: byte offset of the first scan
     floating: bool = False  # samples are floating-point numbers
@@ -43,13 +43,13 @@ class Header:
     @property
     def form(self) -> str:
         """Depth and bands in words, "16-bit RGBA"; of a palette the depth of its indices."""
-        named = {1: "grey", 2: "grey + alpha", 3: "RGB", 4: "RGBA"}
+        named = {1: "gray", 2: "gray + alpha", 3: "RGB", 4: "RGBA"}
         bands = named.get(self.channels, f"{self.channels} bands")
         if self.format == "tiff" and self.channels in (2, 4):
             bands = f"{self.channels} bands"
         elif self.format == "jpeg" and self.channels == 4:
             bands = "CMYK"
-        elif self.format == "png" and self.colour_type == 3:
+        elif self.format == "png" and self.color_type == 3:
             bands = "palette"
         return f"{self.bits}-bit {'float ' if self.floating else ''}{bands}"
 
@@ -145,8 +145,8 @@ def header_of(stream: BinaryIO, name: str) -> Header:
 
 def _png_header(stream: BinaryIO, start: bytes) -> Header:
     """IHDR, and the palette and the orientation (eXIf) before the pixels."""
-    width, height, bits, colour_type = struct.unpack(">IIBB", start[16:26])
-    channels = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[colour_type]
+    width, height, bits, color_type = struct.unpack(">IIBB", start[16:26])
+    channels = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[color_type]
     orientation, palette, place = 1, b"", len(PNG)
     for _ in range(1024):  # no file needs more chunks before its pixels
         stream.seek(place)
@@ -156,10 +156,10 @@ def _png_header(stream: BinaryIO, start: bytes) -> Header:
             break
         if kind == b"eXIf":
             orientation = _orientation(b"Exif\0\0" + stream.read(min(length, 1 << 16))) or 1
-        if kind == b"PLTE" and colour_type == 3:
+        if kind == b"PLTE" and color_type == 3:
             palette = stream.read(min(length, 3 * 256))
         place += 12 + length
-    return Header("png", height, width, channels, bits, colour_type, orientation, palette=palette)
+    return Header("png", height, width, channels, bits, color_type, orientation, palette=palette)
 
 
 def _jpeg_header(stream: BinaryIO) -> Header:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from segtrain.data.cache import Source
+from segtrain.data.cache import SampleSource
 from segtrain.data.keep import cache_folder
 from segtrain.data.pixels import native
 
@@ -29,7 +29,7 @@ _LEAST = 512 * 512  # pixels: a smaller picture is decoded faster than its recor
 
 
 @dataclass
-class _Open:
+class _OpenTiles:
     """What a process knows: in which file and where each sample's record is."""
 
     head: np.ndarray  # uint32 [n, 3]: checksum of the name, bytes, their checksum
@@ -42,10 +42,10 @@ class _Open:
 class Tiles:
     """The records of a data set of ``count`` samples. Picklable; any thread may ask."""
 
-    _state: _Open | None
+    _state: _OpenTiles | None
 
     @classmethod
-    def of(cls, source: Source) -> Tiles:
+    def of(cls, source: SampleSource) -> Tiles:
         return cls(str(source.entries[0].image) if len(source) else "", len(source))
 
     def __init__(self, name: str, count: int) -> None:
@@ -91,8 +91,8 @@ class Tiles:
                 self._state = self._open()
             self._append(self._state, sample, zlib.crc32(name.encode(errors="surrogateescape")), made)
 
-    def _open(self) -> _Open:
-        state = _Open(np.zeros((self.count, 3), np.uint32), np.full(self.count, -1, np.int64))
+    def _open(self) -> _OpenTiles:
+        state = _OpenTiles(np.zeros((self.count, 3), np.uint32), np.full(self.count, -1, np.int64))
         for path in sorted(self.folder.glob("*.tiles")) if self.folder.is_dir() else []:
             try:
                 state.files.append(os.open(path, os.O_RDONLY))
@@ -101,7 +101,7 @@ class Tiles:
                 continue  # another process may have cleared the cache
         return state
 
-    def _walk(self, state: _Open, number: int) -> None:
+    def _walk(self, state: _OpenTiles, number: int) -> None:
         """The records of a file; one that was cut off by a crash ends it."""
         file, place = state.files[number], 0
         end = os.fstat(file).st_size
@@ -113,7 +113,7 @@ class Tiles:
             state.head[sample], state.place[sample] = head, number << 40 | place
             place += head[1]
 
-    def _append(self, state: _Open, sample: int, checksum: int, made: bytes) -> None:
+    def _append(self, state: _OpenTiles, sample: int, checksum: int, made: bytes) -> None:
         """One write a record, at the end of this process's own file."""
         try:
             if state.own < 0:

@@ -1,4 +1,4 @@
-"""How do bytes of a picture become the numbers that a network reads, with colours changed on the way where that is asked for?"""
+"""How do bytes of a picture become the numbers that a network reads, with colors changed on the way where that is asked for?"""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from collections.abc import Sequence
 
 import torch
 
-from segtrain.data.augment.geometry import FILL, GREY
+from segtrain.data.augment.geometry import FILL, GRAY
 
 # Of ImageNet's training images, in shares of 255: what pretrained encoders were trained with.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
-def normalise(
+def normalize(
     images: torch.Tensor,
     mean: Sequence[float] = IMAGENET_MEAN,
     std: Sequence[float] = IMAGENET_STD,
     channels_last: bool = False,
-    colours: torch.Tensor | None = None,
+    colors: torch.Tensor | None = None,
     covered: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """uint8 (n, H, W, 3) to float32 (n, 3, H, W), ``(x / 255 - mean) / std``, on the device of ``images``.
 
-    ``channels_last`` is the memory format of the result; without colours the values are equal to the bit.
+    ``channels_last`` is the memory format of the result; without colors the values are equal to the bit.
 
-    ``colours``: float32 (n, 10), ``augment.colour_terms`` of each image's brightness, contrast, saturation and hue, applied as
-    ``augment._colour`` does but not rounded to whole levels in between. ``covered``: int (n, 4), the rectangle (top, left, bottom,
+    ``colors``: float32 (n, 10), ``augment.color_terms`` of each image's brightness, contrast, saturation and hue, applied as
+    ``augment._color`` does but not rounded to whole levels in between. ``covered``: int (n, 4), the rectangle (top, left, bottom,
     right) that the picture covers; what lies outside it is ``FILL``, counts for no mean and stays. None: all of it. Both are to be
     on the device already.
 
     Nothing here waits for a device but the first call on it, which makes the constants there.
     """
-    if colours is not None:
-        return _coloured(images, mean, std, channels_last, colours, covered)
+    if colors is not None:
+        return _colored(images, mean, std, channels_last, colors, covered)
     shift, scale = _shift_and_scale(mean, std, images.device)
     n, height, width, channels = images.shape
     if channels_last:
@@ -61,23 +61,23 @@ def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.devic
         return torch.tensor(values, dtype=dtype, device=device)
 
 
-def _coloured(
+def _colored(
     images: torch.Tensor,
     mean: Sequence[float],
     std: Sequence[float],
     channels_last: bool,
-    colours: torch.Tensor,
+    colors: torch.Tensor,
     covered: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Colours and normalisation as one affine map from bytes, clamped where the levels 0 and 255 come out."""
+    """Colors and normalization as one affine map from bytes, clamped where the levels 0 and 255 come out."""
     n, height, width, _ = images.shape
     device = images.device
-    matrix, gain = colours[:, :9].view(n, 3, 3), colours[:, 9]
+    matrix, gain = colors[:, :9].view(n, 3, 3), colors[:, 9]
     if covered is not None:
         covered = covered.long()
     shift, scale = _shift_and_scale(mean, std, device)
     matrix = matrix * scale[:, None]
-    offset = ((gain * _mean_grey(images, covered))[:, None] - shift) * scale
+    offset = ((gain * _mean_gray(images, covered))[:, None] - shift) * scale
     memory = torch.channels_last if channels_last else torch.contiguous_format
     out = torch.empty((n, 3, height, width), dtype=torch.float32, device=device, memory_format=memory)
     for c in range(3):
@@ -96,8 +96,8 @@ def _coloured(
     return out
 
 
-def _mean_grey(images: torch.Tensor, covered: torch.Tensor | None) -> torch.Tensor:
-    """float32 (n,): the mean grey of what is covered. All is summed, in whole numbers; the padding's share is known."""
+def _mean_gray(images: torch.Tensor, covered: torch.Tensor | None) -> torch.Tensor:
+    """float32 (n,): the mean gray of what is covered. All is summed, in whole numbers; the padding's share is known."""
     n, height, width, _ = images.shape
     sums = images.reshape(n, height, width * 3).sum(1, dtype=torch.int32)  # along rows first: memory is read as it lies
     sums = sums.view(n, width, 3).sum(1, dtype=torch.int64)
@@ -105,5 +105,5 @@ def _mean_grey(images: torch.Tensor, covered: torch.Tensor | None) -> torch.Tens
     if covered is not None:
         area = (covered[:, 2] - covered[:, 0]) * (covered[:, 3] - covered[:, 1])
         sums = sums - (height * width - area)[:, None] * _constant(FILL, torch.int64, images.device)
-    grey = _constant(tuple(GREY), torch.float64, images.device)
-    return ((sums.double() * grey).sum(1) / area).float()
+    gray = _constant(tuple(GRAY), torch.float64, images.device)
+    return ((sums.double() * gray).sum(1) / area).float()

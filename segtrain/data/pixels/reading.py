@@ -55,21 +55,21 @@ def refuse_pages(header: Header, name: str) -> None:
 
 
 def without_extra(values: np.ndarray, reading: Reading, name: str) -> np.ndarray:
-    """The first bands of (H, W) or (H, W, bands) as RGB (H, W, 3); grey is repeated.
+    """The first bands of (H, W) or (H, W, bands) as RGB (H, W, 3); gray is repeated.
 
     A band beyond them must be constant, as an alpha channel of an opaque image is, or be given up by ``reading.drop``.
     """
     bands = 1 if values.ndim == 2 else values.shape[2]
-    colours = 3 if bands >= 3 else 1
-    if bands > colours and not reading.drop:
-        extra = values[..., colours:]
+    colors = 3 if bands >= 3 else 1
+    if bands > colors and not reading.drop:
+        extra = values[..., colors:]
         if (extra != extra[:1, :1]).any():
             raise DataError(
-                f"{name}: {bands} bands, but networks here take RGB or grey, and band {bands} is not empty: data.extra_bands=drop "
-                f"reads the first {'three' if colours == 3 else 'one'}; or save those that count"
+                f"{name}: {bands} bands, but networks here take RGB or gray, and band {bands} is not empty: data.extra_bands=drop "
+                f"reads the first {'three' if colors == 3 else 'one'}; or save those that count"
             )
-    kept = values[..., None] if values.ndim == 2 else values[..., :colours]
-    return np.ascontiguousarray(kept) if colours == 3 else np.repeat(kept, 3, 2)  # writable: torch wants to share it
+    kept = values[..., None] if values.ndim == 2 else values[..., :colors]
+    return np.ascontiguousarray(kept) if colors == 3 else np.repeat(kept, 3, 2)  # writable: torch wants to share it
 
 
 def narrowed(values: np.ndarray, reading: Reading, name: str, alpha: bool = False) -> np.ndarray:

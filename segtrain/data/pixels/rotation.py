@@ -1,6 +1,6 @@
 """How does a crop come out of the picture when it is rotated? From an upright part that holds all of it, turned once.
 
-The window is turned about its own centre; its corners may leave the picture, and are padding there.
+The window is turned about its own center; its corners may leave the picture, and are padding there.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def upright(geometry: Geometry, crop: tuple[int, int]) -> tuple[Geometry, tuple[
     ratio = np.array([reduced[1] / geometry.scaled[1], reduced[0] / geometry.scaled[0]])  # x, y
     cos, sin = math.cos(math.radians(geometry.angle)), math.sin(math.radians(geometry.angle))
     middle = np.array([crop[1], crop[0]]) / 2
-    centre = np.array([geometry.left, geometry.top]) + middle
+    center = np.array([geometry.left, geometry.top]) + middle
     turn = np.array([[cos, sin], [-sin, cos]])  # of the window, counter-clockwise on the screen
     if geometry.flip:
         turn = turn @ np.diag([-1.0, 1.0])
     linear = ratio[:, None] * turn
-    # The centre of pixel p lies at p + 1/2, in the crop as in the part.
-    offset = ratio * centre + linear @ (0.5 - middle) - 0.5
+    # The center of pixel p lies at p + 1/2, in the crop as in the part.
+    offset = ratio * center + linear @ (0.5 - middle) - 0.5
     corners = np.array([[0, 0, 1], [crop[1] - 1, 0, 1], [0, crop[0] - 1, 1], [crop[1] - 1, crop[0] - 1, 1]])
     places = corners @ np.column_stack([linear, offset]).T
     left, top = (int(v) for v in np.floor(places.min(0)) - 1)

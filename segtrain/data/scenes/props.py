@@ -11,7 +11,7 @@ from segtrain.data.scenes.canvas import BICYCLE, BUILDING, CAR, FAR, PERSON, POL
 _FACADES = ((168, 120, 98), (186, 170, 146), (150, 146, 142), (132, 92, 80), (200, 186, 160), (120, 126, 138))
 _PAINTS = ((170, 30, 34), (34, 62, 140), (210, 210, 214), (30, 32, 36), (120, 126, 132), (36, 110, 76), (206, 160, 40))
 _CLOTHES = ((40, 44, 60), (150, 40, 44), (60, 90, 140), (200, 190, 170), (70, 110, 70), (210, 120, 40), (90, 60, 110))
-_FRAME = (  # of a bicycle: bars from (x, y) to (x, y) in metres
+_FRAME = (  # of a bicycle: bars from (x, y) to (x, y) in meters
     ((-0.52, 0.34), (-0.15, 0.85)),
     ((-0.15, 0.85), (0.4, 0.85)),
     ((0.4, 0.95), (0.52, 0.34)),
@@ -23,7 +23,7 @@ Painter = Callable[[Canvas, np.random.Generator, float, float, float, float], No
 
 
 def things(rng: np.random.Generator, half: float, walk: float) -> list[tuple[float, float, Painter]]:
-    """What stands in the street: (distance in metres, side, painter), in no order."""
+    """What stands in the street: (distance in meters, side, painter), in no order."""
     found: list[tuple[float, float, Painter]] = []
     for side in (-1, 1):
         z = 3.0
@@ -49,19 +49,19 @@ def _house(canvas: Canvas, rng: np.random.Generator, far: float, side: float, ha
     paint = np.array(_FACADES[rng.integers(len(_FACADES))]) + rng.uniform(-18, 18, 3)
     shade = 1.0 if side != canvas.sun else 0.72
     top, middle = floors * floor, (near + far) / 2
-    canvas.upright((x, x + side * 14), (0, top), near, canvas.colour(tuple(paint), near, 0.86), BUILDING)
-    canvas.wall(x, (0, top), (near, far), canvas.colour(tuple(paint), middle, shade), BUILDING)
-    canvas.wall(x, (top - 0.35, top), (near, far), canvas.colour(tuple(paint), middle, shade * 0.7), None)
+    canvas.upright((x, x + side * 14), (0, top), near, canvas.color(tuple(paint), near, 0.86), BUILDING)
+    canvas.wall(x, (0, top), (near, far), canvas.color(tuple(paint), middle, shade), BUILDING)
+    canvas.wall(x, (top - 0.35, top), (near, far), canvas.color(tuple(paint), middle, shade * 0.7), None)
     glass = tuple(np.array((70, 84, 104)) * rng.uniform(0.6, 1.5))
     step = rng.uniform(2.2, 3.6)
     places = np.arange(near + 0.7, far - 1.4, step)
     lit = rng.random((floors, len(places))) < 0.08
-    if canvas.focal / middle < 3.5:  # a metre in pixels: windows would be specks
+    if canvas.focal / middle < 3.5:  # a meter in pixels: windows would be specks
         return
     for level, row in enumerate(lit):
         for z, lamp in zip(places, row):
             high = (level * floor + 0.9, level * floor + floor - 0.5)
-            pane = canvas.colour((236, 206, 140) if lamp else glass, z, shade)
+            pane = canvas.color((236, 206, 140) if lamp else glass, z, shade)
             canvas.wall(x, high, (z, z + step * 0.5), pane, None)
 
 
@@ -70,7 +70,7 @@ def _garden(canvas: Canvas, rng: np.random.Generator, far: float, side: float, h
     near, x = max(2.5, far - rng.uniform(6, 14)), side * (half + walk + 0.3)
     tall = rng.uniform(1.0, 2.6)
     green = np.array((66, 104, 46)) * rng.uniform(0.7, 1.25)
-    canvas.wall(x, (0, tall), (near, far), canvas.colour(tuple(green), (near + far) / 2), VEGETATION)
+    canvas.wall(x, (0, tall), (near, far), canvas.color(tuple(green), (near + far) / 2), VEGETATION)
     for z in np.linspace(far, near, 7):
         _leaves(canvas, rng, canvas.at(x, tall * 0.8, z), canvas.focal * 0.55 / z, green, z, 1)
 
@@ -80,7 +80,7 @@ def _tree(canvas: Canvas, rng: np.random.Generator, z: float, side: float, half:
     tall, crown = rng.uniform(3.6, 7.5), rng.uniform(0.9, 1.9)
     canvas.shadow((x - crown, x + crown), (z, z + 1.5))
     trunk = canvas.focal * 0.22 / z
-    canvas.line(canvas.at(x, 0, z), canvas.at(x, tall, z), trunk, canvas.colour((84, 66, 50), z), VEGETATION)
+    canvas.line(canvas.at(x, 0, z), canvas.at(x, tall, z), trunk, canvas.color((84, 66, 50), z), VEGETATION)
     green = np.array((70, 112, 44)) * rng.uniform(0.65, 1.3) * rng.uniform(0.88, 1.12, 3)
     for _ in range(6):
         spot = canvas.at(x + rng.normal(0, 0.45) * crown, tall + rng.normal(0, 0.45) * crown, z)
@@ -97,46 +97,46 @@ def _leaves(
     tone: float,
 ) -> None:
     """A clump: one disc that is vegetation, and spots of light and shade on it."""
-    canvas.disc(spot, (radius, radius * 0.85), canvas.colour(tuple(green), z, tone), VEGETATION)
+    canvas.disc(spot, (radius, radius * 0.85), canvas.color(tuple(green), z, tone), VEGETATION)
     spots = rng.uniform((-0.6, -0.6, 0.6), (0.6, 0.6, 1.35), (4, 3)).tolist()
     if radius < 5:  # after the draw: the same street at any size
         return
     for dx, dy, shade in spots:
         size = radius * 0.26
         canvas.disc(
-            (spot[0] + dx * radius, spot[1] + dy * radius), (size, size), canvas.colour(tuple(green), z, shade), None
+            (spot[0] + dx * radius, spot[1] + dy * radius), (size, size), canvas.color(tuple(green), z, shade), None
         )
 
 
 def _pole(canvas: Canvas, rng: np.random.Generator, z: float, side: float, half: float, walk: float) -> None:
     """A lamp post, or a post with one or two traffic signs."""
-    x, grey = side * (half + rng.uniform(0.3, 0.8)), (118, 120, 122)
+    x, gray = side * (half + rng.uniform(0.3, 0.8)), (118, 120, 122)
     sign = rng.random() < 0.62
     tall = rng.uniform(2.5, 3.6) if sign else rng.uniform(4.5, 7)
-    canvas.line(canvas.at(x, 0, z), canvas.at(x, tall, z), canvas.focal * 0.13 / z, canvas.colour(grey, z, 0.8), POLE)
+    canvas.line(canvas.at(x, 0, z), canvas.at(x, tall, z), canvas.focal * 0.13 / z, canvas.color(gray, z, 0.8), POLE)
     if not sign:
         arm = canvas.at(x - side * 1.2, tall, z)
-        canvas.line(canvas.at(x, tall, z), arm, canvas.focal * 0.12 / z, canvas.colour(grey, z, 0.8), POLE)
+        canvas.line(canvas.at(x, tall, z), arm, canvas.focal * 0.12 / z, canvas.color(gray, z, 0.8), POLE)
         return
     for level in range(int(rng.integers(1, 3))):
-        centre, radius = canvas.at(x, tall - 0.3 - 0.8 * level, z), canvas.focal * 0.38 / z
+        center, radius = canvas.at(x, tall - 0.3 - 0.8 * level, z), canvas.focal * 0.38 / z
         kind = rng.integers(3)
         if kind == 0:  # a ban: red rim, white field
-            canvas.disc(centre, (radius, radius), canvas.colour((206, 28, 34), z), SIGN)
-            canvas.disc(centre, (radius * 0.65, radius * 0.65), canvas.colour((238, 238, 236), z), None)
+            canvas.disc(center, (radius, radius), canvas.color((206, 28, 34), z), SIGN)
+            canvas.disc(center, (radius * 0.65, radius * 0.65), canvas.color((238, 238, 236), z), None)
         elif kind == 1:  # a warning
             for scale, paint, label in ((1.15, (206, 28, 34), SIGN), (0.65, (240, 236, 220), None)):
                 reach = radius * scale
                 corners = [(0, -reach), (reach, reach * 0.75), (-reach, reach * 0.75)]
-                canvas.fill([(centre[0] + a, centre[1] + b) for a, b in corners], canvas.colour(paint, z), label)
+                canvas.fill([(center[0] + a, center[1] + b) for a, b in corners], canvas.color(paint, z), label)
         else:  # a direction
-            box = [(centre[0] + a * radius, centre[1] + b * radius) for a, b in ((-1, -1), (1, -1), (1, 1), (-1, 1))]
-            canvas.fill(box, canvas.colour((28, 82, 180), z), SIGN)
+            box = [(center[0] + a * radius, center[1] + b * radius) for a, b in ((-1, -1), (1, -1), (1, 1), (-1, 1))]
+            canvas.fill(box, canvas.color((28, 82, 180), z), SIGN)
             bar = [
-                (centre[0] + a * radius, centre[1] + b * radius)
+                (center[0] + a * radius, center[1] + b * radius)
                 for a, b in ((-0.2, -0.7), (0.2, -0.7), (0.2, 0.7), (-0.2, 0.7))
             ]
-            canvas.fill(bar, canvas.colour((236, 238, 240), z), None)
+            canvas.fill(bar, canvas.color((236, 238, 240), z), None)
 
 
 def _car(canvas: Canvas, rng: np.random.Generator, z: float, side: float, half: float, walk: float) -> None:
@@ -147,7 +147,7 @@ def _car(canvas: Canvas, rng: np.random.Generator, z: float, side: float, half: 
     near, far, left, right = z, z + long, x - wide / 2, x + wide / 2
     canvas.shadow((left - 0.2, right + 0.2), (near, far))
     facing = right if x < canvas.lateral else left  # the flank that the camera sees
-    flank = canvas.colour(tuple(paint), z, 0.7)
+    flank = canvas.color(tuple(paint), z, 0.7)
     cabin = (near + 0.7, far - 0.5)
     canvas.wall(facing, (0.25, tall * 0.62), (near, far), flank, CAR)
     canvas.fill(
@@ -155,34 +155,34 @@ def _car(canvas: Canvas, rng: np.random.Generator, z: float, side: float, half: 
             canvas.at(facing, a, b)
             for a, b in ((tall * 0.6, near + 0.2), (tall, cabin[0] + 0.5), (tall, cabin[1] - 0.5), (tall * 0.6, far))
         ],
-        canvas.colour((40, 48, 60), z),
+        canvas.color((40, 48, 60), z),
         CAR,
     )
-    tyre = canvas.colour((22, 22, 24), z)
+    tyre = canvas.color((22, 22, 24), z)
     for wheel in (near + 0.7, far - 0.8):
         canvas.disc(
             canvas.at(facing, 0.32, wheel), (canvas.focal * 0.13 / wheel, canvas.focal * 0.32 / wheel), tyre, CAR
         )
-    body = canvas.colour(tuple(paint), z)
+    body = canvas.color(tuple(paint), z)
     for edge in (left + 0.12, right - 0.32):
         canvas.upright((edge, edge + 0.2), (0, 0.4), near, tyre, CAR)
     canvas.upright((left, right), (0.25, tall * 0.65), near, body, CAR)
     inner = wide * 0.1
     roof = [(left + 0.02, tall * 0.63), (right - 0.02, tall * 0.63), (right - inner, tall), (left + inner, tall)]
-    canvas.fill([canvas.at(a, b, near + 0.15) for a, b in roof], canvas.colour(tuple(paint), z, 0.9), CAR)
+    canvas.fill([canvas.at(a, b, near + 0.15) for a, b in roof], canvas.color(tuple(paint), z, 0.9), CAR)
     glass = [
         (left + 0.14, tall * 0.66),
         (right - 0.14, tall * 0.66),
         (right - inner - 0.1, tall * 0.95),
         (left + inner + 0.1, tall * 0.95),
     ]
-    canvas.fill([canvas.at(a, b, near + 0.15) for a, b in glass], canvas.colour((54, 66, 82), z), None)
+    canvas.fill([canvas.at(a, b, near + 0.15) for a, b in glass], canvas.color((54, 66, 82), z), None)
     lamp = (196, 28, 26) if x > 0 else (240, 232, 200)
     for edge in (left + 0.08, right - 0.36):
-        canvas.upright((edge, edge + 0.28), (tall * 0.42, tall * 0.54), near, canvas.colour(lamp, z), None)
+        canvas.upright((edge, edge + 0.28), (tall * 0.42, tall * 0.54), near, canvas.color(lamp, z), None)
     middle = (left + right) / 2
     canvas.upright(
-        (middle - 0.26, middle + 0.26), (tall * 0.30, tall * 0.39), near, canvas.colour((230, 228, 214), z), None
+        (middle - 0.26, middle + 0.26), (tall * 0.30, tall * 0.39), near, canvas.color((230, 228, 214), z), None
     )
 
 
@@ -196,7 +196,7 @@ def _figure(
     canvas: Canvas, rng: np.random.Generator, x: float, foot: float, tall: float, z: float, label: int, stride: float
 ) -> None:
     """Legs, trunk, arms and head."""
-    metre = canvas.focal / z
+    meter = canvas.focal / z
     coat, trousers = (_CLOTHES[i] for i in rng.integers(len(_CLOTHES), size=2))
     skin = np.array((222, 178, 148)) * rng.uniform(0.45, 1.05)
     if not foot:
@@ -206,38 +206,38 @@ def _figure(
         canvas.line(
             canvas.at(x + sign * stride, foot, z),
             canvas.at(x, hip, z),
-            0.17 * metre,
-            canvas.colour(trousers, z, 0.8),
+            0.17 * meter,
+            canvas.color(trousers, z, 0.8),
             label,
         )
         canvas.line(
             canvas.at(x + sign * 0.25, neck, z),
             canvas.at(x + sign * 0.3, hip, z),
-            0.11 * metre,
-            canvas.colour(coat, z, 0.75),
+            0.11 * meter,
+            canvas.color(coat, z, 0.75),
             label,
         )
     trunk = [(x - 0.2, hip - 0.05), (x + 0.2, hip - 0.05), (x + 0.26, neck), (x - 0.26, neck)]
-    canvas.fill([canvas.at(a, b, z) for a, b in trunk], canvas.colour(coat, z), label)
-    canvas.disc(canvas.at(x, tall - 0.12, z), (0.11 * metre, 0.14 * metre), canvas.colour(tuple(skin), z), label)
+    canvas.fill([canvas.at(a, b, z) for a, b in trunk], canvas.color(coat, z), label)
+    canvas.disc(canvas.at(x, tall - 0.12, z), (0.11 * meter, 0.14 * meter), canvas.color(tuple(skin), z), label)
 
 
 def _cyclist(canvas: Canvas, rng: np.random.Generator, z: float, side: float, half: float, walk: float) -> None:
     """A bicycle seen from the side, leaning at a wall or ridden; the rider is a person."""
     ridden = rng.random() < 0.6
     x = side * half * rng.uniform(0.3, 0.9) if ridden else side * (half + walk * rng.uniform(0.5, 0.95))
-    metre, ink = canvas.focal / z, canvas.colour(_PAINTS[rng.integers(len(_PAINTS))], z, 0.8)
-    tyre = canvas.colour((26, 26, 28), z)
+    meter, ink = canvas.focal / z, canvas.color(_PAINTS[rng.integers(len(_PAINTS))], z, 0.8)
+    tyre = canvas.color((26, 26, 28), z)
     canvas.shadow((x - 0.8, x + 0.8), (z, z + 0.5))
     for sign in (-1, 1):
         hub = canvas.at(x + sign * 0.52, 0.34, z)
-        outer, rim = 0.34 * metre, max(1.4, 0.07 * metre)
+        outer, rim = 0.34 * meter, max(1.4, 0.07 * meter)
         canvas.disc(hub, (outer, outer), tyre, BICYCLE)
         hole = outer - rim
         if hole > 1.5:  # one sees through the spokes, but a mask calls them bicycle
-            canvas.disc(hub, (hole, hole), canvas.colour((112, 112, 114), z), None)
+            canvas.disc(hub, (hole, hole), canvas.color((112, 112, 114), z), None)
     for start, end in _FRAME:
         low, high = canvas.at(x + start[0], start[1], z), canvas.at(x + end[0], end[1], z)
-        canvas.line(low, high, 0.07 * metre, ink, BICYCLE)
+        canvas.line(low, high, 0.07 * meter, ink, BICYCLE)
     if ridden:
         _figure(canvas, rng, x - 0.05, 0.42, rng.uniform(1.6, 1.9), z - 0.05, PERSON, 0.14)

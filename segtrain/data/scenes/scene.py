@@ -1,7 +1,7 @@
 """What does a street look like where no data set is at hand? Drawn, with an exact mask: a pure function of (seed, index).
 
 A pinhole camera stands on a straight street. Facades, trees, poles, signs, cars, people and cyclists stand at places in
-metres; they are painted from far to near with shade, texture, haze and a cast shadow, then the sensor adds blur and noise.
+meters; they are painted from far to near with shade, texture, haze and a cast shadow, then the sensor adds blur and noise.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def _backdrop(canvas: Canvas, half: float, walk: float) -> None:
     while edge < width:  # a skyline behind everything
         step = rng.uniform(0.05, 0.2) * width
         rise = rng.uniform(0.01, 0.09) * height
-        colour, label = (((110, 120, 128), BUILDING), ((84, 108, 72), VEGETATION))[int(rng.random() < 0.5)]
+        color, label = (((110, 120, 128), BUILDING), ((84, 108, 72), VEGETATION))[int(rng.random() < 0.5)]
         box = [
             (edge, canvas.horizon + 1),
             (edge, canvas.horizon - rise),
             (edge + step, canvas.horizon - rise),
             (edge + step, canvas.horizon + 1),
         ]
-        canvas.fill(box, canvas.colour(colour, 0.8 * FAR), label)
+        canvas.fill(box, canvas.color(color, 0.8 * FAR), label)
         edge += step
     paving, asphalt = rng.uniform(120, 185), rng.uniform(62, 112)
     warm = rng.uniform(-8, 14)
@@ -64,26 +64,26 @@ def _backdrop(canvas: Canvas, half: float, walk: float) -> None:
     for side in (-1, 1):  # kerb stones
         canvas.fill(
             [canvas.at(side * (half + a), 0, z) for a, z in ((0, 1.2), (0.18, 1.2), (0.18, FAR), (0, FAR))],
-            canvas.colour((196, 194, 188), 8),
+            canvas.color((196, 194, 188), 8),
             SIDEWALK,
         )
     for z in np.arange(rng.uniform(2, 4), 40, 5.0):  # lane marks
-        canvas.ground((-0.08, 0.08), (z, z + 2.4), canvas.colour((226, 226, 218), z), None)
+        canvas.ground((-0.08, 0.08), (z, z + 2.4), canvas.color((226, 226, 218), z), None)
     if rng.random() < 0.25:
         z = rng.uniform(7, 14)
         for x in np.arange(-half + 0.3, half - 0.5, 0.9):
-            canvas.ground((x, x + 0.5), (z, z + 2.5), canvas.colour((224, 224, 220), z), None)
+            canvas.ground((x, x + 0.5), (z, z + 2.5), canvas.color((224, 224, 220), z), None)
     grain = 1 + 0.10 * _field(rng, height, width, 24) + 0.07 * _field(rng, height, width, 4)
     rows = slice(int(canvas.horizon), height)
     canvas.image[rows] = np.clip(canvas.image[rows] * grain[rows, :, None], 0, 255).astype(np.uint8)
 
 
-def _stripes(canvas: Canvas, x: tuple[float, float], colour: tuple[float, ...], label: int) -> None:
+def _stripes(canvas: Canvas, x: tuple[float, float], color: tuple[float, ...], label: int) -> None:
     """A strip of ground to the horizon, in slices that pale with distance."""
     near = canvas.eye * canvas.focal / max(1.0, canvas.height - canvas.horizon) * 0.8
     steps = np.geomspace(near, 4 * FAR, 14)
     for z, beyond in itertools.pairwise(steps):
-        canvas.ground(x, (z, beyond), canvas.colour(colour, min(z, FAR)), label)
+        canvas.ground(x, (z, beyond), canvas.color(color, min(z, FAR)), label)
 
 
 def _field(rng: np.random.Generator, height: int, width: int, cells: int) -> np.ndarray:
@@ -107,7 +107,7 @@ def _develop(canvas: Canvas) -> None:
 
 
 def _void(canvas: Canvas) -> None:
-    """Annotators leave a band along some borders, and the car's own bonnet, unlabelled."""
+    """Annotators leave a band along some borders, and the car's own bonnet, unlabeled."""
     rng, mask = canvas.rng, canvas.mask
     height, width = mask.shape
     edge = cv2.morphologyEx(mask, cv2.MORPH_GRADIENT, np.ones((2, 2), np.uint8)) > 0

@@ -16,7 +16,7 @@ from segtrain.data.index.split_by import POOL
 from segtrain.data.keep import cache_folder
 from segtrain.data.pixels import decode
 from segtrain.data.shards import index as shard_index
-from segtrain.data.shards.index import Description, Place, Shard, ShardIndex
+from segtrain.data.shards.index import Description, Shard, ShardIndex, ShardSpan
 from segtrain.data.shards.reader import array
 from segtrain.data.shards.tar import Member, members
 from segtrain.errors import DataError
@@ -84,7 +84,7 @@ def index_of(root: str, split: str) -> ShardIndex:
     return shard_index.load(path)
 
 
-def _places(root: str, number: int, name: str) -> tuple[list[Place], list[str]]:
+def _places(root: str, number: int, name: str) -> tuple[list[ShardSpan], list[str]]:
     """Samples of one shard, and what is wrong with others."""
     path = f"{root}/{name}"
     content, places, faults = storage.map(path), [], []
@@ -104,7 +104,7 @@ def _places(root: str, number: int, name: str) -> tuple[list[Place], list[str]]:
             continue
         size = _size(content, files[image], image, f"{path}: {key}.{image}")
         parts = [(ending, files[ending].offset, files[ending].size) for ending in (image, mask)]
-        places.append(Place(key, number, parts[0], parts[1], size))
+        places.append(ShardSpan(key, number, parts[0], parts[1], size))
     return places, faults
 
 

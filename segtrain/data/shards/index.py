@@ -37,7 +37,7 @@ ROW = np.dtype(
 )  # fmt: skip
 
 
-class Row(NamedTuple):
+class IndexRow(NamedTuple):
     """A ROW as Python numbers."""
 
     image_at: int
@@ -111,10 +111,10 @@ class ShardIndex:
     def __reduce__(self) -> tuple[Any, ...]:
         return load, (self.path,)
 
-    def row(self, index: int) -> Row:
-        return Row(*self.rows[index].item())
+    def row(self, index: int) -> IndexRow:
+        return IndexRow(*self.rows[index].item())
 
-    def name(self, row: Row) -> str:
+    def name(self, row: IndexRow) -> str:
         return bytes(self.names[row.name_at : row.name_at + row.name_size]).decode("utf-8", "surrogateescape")
 
     def shard(self, number: int) -> Shard:
@@ -130,7 +130,7 @@ class ShardIndex:
 
 
 @dataclass(frozen=True)
-class Place:
+class ShardSpan:
     """One sample of a shard, as it is written into the index."""
 
     name: str
@@ -140,7 +140,7 @@ class Place:
     size: tuple[int, int]  # height, width
 
 
-def write(path: str, what: Description, places: Iterable[Place]) -> None:
+def write(path: str, what: Description, places: Iterable[ShardSpan]) -> None:
     """Write an index whole or not at all; ``what.kinds`` is made of the places. Raises DataError."""
     rows, names, kinds = [], bytearray(), {kind: number for number, kind in enumerate(what.kinds)}
     for place in places:
@@ -222,7 +222,7 @@ class ShardEntries(Sequence[Entry]):
     def __len__(self) -> int:
         return self.length
 
-    def row(self, index: int) -> Row:
+    def row(self, index: int) -> IndexRow:
         """What the index says of an entry."""
         return self.table.row(range(self.length)[index] * len(self.table) // self.length)
 
@@ -231,7 +231,7 @@ class ShardEntries(Sequence[Entry]):
             return [self[place] for place in range(self.length)[index]]
         return self.entry(self.row(index))
 
-    def entry(self, row: Row) -> Entry:
+    def entry(self, row: IndexRow) -> Entry:
         name = self.table.name(row)
         begin = f"{self.folder}/{self.table.shard(row.shard).name}: {name}."
         mask = None if row.mask_kind == NONE else begin + self.table.kind(row.mask_kind)

@@ -25,8 +25,8 @@ from segtrain.data import storage
 from segtrain.data.audit.audit import audit
 from segtrain.data.datasets import Dataset
 from segtrain.data.shards import index as shard_index
-from segtrain.data.shards.index import Description, Place, Shard
-from segtrain.data.shards.pack_sample import Choice, Ids, mask_ids, pack_sample, packed_labels
+from segtrain.data.shards.index import Description, Shard, ShardSpan
+from segtrain.data.shards.pack_sample import Ids, Packing, mask_ids, pack_sample, packed_labels
 from segtrain.data.shards.pack_shard import key_of, member_bytes, write_shard
 from segtrain.data.shards.reader import checksum
 from segtrain.errors import DataError
@@ -36,7 +36,7 @@ PROBE = 32  # samples that tell how large the others will be
 
 
 @dataclass(frozen=True)
-class Summary:
+class PackSummary:
     """What a pack has written. Bytes are those of the shards; ``notes`` counts images that are not in the form asked for."""
 
     split: str
@@ -58,20 +58,20 @@ class Summary:
         if self.skipped:
             lines.append(f"{self.split}: {self.skipped:,} faulty samples left out")
         if self.masks == "train":
-            lines.append(f"{self.split}: masks hold train ids, since their raw ids or colours do not fit into 8 bits")
+            lines.append(f"{self.split}: masks hold train ids, since their raw ids or colors do not fit into 8 bits")
         return "\n".join([*lines, *(f"{self.split}: {count:,} images {note}" for note, count in self.notes.items())])
 
 
 def pack(
     dataset: Dataset,
     folder: str,
-    choice: Choice,
+    choice: Packing,
     *,
     shard_mb: float = 256,
     workers: int = 1,
     skip_faults: bool = False,
     say: Callable[[str], None] = print,
-) -> Summary:
+) -> PackSummary:
     """Write a split as ``folder/SPLIT-000000.tar``, ... and ``folder/SPLIT.index``; a split that is there already stays.
 
     Raises DataError naming every faulty file (unless ``skip_faults``), for another pack in the folder, and for a full disk.
@@ -163,7 +163,7 @@ def _source(dataset: Dataset) -> str:
 
 
 def _begin(
-    dataset: Dataset, hidden: str, plan: dict[str, Any], indices: np.ndarray, choice: Choice, ids: Ids, shard_mb: float
+    dataset: Dataset, hidden: str, plan: dict[str, Any], indices: np.ndarray, choice: Packing, ids: Ids, shard_mb: float
 ) -> int:
     """Samples a shard: of the pack that was begun here with the same options and inputs, or so many that shards get the size asked for."""
     path = os.path.join(hidden, "plan.json")
@@ -232,7 +232,7 @@ class _Job:
     hidden: str
     number: int
     indices: Sequence[int]
-    choice: Choice
+    choice: Packing
     ids: Ids
 
     @property
@@ -252,9 +252,9 @@ class _Job:
             stream.write(json.dumps(known).encode())
         return {**known, "kept": False}
 
-    def places(self, known: dict[str, Any]) -> Iterator[Place]:
+    def places(self, known: dict[str, Any]) -> Iterator[ShardSpan]:
         for name, image, mask, size in known["places"]:
-            yield Place(name, self.number, tuple(image), tuple(mask), tuple(size))
+            yield ShardSpan(name, self.number, tuple(image), tuple(mask), tuple(size))
 
 
 def _summary(
@@ -266,9 +266,9 @@ def _summary(
     notes: dict[str, int],
     ids: Ids,
     began: float,
-) -> Summary:
+) -> PackSummary:
     size = sum(shard.size for shard in what.shards)
-    return Summary(
+    return PackSummary(
         dataset.split,
         folder,
         samples,

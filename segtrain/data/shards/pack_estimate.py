@@ -13,13 +13,13 @@ import numpy as np
 
 from segtrain.config import Data
 from segtrain.data import storage
-from segtrain.data.cache import Source
+from segtrain.data.cache import SampleSource
 from segtrain.data.datasets import Dataset
-from segtrain.data.sample import Sampler, Task
+from segtrain.data.sample import SampleMaker, Task
 from segtrain.data.shards import index as shard_index
-from segtrain.data.shards.index import Description, Place, Shard, ShardEntries
+from segtrain.data.shards.index import Description, Shard, ShardEntries, ShardSpan
 from segtrain.data.shards.pack import PROBE, sound
-from segtrain.data.shards.pack_sample import Choice, Form, Ids, mask_ids, packed_labels
+from segtrain.data.shards.pack_sample import Form, Ids, Packing, mask_ids, packed_labels
 from segtrain.data.shards.pack_shard import write_shard
 from segtrain.data.shards.reader import ShardDataset
 from segtrain.errors import DataError
@@ -35,7 +35,7 @@ _KEPT = {
 
 
 @dataclass(frozen=True)
-class Row:
+class EstimateRow:
     """One way to store the split. ``fault``: why it is not possible."""
 
     name: str
@@ -54,7 +54,7 @@ class Estimate:
     samples: int
     measured: int
     crop: tuple[int, int]
-    rows: tuple[Row, ...]
+    rows: tuple[EstimateRow, ...]
 
     def text(self) -> str:
         """An aligned table."""
@@ -79,7 +79,7 @@ class Estimate:
         }
 
 
-def estimate(dataset: Dataset, data: Data, choice: Choice, workers: int = 1, skip_faults: bool = False) -> Estimate:
+def estimate(dataset: Dataset, data: Data, choice: Packing, workers: int = 1, skip_faults: bool = False) -> Estimate:
     """Pack some samples, evenly spread, in each form with the quality and cap of ``choice``, and draw crops from them as ``data`` says.
 
     Raises DataError for faulty files, as packing would.
@@ -88,7 +88,11 @@ def estimate(dataset: Dataset, data: Data, choice: Choice, workers: int = 1, ski
     indices = good[np.arange(min(PROBE, len(good))) * len(good) // min(PROBE, len(good))].tolist()
     ids = mask_ids(dataset)
     stamped = dataset.stamps()[:, :, 0].sum(axis=1)
-    rows = [Row("files", float(stamped[indices].mean()), float(stamped[good].sum()), _cpu_ms(dataset, indices, data))]
+    rows = [
+        EstimateRow(
+            "files", float(stamped[indices].mean()), float(stamped[good].sum()), _cpu_ms(dataset, indices, data)
+        )
+    ]
     for form in get_args(Form):
         named = replace(choice, image=form)
         with tempfile.TemporaryDirectory(prefix="segtrain-pack-") as folder:
@@ -98,15 +102,15 @@ def estimate(dataset: Dataset, data: Data, choice: Choice, workers: int = 1, ski
             except DataError as error:
                 if form != "restart":
                     raise
-                rows.append(Row(form, fault=str(error)))
+                rows.append(EstimateRow(form, fault=str(error)))
                 continue
             size = sum(shard.size for shard in packed.table.what.shards) / len(indices)
             text = "smaller" if choice.cap else _KEPT.get(form, f"JPEG, quality {choice.quality}")
-            rows.append(Row(form, size, size * len(good), ms, text))
+            rows.append(EstimateRow(form, size, size * len(good), ms, text))
     return Estimate(dataset.split, len(good), len(indices), data.crop, tuple(rows))
 
 
-def _packed(dataset: Dataset, indices: list[int], choice: Choice, ids: Ids, folder: str) -> ShardDataset:
+def _packed(dataset: Dataset, indices: list[int], choice: Packing, ids: Ids, folder: str) -> ShardDataset:
     """The samples as a set of one shard."""
     name = f"{dataset.split}-000000.tar"
     with storage.writing(os.path.join(folder, name)) as stream:
@@ -114,14 +118,14 @@ def _packed(dataset: Dataset, indices: list[int], choice: Choice, ids: Ids, fold
     labels = packed_labels(dataset.labels, ids)
     what = Description(dataset.split, "", (Shard(name, known["size"], known["sha256"]),), (), labels, ids)
     path = os.path.join(folder, dataset.split + shard_index.ENDING)
-    shard_index.write(path, what, [Place(place[0], 0, *place[1:]) for place in known["places"]])
+    shard_index.write(path, what, [ShardSpan(place[0], 0, *place[1:]) for place in known["places"]])
     return ShardDataset("", dataset.split, labels, ShardEntries(shard_index.load(path), folder, len(indices)), folder)
 
 
-def _cpu_ms(source: Source, indices: list[int], data: Data) -> float:
+def _cpu_ms(source: SampleSource, indices: list[int], data: Data) -> float:
     """CPU time of this thread for one training sample, median of the rounds."""
     cv2.setNumThreads(1)
-    sampler = Sampler(source, data, 0)
+    sampler = SampleMaker(source, data, 0)
     image, mask = np.empty((*data.crop, 3), np.uint8), np.empty(data.crop, np.uint8)
     times = []
     for epoch in range(_ROUNDS + 1):

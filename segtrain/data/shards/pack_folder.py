@@ -10,7 +10,7 @@ from segtrain.data.audit.check import settings_of
 from segtrain.data.datasets import open_dataset
 from segtrain.data.shards.pack import pack
 from segtrain.data.shards.pack_estimate import estimate
-from segtrain.data.shards.pack_sample import Choice, Form
+from segtrain.data.shards.pack_sample import Form, Packing
 from segtrain.errors import ConfigError
 
 
@@ -42,7 +42,7 @@ def pack_folder(
         if not least <= value <= most:
             raise ConfigError(f"{name} {value}: give a number from {least} to {most}")
     data, found = settings_of(root, overrides)
-    choice = Choice(image, quality, cap)
+    choice = Packing(image, quality, cap)
     workers = workers or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     datasets = [open_dataset(data, split) for split in splits or found]  # all, before the first byte is written
     result: dict[str, Any] = {}

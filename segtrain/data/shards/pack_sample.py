@@ -16,7 +16,7 @@ from segtrain.data.datasets import Dataset
 from segtrain.data.index.subset import whole
 from segtrain.data.labels.space import LabelSpace, plain_space
 from segtrain.data.pixels import decode, native
-from segtrain.data.record import Record
+from segtrain.data.record import StoredSample
 from segtrain.data.shards import png_strips
 from segtrain.data.shards.reader import ShardDataset, array
 from segtrain.errors import DataError, MissingExtra
@@ -26,7 +26,7 @@ Ids = Literal["raw", "train"]
 
 
 @dataclass(frozen=True)
-class Choice:
+class Packing:
     """How images are stored; masks are PNGs in strips, or arrays beside raw images."""
 
     image: Form = "keep"
@@ -69,7 +69,7 @@ def mask_ids(dataset: Dataset) -> Ids:
     labels = dataset.labels
     if dataset.draw or not all(0 <= raw < 256 for raw in labels.raw_to_train):
         return "train"
-    return "train" if labels.colours and any(_is_colour(dataset, index) for index in range(len(dataset))) else "raw"
+    return "train" if labels.colors and any(_is_color(dataset, index) for index in range(len(dataset))) else "raw"
 
 
 def packed_labels(labels: LabelSpace, ids: Ids) -> LabelSpace:
@@ -79,7 +79,7 @@ def packed_labels(labels: LabelSpace, ids: Ids) -> LabelSpace:
     return LabelSpace(labels.names, labels.palette, labels.ignore_index, labels.raw_to_train)
 
 
-def pack_sample(dataset: Dataset, index: int, choice: Choice, ids: Ids) -> Packed:
+def pack_sample(dataset: Dataset, index: int, choice: Packing, ids: Ids) -> Packed:
     """Raises DataError naming the file."""
     record = dataset.record(index)
     mask = _ids(dataset, record, ids)
@@ -93,7 +93,7 @@ def pack_sample(dataset: Dataset, index: int, choice: Choice, ids: Ids) -> Packe
 
 
 def _image(
-    dataset: Dataset, index: int, record: Record, choice: Choice, size: tuple[int, int] | None
+    dataset: Dataset, index: int, record: StoredSample, choice: Packing, size: tuple[int, int] | None
 ) -> tuple[str, bytes, str | None, str]:
     """Ending, content, digest of the pixels and note, as in Packed. ``size``: what it shrinks to, None: it stays."""
     drawn = isinstance(record.image, np.ndarray)
@@ -119,7 +119,7 @@ def _image(
     return "jpg", marked, _digest(pixels if size is None else decode.decode_image(content)), ""
 
 
-def _ids(dataset: Dataset, record: Record, ids: Ids) -> np.ndarray:
+def _ids(dataset: Dataset, record: StoredSample, ids: Ids) -> np.ndarray:
     """uint8 (H, W) to be stored."""
     if record.mask is None:
         raise DataError(f"{record.image_name}: has no mask: take it out of the split")
@@ -133,7 +133,7 @@ def _ids(dataset: Dataset, record: Record, ids: Ids) -> np.ndarray:
     return np.ascontiguousarray(raw[..., 0] if raw.ndim == 3 else raw).astype(np.uint8)
 
 
-def _is_colour(dataset: Dataset, index: int) -> bool:
+def _is_color(dataset: Dataset, index: int) -> bool:
     if isinstance(whole(dataset), ShardDataset):
         mask = dataset.record(index).mask
         if mask is None or isinstance(mask, np.ndarray):

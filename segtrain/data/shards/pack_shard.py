@@ -12,14 +12,14 @@ from typing import Any, BinaryIO
 
 from segtrain.data.datasets import Dataset
 from segtrain.data.shards import tar
-from segtrain.data.shards.pack_sample import Choice, Ids, Packed, pack_sample
+from segtrain.data.shards.pack_sample import Ids, Packed, Packing, pack_sample
 from segtrain.errors import DataError
 
 _RECORD = 20 * tar.BLOCK  # a tar's length is a multiple of this
 
 
 def write_shard(
-    stream: BinaryIO, dataset: Dataset, indices: Sequence[int], choice: Choice, ids: Ids, name: str
+    stream: BinaryIO, dataset: Dataset, indices: Sequence[int], choice: Packing, ids: Ids, name: str
 ) -> dict[str, Any]:
     """Write samples as a tar, read it back, compare. Returns its size, SHA-256, places (as Place has them) and notes."""
     digest, at, places, notes = hashlib.sha256(), 0, [], Counter[str]()

@@ -43,7 +43,7 @@ def encode(pixels: np.ndarray, rows_per_strip: int = ROWS, level: int = 6) -> by
     for top in range(0, height, rows_per_strip):
         strip = rows[top : top + rows_per_strip]
         last = top + rows_per_strip >= height
-        choices = [_label_rows(strip, up) for up in (False, True)] if pixels.ndim == 2 else [_colour_rows(strip)]
+        choices = [_label_rows(strip, up) for up in (False, True)] if pixels.ndim == 2 else [_color_rows(strip)]
         packed, raw = min(((_deflate(raw, level, last), raw) for raw in choices), key=lambda pair: len(pair[0]))
         adler = zlib.adler32(raw, adler)
         strips.append(packed)
@@ -85,7 +85,7 @@ def _label_rows(strip: np.ndarray, up: bool) -> bytes:
     return _with_filters(filters, data)
 
 
-def _colour_rows(strip: np.ndarray) -> bytes:
+def _color_rows(strip: np.ndarray) -> bytes:
     """Rows with the filter that leaves the smallest sum of absolute differences (PNG specification, section 12.7)."""
     above = np.zeros_like(strip)
     above[1:] = strip[:-1]

@@ -24,9 +24,9 @@ from segtrain.data.labels.classes import label_space
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.pixels import decode
 from segtrain.data.pixels.reading import Reading
-from segtrain.data.record import Record
+from segtrain.data.record import StoredSample
 from segtrain.data.shards import index as shard_index
-from segtrain.data.shards.index import Row, ShardEntries, ShardIndex
+from segtrain.data.shards.index import IndexRow, ShardEntries, ShardIndex
 from segtrain.data.stages import took
 from segtrain.errors import DataError
 
@@ -62,23 +62,23 @@ class ShardDataset(Dataset):
         took(size)
         return array(content, name) if self.table.kind(kind).endswith("npy") else content
 
-    def _image(self, row: Row, name: str) -> Stored:
+    def _image(self, row: IndexRow, name: str) -> Stored:
         found = self._stored(row.shard, row.image_at, row.image_size, row.image_kind, name)
         if isinstance(found, np.ndarray) and (found.dtype != np.uint8 or found.ndim != 3 or found.shape[2] != 3):
             raise DataError(f"{name}: an array {found.dtype} {found.shape}: save images as uint8 (H, W, 3), RGB")
         return found
 
-    def record(self, index: int) -> Record:
+    def record(self, index: int) -> StoredSample:
         """Views into the mapped shard; nothing is decoded but masks that are arrays of another kind than uint8 (H, W)."""
         row = self._kept.row(index)
         entry = self._kept.entry(row)
         image, name = self.ready(self._image(row, entry.image), entry.image), entry.mask
         if name is None:
-            return Record(image, None, entry.image, "", "raw")
+            return StoredSample(image, None, entry.image, "", "raw")
         mask = self._stored(row.shard, row.mask_at, row.mask_size, row.mask_kind, name)
         if isinstance(mask, np.ndarray) and (mask.dtype != np.uint8 or mask.ndim != 2):
-            return Record(image, self.labels.remap(mask, name), entry.image, name, "train")
-        return Record(image, mask, entry.image, name, "raw")
+            return StoredSample(image, self.labels.remap(mask, name), entry.image, name, "train")
+        return StoredSample(image, mask, entry.image, name, "raw")
 
     def stored_image(self, index: int) -> Stored:
         """The bytes of an image's file, or the array that it is stored as."""

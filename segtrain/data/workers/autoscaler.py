@@ -15,7 +15,7 @@ WAITED = 0.01  # share of the time that may be waited for before another worker 
 
 
 @dataclass(frozen=True)
-class Staff:
+class WorkerCount:
     """How many workers a rank has: ``start`` at first, later as many as are needed, from ``least`` to ``most``."""
 
     start: int
@@ -23,15 +23,15 @@ class Staff:
     most: int
 
 
-def staff(setting: int | str, cores: int, ranks: int = 1, cpu_training: bool = False) -> Staff:
+def worker_count(setting: int | str, cores: int, ranks: int = 1, cpu_training: bool = False) -> WorkerCount:
     """The setting ``data.workers``, or for 'auto' this rank's share of the ``cores`` that its host has for ``ranks`` ranks.
 
     Where the model trains on the CPU, one: it fills the gaps that compute leaves and takes no more cores from it.
     """
     if setting != "auto":
-        return Staff(int(setting), int(setting), int(setting))
+        return WorkerCount(int(setting), int(setting), int(setting))
     share = 1 if cpu_training else max(1, cores // max(1, ranks))
-    return Staff(min(16, share), 1, share)
+    return WorkerCount(min(16, share), 1, share)
 
 
 def too_many(workers: int | str, kind: str, cores: int, ranks: int) -> str:
@@ -48,7 +48,7 @@ def too_many(workers: int | str, kind: str, cores: int, ranks: int) -> str:
 
 
 @dataclass
-class Pace:
+class Autoscaler:
     """Starts with all workers, so that the first batch comes soon, and lets go of those that are not needed.
 
     ``next`` is told of each step and gives the number of workers from then on. A worker that had to be called back is not

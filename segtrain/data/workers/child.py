@@ -63,11 +63,11 @@ class _Worker:
             answer = self._make(*rest)
             return answer, began, tuple(stages.end()), time.process_time()
         if kind == "stacks":
-            from segtrain.stacks import Sampler
+            from segtrain.stacks import StackSampler
 
             if self.sampler is not None:
                 self.sampler.stop()  # of an earlier request, which must not write over this one
-            self.sampler = Sampler(*rest, host=socket.gethostname())
+            self.sampler = StackSampler(*rest, host=socket.gethostname())
         elif kind == "maker":
             self.makers[rest[0]] = rest[1:]
         elif kind == "block":

@@ -9,44 +9,44 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from segtrain.data.stages import Cost, begin, end
-from segtrain.data.workers.memory import Block
+from segtrain.data.workers.memory import SharedBlock
 from segtrain.errors import DataError
 
-Maker = Callable[..., None]  # (task, image_out, mask_out, perhaps colours_out)
+Maker = Callable[..., None]  # (task, image_out, mask_out, perhaps colors_out)
 Area = tuple[int, tuple[int, ...]]  # offset in a block, shape
 
 
 @dataclass(eq=False)
-class Piece:
+class SampleTask:
     """One sample to make."""
 
-    job: Job
+    job: BatchTask
     task: Any
-    areas: tuple[Area, ...]  # of what is made: image, mask, perhaps colours
+    areas: tuple[Area, ...]  # of what is made: image, mask, perhaps colors
     files: Callable[[], str]  # for messages
     deaths: int = 0
 
 
 @dataclass(eq=False)
-class Job:
+class BatchTask:
     """Samples that go into one block, and are waited for together."""
 
     maker: Maker
-    block: Block
+    block: SharedBlock
     result: Any = None
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[SampleTask] = field(default_factory=list)
     left: int = 0
     errors: dict[int, Exception] = field(default_factory=dict)  # by place among the pieces
 
     def add(self, task: Any, areas: tuple[Area, ...], files: Callable[[], str]) -> None:
-        self.pieces.append(Piece(self, task, areas, files))
+        self.pieces.append(SampleTask(self, task, areas, files))
         self.left += 1
 
-    def make(self, piece: Piece) -> None:
+    def make(self, piece: SampleTask) -> None:
         self.maker(piece.task, *(self.block.part(*area) for area in piece.areas))
 
 
-def attempt(piece: Piece) -> tuple[Exception | None, float, Cost]:
+def attempt(piece: SampleTask) -> tuple[Exception | None, float, Cost]:
     """Make a sample: its error, when it was begun (time.perf_counter), and what it cost."""
     began = time.perf_counter()
     begin()

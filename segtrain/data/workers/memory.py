@@ -22,7 +22,7 @@ SHM = "/dev/shm"
 _numbers = itertools.count()
 
 
-class Block:
+class SharedBlock:
     """``array``: uint8 [size]. ``fd``: by which another process maps it, -1 for memory of this process alone."""
 
     def __init__(self, size: int, shared: bool, pin: bool) -> None:
@@ -67,10 +67,10 @@ class Ring:
 
     def __init__(self, shared: bool = False, pin: bool = False) -> None:
         self.shared, self.pin = shared, pin
-        self._free: list[Block] = []
-        self._all: list[Block] = []
+        self._free: list[SharedBlock] = []
+        self._all: list[SharedBlock] = []
 
-    def take(self, size: int) -> Block:
+    def take(self, size: int) -> SharedBlock:
         """A block of at least ``size`` bytes, with old content. Raises DataError where no memory can be shared."""
         fit = min((b for b in self._free if b.size >= size), key=lambda b: b.size, default=None)
         if fit is not None:
@@ -80,11 +80,11 @@ class Ring:
             small = self._free.pop()
             small.close()
             self._all.remove(small)
-        block = Block(size, self.shared, self.pin)
+        block = SharedBlock(size, self.shared, self.pin)
         self._all.append(block)
         return block
 
-    def give(self, block: Block) -> None:
+    def give(self, block: SharedBlock) -> None:
         """Back for the next ``take``: nobody reads or writes it any more."""
         self._free.append(block)
 

@@ -12,16 +12,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from segtrain.data.stages import Cost, Tally
-from segtrain.data.workers.job import Job, Piece, attempt
+from segtrain.data.stages import Cost, StageTotals
+from segtrain.data.workers.job import BatchTask, SampleTask, attempt
 from segtrain.data.workers.process import Pickles, WorkerProcess
 from segtrain.errors import DataError
-from segtrain.stacks import Order
+from segtrain.stacks import StackRequest
 
 DEATHS = 3  # of workers at one sample, or of new ones before their first
 
 
-class Crew:
+class WorkerPool:
     """``count`` workers of a kind, 'thread' or 'process'; of 0 the consumer's thread does the work while it waits.
 
     ``say`` gets a line for each worker process that died. Close it: threads and processes end.
@@ -29,13 +29,13 @@ class Crew:
 
     def __init__(self, count: int, kind: str = "thread", say: Callable[[str], None] | None = None) -> None:
         self.count, self.kind = count, kind
-        self.tally = Tally()
+        self.tally = StageTotals()
         self._say = say or (lambda text: print(text, file=sys.stderr, flush=True))
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)  # pieces in the queue, or fewer workers wanted
         self._done = threading.Condition(self._lock)  # a job is done
-        self._queue: deque[Piece] = deque()
-        self._busy: set[Piece] = set()
+        self._queue: deque[SampleTask] = deque()
+        self._busy: set[SampleTask] = set()
         self._threads: dict[int, threading.Thread] = {}
         self._processes: dict[int, WorkerProcess] = {}
         self._cpu_of_the_gone = 0.0
@@ -71,7 +71,7 @@ class Crew:
         self.count = count
         self.start()
 
-    def begin(self, job: Job) -> None:
+    def begin(self, job: BatchTask) -> None:
         """Put the samples of a job in the queue, behind all others. Raises ConfigError for what no process can get."""
         if not self.count:
             return
@@ -81,7 +81,7 @@ class Crew:
             self._queue.extend(job.pieces)
             self._work.notify(len(job.pieces))
 
-    def wait(self, job: Job) -> float:
+    def wait(self, job: BatchTask) -> float:
         """Seconds waited until the job was done. Raises what the first of its samples raised that failed."""
         since = time.perf_counter()
         if not self.count:
@@ -100,7 +100,7 @@ class Crew:
                 raise self._broken
         return time.perf_counter() - since
 
-    def drop(self, jobs: Sequence[Job]) -> None:
+    def drop(self, jobs: Sequence[BatchTask]) -> None:
         """Forget jobs; returns when nobody writes into their blocks any more."""
         with self._lock:
             self._queue = deque(piece for piece in self._queue if piece.job not in jobs)
@@ -125,14 +125,14 @@ class Crew:
     def pids(self) -> list[int]:
         return [process.pid for process in list(self._processes.values())]
 
-    def sample_stacks(self, run: str, name: str, order: Order) -> int:
+    def sample_stacks(self, run: str, name: str, order: StackRequest) -> int:
         """Have all worker processes sample their stacks, each with its next sample; how many there are. Threads are the rank's own."""
         processes = sorted(self._processes.items())
         for number, process in processes:
             process.stacks = run, f"{name}-worker-{number:02d}", order
         return len(processes)
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> WorkerPool:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -156,7 +156,7 @@ class Crew:
     def _over(self, number: int) -> bool:
         return self._closed or number >= self.count
 
-    def _finish(self, piece: Piece, number: int, error: Exception | None, began: float, cost: Cost) -> None:
+    def _finish(self, piece: SampleTask, number: int, error: Exception | None, began: float, cost: Cost) -> None:
         job = piece.job
         with self._lock:
             self._busy.discard(piece)
@@ -183,7 +183,7 @@ class Crew:
     def _watched(self, number: int) -> None:
         """The life of worker process ``number``, and of those that take its place."""
         process: WorkerProcess | None = None
-        flight: deque[Piece] = deque()  # sent and not answered; the second one hides the way there and back
+        flight: deque[SampleTask] = deque()  # sent and not answered; the second one hides the way there and back
         try:
             while not self._closed and not self._broken:
                 try:
@@ -240,7 +240,7 @@ class Crew:
             )
         raise EOFError
 
-    def _next(self, number: int, flight: deque[Piece]) -> Piece | None:
+    def _next(self, number: int, flight: deque[SampleTask]) -> SampleTask | None:
         """A piece to send, or None: first wait for an answer, or with none in flight: go."""
         with self._lock:
             while not self._queue and not flight and not self._over(number):
@@ -255,7 +255,7 @@ class Crew:
             self._busy.add(piece)
             return piece
 
-    def _mourn(self, number: int, process: WorkerProcess, flight: deque[Piece]) -> None:
+    def _mourn(self, number: int, process: WorkerProcess, flight: deque[SampleTask]) -> None:
         """Name the dead, put its samples back to the front."""
         self._dismiss(number, process)
         at = flight[0] if flight else None
@@ -282,7 +282,7 @@ class Crew:
         flight.clear()
         self._back(again)
 
-    def _back(self, pieces: list[Piece]) -> None:
+    def _back(self, pieces: list[SampleTask]) -> None:
         """To the front of the queue: they are needed first."""
         with self._lock:
             self._busy.difference_update(pieces)

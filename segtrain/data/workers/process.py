@@ -14,10 +14,10 @@ from typing import Any
 
 from segtrain.data.stages import Cost
 from segtrain.data.workers import child
-from segtrain.data.workers.job import Maker, Piece
-from segtrain.data.workers.memory import Block
+from segtrain.data.workers.job import Maker, SampleTask
+from segtrain.data.workers.memory import SharedBlock
 from segtrain.errors import ConfigError, SegtrainError
-from segtrain.stacks import Order
+from segtrain.stacks import StackRequest
 
 # One sample at a time in a process of its own: a library's own threads would only fight with those of the others.
 ONE_THREAD = dict.fromkeys(
@@ -32,8 +32,8 @@ class WorkerProcess:
     def __init__(self) -> None:
         here, there = socket.socketpair()
         self.channel, self.cpu_s = here, 0.0
-        self.stacks: tuple[str, str, Order] | None = None  # asked for, and not yet sent on
-        self._blocks: dict[int, Block] = {}
+        self.stacks: tuple[str, str, StackRequest] | None = None  # asked for, and not yet sent on
+        self._blocks: dict[int, SharedBlock] = {}
         self._makers: deque[bytes] = deque()
         with there:
             self._process = subprocess.Popen(
@@ -53,7 +53,7 @@ class WorkerProcess:
     def dead(self) -> bool:
         return self._process.poll() is not None
 
-    def order(self, piece: Piece, maker: tuple[bytes, bytes]) -> None:
+    def order(self, piece: SampleTask, maker: tuple[bytes, bytes]) -> None:
         """Ask for a sample; the maker and the block go along where it has not met them yet."""
         name, content = maker
         block = piece.job.block

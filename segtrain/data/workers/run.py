@@ -8,36 +8,36 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any
 
-from segtrain.data.workers.autoscaler import Pace
-from segtrain.data.workers.job import Job
+from segtrain.data.workers.autoscaler import Autoscaler
+from segtrain.data.workers.job import BatchTask
 from segtrain.data.workers.memory import Ring
-from segtrain.data.workers.pool import Crew
+from segtrain.data.workers.pool import WorkerPool
 from segtrain.errors import SegtrainError
 
 
-class Run:
+class BatchRun:
     """Iterates over the results of ``jobs(ring)``. ``own``: the crew ends with the run. A result's block lives until the next is asked for."""
 
     def __init__(
         self,
-        jobs: Callable[[Ring], Generator[Job, None, None]],
+        jobs: Callable[[Ring], Generator[BatchTask, None, None]],
         pin_memory: bool,
-        crew: Crew,
+        crew: WorkerPool,
         own: bool,
         ahead: int,
-        pace: Pace | None,
+        pace: Autoscaler | None,
     ) -> None:
         self.crew, self.own, self.ahead, self.pace = crew, own, ahead, pace
         self.ring = Ring(shared=crew.kind == "process" and crew.count > 0, pin=pin_memory)
         self.source = jobs(self.ring)
-        self.waiting: deque[Job | Exception] = deque()
-        self.given: Job | None = None
+        self.waiting: deque[BatchTask | Exception] = deque()
+        self.given: BatchTask | None = None
         self.open = True
         self.asked, self.lay_ready = 0, 0  # for jobs; how many were done then, summed
         crew.start()
         self._top_up()
 
-    def __iter__(self) -> Run:
+    def __iter__(self) -> BatchRun:
         return self
 
     def __next__(self) -> Any:
@@ -54,7 +54,7 @@ class Run:
             if isinstance(job, Exception):
                 raise job
             self.asked += 1
-            self.lay_ready += sum(isinstance(one, Job) and not one.left for one in self.waiting)
+            self.lay_ready += sum(isinstance(one, BatchTask) and not one.left for one in self.waiting)
             waited = self.crew.wait(job)
             self.given = job
             self.waiting.popleft()
@@ -71,12 +71,12 @@ class Run:
     def ready(self) -> bool:
         """Whether the next job is done, so that asking for it waits for nobody."""
         job = self.waiting[0] if self.waiting else None
-        return isinstance(job, Job) and not job.left and not job.errors
+        return isinstance(job, BatchTask) and not job.left and not job.errors
 
     def first(self) -> None:
         """Wait for the next job, but leave it where it is. What went wrong with it is raised when it is asked for."""
         job = self.waiting[0] if self.waiting else None
-        if isinstance(job, Job) and self.crew.count:
+        if isinstance(job, BatchTask) and self.crew.count:
             with contextlib.suppress(SegtrainError):
                 self.crew.wait(job)
 
@@ -96,7 +96,7 @@ class Run:
             self.open = False
             if self.own:
                 self.crew.close()
-            jobs = [job for job in (self.given, *self.waiting) if isinstance(job, Job)]
+            jobs = [job for job in (self.given, *self.waiting) if isinstance(job, BatchTask)]
             self.crew.drop(jobs)
             for job in jobs:
                 job.pieces.clear()  # they know each other: without this their memory waits for the garbage collector

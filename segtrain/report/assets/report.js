@@ -7,7 +7,7 @@
   const drawn = [];  // {plot, chart, holder}
   let view = null;  // [from, to] in seconds of the run; null: the whole
 
-  const colour = name => getComputedStyle(root).getPropertyValue("--" + name).trim();
+  const color = name => getComputedStyle(root).getPropertyValue("--" + name).trim();
   const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
   const figures = value => value == null ? "–" : Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en") : String(+value.toPrecision(3));
 
@@ -71,8 +71,8 @@
 
   function axes(chart) {
     const common = () => ({
-      stroke: () => colour("pale"), font: "12px system-ui, sans-serif",
-      grid: {stroke: () => colour("grid"), width: 1}, ticks: {stroke: () => colour("grid"), width: 1, size: 5},
+      stroke: () => color("pale"), font: "12px system-ui, sans-serif",
+      grid: {stroke: () => color("grid"), width: 1}, ticks: {stroke: () => color("grid"), width: 1, size: 5},
     });
     const x = {...common(), size: 30};
     if (chart.axis === "time") {
@@ -128,11 +128,11 @@
       canvas.height = rows;
       canvas.getContext("2d").putImageData(heatPixels(chart, bytes, min, max, canvas.width), 0, 0);
       ctx.save();
-      ctx.fillStyle = colour("none");
+      ctx.fillStyle = color("none");
       ctx.fillRect(bbox.left, bbox.top, bbox.width, bbox.height);
       ctx.imageSmoothingEnabled = false;
       ctx.drawImage(canvas, bbox.left, bbox.top, bbox.width, bbox.height);
-      ctx.fillStyle = colour("paper");
+      ctx.fillStyle = color("paper");
       if (height >= 10 * devicePixelRatio) for (let k = 1; k < rows; k++) ctx.fillRect(bbox.left, Math.round(bbox.top + k * height) - 1, bbox.width, 1);
       ctx.restore();
     };
@@ -143,7 +143,7 @@
       const {ctx, bbox} = plot;
       ctx.save();
       ctx.font = `${12 * devicePixelRatio}px system-ui, sans-serif`;
-      ctx.fillStyle = ctx.strokeStyle = colour("ink");
+      ctx.fillStyle = ctx.strokeStyle = color("ink");
       ctx.setLineDash([4 * devicePixelRatio, 3 * devicePixelRatio]);
       chart.marks.forEach(({x, label}, k) => {
         const at = plot.valToPos(x, "x", true);
@@ -179,7 +179,7 @@
       ctx.beginPath();
       ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
       ctx.clip();
-      const colours = chart.series.map(series => colour(series.colour));
+      const colors = chart.series.map(series => color(series.color));
       chart.x.forEach((begin, k) => {
         const left = Math.round(plot.valToPos(begin, "x", true)), right = Math.max(left + 1, Math.round(plot.valToPos(chart.ends[k], "x", true)));
         if (right < bbox.left || left > bbox.left + bbox.width) return;
@@ -187,7 +187,7 @@
         chart.series.forEach((series, s) => {
           if (!series.y[k]) return;
           const bottom = Math.round(base - sum * scale), top = Math.round(base - (sum += series.y[k]) * scale);
-          ctx.fillStyle = colours[s];
+          ctx.fillStyle = colors[s];
           ctx.fillRect(left, top, right - left, bottom - top);
         });
       });
@@ -200,14 +200,14 @@
       value: (plot, v) => v == null ? "–" : chart.axis === "time" ? `${duration(v)}, step ${Math.max(0, Math.round(stepAt(v)))}` : figures(v)};
     if (chart.type === "heat") return [x, {show: true, paths: () => null, points: {show: false}}];
     const list = chart.series.map(item => ({
-      label: item.label, stroke: () => colour(item.colour), width: chart.type === "lines" ? 1.75 : .5, points: {show: false},
+      label: item.label, stroke: () => color(item.color), width: chart.type === "lines" ? 1.75 : .5, points: {show: false},
       value: (plot, v) => v == null ? "–" : figures(v) + (chart.unit && chart.type !== "bars" ? " " + chart.unit : ""),
     }));
     if (chart.type === "lines") list.forEach((s, k) => {
       s.spanGaps = true;
-      s.points = {show: chart.points || chart.series[k].x.length < 3, size: 6, fill: () => colour(chart.series[k].colour)};
+      s.points = {show: chart.points || chart.series[k].x.length < 3, size: 6, fill: () => color(chart.series[k].color)};
     });
-    if (chart.type === "bars") Object.assign(list[0], {fill: () => colour(chart.series[0].colour), paths: uPlot.paths.bars({size: [.9, Infinity]})});
+    if (chart.type === "bars") Object.assign(list[0], {fill: () => color(chart.series[0].color), paths: uPlot.paths.bars({size: [.9, Infinity]})});
     if (chart.type === "stack") list.forEach(s => { s.paths = () => null; });
     return [x, ...list];
   }
@@ -306,15 +306,15 @@
     root.dataset.theme = name;
     document.getElementById("theme").textContent = "theme: " + name;
     for (const {plot} of drawn) plot.redraw(false, true);
-    document.querySelectorAll(".u-marker").forEach(mark => { if (mark.dataset.colour) mark.style.background = colour(mark.dataset.colour); });
+    document.querySelectorAll(".u-marker").forEach(mark => { if (mark.dataset.color) mark.style.background = color(mark.dataset.color); });
     if (keep) try { localStorage.setItem("segtrain-theme", name); } catch { /* a file may keep nothing */ }
   }
   const fit = width => drawn.forEach(({plot, chart, holder}) => plot.setSize({width: width || holder.clientWidth, height: chart.height}));
 
   for (const [key, chart] of Object.entries(data)) if (key !== "clock") draw(key, chart);
   for (const {holder, chart} of drawn) {  // legend marks follow the theme
-    const marks = [...holder.querySelectorAll(".u-series .u-marker")], names = (chart.series || []).map(series => series.colour);
-    marks.slice(-names.length).forEach((mark, k) => { mark.dataset.colour = names[k]; });
+    const marks = [...holder.querySelectorAll(".u-series .u-marker")], names = (chart.series || []).map(series => series.color);
+    marks.slice(-names.length).forEach((mark, k) => { mark.dataset.color = names[k]; });
   }
   let kept = null;
   try { kept = localStorage.getItem("segtrain-theme"); } catch { /* likewise */ }

@@ -52,7 +52,7 @@ class Request(ctypes.Structure):
         ("top", ctypes.c_int32),
         ("left", ctypes.c_int32),
         ("flip", ctypes.c_int32),
-        ("colours", ctypes.c_float * 4),
+        ("colors", ctypes.c_float * 4),
         ("fill", ctypes.c_uint8 * 4),
         ("lut", _pointer),
         ("known", _pointer),
@@ -195,7 +195,7 @@ def crop(
             return None
     request = Request(
         size=geometry.size, scaled=geometry.scaled, crop=crop_size, top=geometry.top, left=geometry.left, flip=geometry.flip,
-        colours=(geometry.brightness, geometry.contrast, geometry.saturation, geometry.hue), fill=(*fill, ignore_index),
+        colors=(geometry.brightness, geometry.contrast, geometry.saturation, geometry.hue), fill=(*fill, ignore_index),
         lut=_address(lut)[0], known=_address(known)[0], out_image=_address(image_out)[0], out_mask=_address(mask_out)[0],
     )  # fmt: skip
     _fill(request.image, image, kinds[0] or PIXELS)

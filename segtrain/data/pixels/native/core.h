@@ -92,21 +92,21 @@ Picture jpeg_region(Bytes file, Rect need, int denom, Bytes index, Scratch& scra
 // png.cpp ---------------------------------------------------------------------------------------------------------------------
 struct PngHeader {
     Size size;
-    int bits, colour_type;
+    int bits, color_type;
     bool interlaced;
 };
 PngHeader png_header(Bytes file);
-// Pixels of (at least) `need`. channels 3: RGB of 8 bits (grey repeated, alpha dropped, palette looked up, 16 bits cut to 8).
-// channels 1: stored values of a grey or palette picture of at most 8 bits. Throws Unsupported for anything else.
+// Pixels of (at least) `need`. channels 3: RGB of 8 bits (gray repeated, alpha dropped, palette looked up, 16 bits cut to 8).
+// channels 1: stored values of a gray or palette picture of at most 8 bits. Throws Unsupported for anything else.
 Picture png_region(Bytes file, Rect need, int channels, Scratch& scratch);
 
 // warp.cpp --------------------------------------------------------------------------------------------------------------------
 // What `warp` (interpolate) or `sample_mask` (nearest) will read of a picture of geometry.size reduced to `reduced` (a DCT-scaled
 // JPEG is smaller than its header says).
 Rect source_rect(const Geometry& geometry, Size reduced, bool interpolate);
-// The crop's pixels, RGB (crop.height, crop.width, 3), with colours changed; `fill` where the picture does not reach.
+// The crop's pixels, RGB (crop.height, crop.width, 3), with colors changed; `fill` where the picture does not reach.
 void warp(const Picture& picture, Size reduced, const Geometry& geometry, const uint8_t fill[3], uint8_t* out);
-// The crop's train ids by nearest neighbour: lut[raw id]; returns the first raw id with known[id] == 0, else -1.
+// The crop's train ids by nearest neighbor: lut[raw id]; returns the first raw id with known[id] == 0, else -1.
 int sample_mask(const Picture& picture, const Geometry& geometry, const uint8_t lut[256], const uint8_t known[256],
                 uint8_t ignore, uint8_t* out);
 

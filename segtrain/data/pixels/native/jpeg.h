@@ -16,7 +16,7 @@ struct HuffmanSpec {  // DHT: codes of each length, and the symbols in the order
 };
 
 struct JpegComponent {
-    int id, h, v, quantisation, dc, ac;
+    int id, h, v, quantization, dc, ac;
 };
 
 // The markers of a file up to its first scan.

@@ -54,7 +54,7 @@ uint8_t* put_header(uint8_t* out, const Jpeg& jpeg, Size size, int restart, cons
         const JpegComponent& component = jpeg.component[c];
         *out++ = uint8_t(component.id);
         *out++ = uint8_t(component.h << 4 | component.v);
-        *out++ = uint8_t(component.quantisation);
+        *out++ = uint8_t(component.quantization);
     }
     *out++ = 0xFF;
     *out++ = 0xDD;

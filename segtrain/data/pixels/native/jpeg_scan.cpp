@@ -57,7 +57,7 @@ void read_frame(Reader& reader, int marker, Jpeg& jpeg) {
         int factors = reader.byte();
         component.h = factors >> 4;
         component.v = factors & 15;
-        component.quantisation = reader.byte();
+        component.quantization = reader.byte();
         component.dc = component.ac = 0;
         if (component.h < 1 || component.h > 4 || component.v < 1 || component.v > 4)
             throw Fault("the JPEG has a wrong sampling factor");

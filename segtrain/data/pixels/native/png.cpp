@@ -112,19 +112,19 @@ inline __attribute__((always_inline)) void pick(const uint8_t* __restrict from, 
     }
 }
 
-// RGB of 8 bits from `count` pixels of grey or colour, 8 or 16 bits, with or without alpha. Of 16 bits the upper 8 stay.
-ST_CLONES void to_rgb(const uint8_t* __restrict from, size_t count, int colour_type, int bits, uint8_t* __restrict out) {
+// RGB of 8 bits from `count` pixels of gray or color, 8 or 16 bits, with or without alpha. Of 16 bits the upper 8 stay.
+ST_CLONES void to_rgb(const uint8_t* __restrict from, size_t count, int color_type, int bits, uint8_t* __restrict out) {
     bool wide = bits == 16;
-    if (colour_type == kGrey) return wide ? pick<2, 0, 0>(from, count, out) : pick<1, 0, 0>(from, count, out);
-    if (colour_type == kGreyAlpha) return wide ? pick<4, 0, 0>(from, count, out) : pick<2, 0, 0>(from, count, out);
-    if (colour_type == kColour) return wide ? pick<6, 2, 4>(from, count, out) : pick<3, 1, 2>(from, count, out);
+    if (color_type == kGray) return wide ? pick<2, 0, 0>(from, count, out) : pick<1, 0, 0>(from, count, out);
+    if (color_type == kGrayAlpha) return wide ? pick<4, 0, 0>(from, count, out) : pick<2, 0, 0>(from, count, out);
+    if (color_type == kColor) return wide ? pick<6, 2, 4>(from, count, out) : pick<3, 1, 2>(from, count, out);
     return wide ? pick<8, 2, 4>(from, count, out) : pick<4, 1, 2>(from, count, out);
 }
 
-// What a stored value of a grey or palette picture looks like: 256 times RGB. A value outside the palette is black.
-void colours(const Chunks& chunks, uint8_t (*table)[3]) {
+// What a stored value of a gray or palette picture looks like: 256 times RGB. A value outside the palette is black.
+void colors(const Chunks& chunks, uint8_t (*table)[3]) {
     std::memset(table, 0, 256 * 3);
-    if (chunks.header.colour_type == kPalette) {
+    if (chunks.header.color_type == kPalette) {
         size_t size = chunks.palette.size;
         if (!size || size % 3 || size > 768) throw Fault("the PNG has no whole palette");
         std::memcpy(table, chunks.palette.data, size);
@@ -137,10 +137,10 @@ void colours(const Chunks& chunks, uint8_t (*table)[3]) {
 // RGB, or values of less than 8 bits, of the rectangle `need`. `rows`: the picture's row need.top, without its filter byte.
 void convert(const Chunks& chunks, const uint8_t* rows, size_t stride, Rect need, int channels, uint8_t* values, uint8_t* out) {
     const PngHeader& header = chunks.header;
-    bool looked_up = header.bits < 8 || header.colour_type == kPalette;
+    bool looked_up = header.bits < 8 || header.color_type == kPalette;
     uint8_t table[256][3];
-    if (looked_up && channels == 3) colours(chunks, table);
-    size_t width = size_t(need.width()), pixel = size_t(header.bits / 8 * samples(header.colour_type));
+    if (looked_up && channels == 3) colors(chunks, table);
+    size_t width = size_t(need.width()), pixel = size_t(header.bits / 8 * samples(header.color_type));
     for (int y = 0; y < need.height(); y++, rows += stride, out += width * size_t(channels)) {
         const uint8_t* from = rows + size_t(need.left) * pixel;
         if (header.bits < 8) {
@@ -151,7 +151,7 @@ void convert(const Chunks& chunks, const uint8_t* rows, size_t stride, Rect need
         if (looked_up)
             for (size_t x = 0; x < width; x++) std::memcpy(out + 3 * x, table[from[x]], 3);
         else
-            to_rgb(from, width, header.colour_type, header.bits, out);
+            to_rgb(from, width, header.color_type, header.bits, out);
     }
 }
 
@@ -165,17 +165,17 @@ Picture png_region(Bytes file, Rect need, int channels, Scratch& scratch) {
         need.right > size.width)
         throw Fault("the region lies outside of the picture");
     if (header.interlaced) throw Unsupported("an interlaced PNG");
-    bool single = header.colour_type == kGrey || header.colour_type == kPalette;
+    bool single = header.color_type == kGray || header.color_type == kPalette;
     if (channels == 1 && (!single || header.bits > 8))
         throw Unsupported("a mask that is no PNG of one channel and at most 8 bits");
 
-    size_t depth = size_t(header.bits * samples(header.colour_type));  // bits of a pixel
+    size_t depth = size_t(header.bits * samples(header.color_type));  // bits of a pixel
     Rows what{(size_t(size.width) * depth + 7) / 8 + 1, (size_t(need.right) * depth + 7) / 8, int((depth + 7) / 8),
               need.top, need.bottom, nullptr};
     size_t total = size_t(size.height) * what.stride;
     if (chunks.data_size * kMostInflated < total) throw Fault("the PNG has less pixel data than its header says");
 
-    bool direct = header.bits == 8 && (channels == 1 || header.colour_type == kColour);
+    bool direct = header.bits == 8 && (channels == 1 || header.color_type == kColor);
     size_t out_size = direct ? 0 : size_t(need.height()) * size_t(need.width()) * size_t(channels) + size_t(need.width());
     uint8_t* joined = scratch.get(chunks.data_size + 2 + what.needed + 2 * kPngSlack + total + out_size);
     what.zeros = joined + chunks.data_size + 2;

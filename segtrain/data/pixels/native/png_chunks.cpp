@@ -13,15 +13,15 @@ bool is(const uint8_t* kind, const char* name) { return std::memcmp(kind, name, 
 PngHeader read_header(Bytes body) {
     const uint8_t* at = body.data;
     uint32_t width = big_endian(at), height = big_endian(at + 4);
-    int bits = at[8], colour = at[9];
+    int bits = at[8], color = at[9];
     bool small = bits == 1 || bits == 2 || bits == 4;
-    bool single = colour == kGrey || colour == kPalette;
-    bool several = colour == kColour || colour == kGreyAlpha || colour == kColourAlpha;
-    bool known = (single && (small || bits == 8)) || ((several || colour == kGrey) && (bits == 8 || bits == 16));
+    bool single = color == kGray || color == kPalette;
+    bool several = color == kColor || color == kGrayAlpha || color == kColorAlpha;
+    bool known = (single && (small || bits == 8)) || ((several || color == kGray) && (bits == 8 || bits == 16));
     if (!known || at[10] || at[11] || at[12] > 1) throw Fault("the PNG's header is damaged");
     if (!width || !height || uint64_t(width) * height > uint64_t(kMaxPixels))
         throw Fault("the header claims " + std::to_string(height) + " x " + std::to_string(width) + " pixels");
-    return {{int(height), int(width)}, bits, colour, at[12] == 1};
+    return {{int(height), int(width)}, bits, color, at[12] == 1};
 }
 
 }  // namespace
@@ -40,9 +40,9 @@ void check_crc(Bytes file, Bytes body) {
 #endif
 }
 
-int samples(int colour_type) {
-    if (colour_type == kGreyAlpha) return 2;
-    return colour_type == kColour ? 3 : colour_type == kColourAlpha ? 4 : 1;
+int samples(int color_type) {
+    if (color_type == kGrayAlpha) return 2;
+    return color_type == kColor ? 3 : color_type == kColorAlpha ? 4 : 1;
 }
 
 Chunks read_chunks(Bytes file, bool header_only) {

@@ -8,7 +8,7 @@
 namespace segtrain {
 
 // png_chunks.cpp --------------------------------------------------------------------------------------------------------------
-constexpr int kGrey = 0, kColour = 2, kPalette = 3, kGreyAlpha = 4, kColourAlpha = 6;
+constexpr int kGray = 0, kColor = 2, kPalette = 3, kGrayAlpha = 4, kColorAlpha = 6;
 
 struct Chunks {
     PngHeader header;
@@ -18,7 +18,7 @@ struct Chunks {
 };
 
 uint32_t big_endian(const uint8_t* at);
-int samples(int colour_type);  // of a pixel
+int samples(int color_type);  // of a pixel
 // Finds the chunks and checks all of them but IDAT, which is checked where it is used.
 Chunks read_chunks(Bytes file, bool header_only);
 // Throws Fault if the chunk with this body is not what its checksum says.
@@ -44,7 +44,7 @@ bool inflate_strip(Bytes blocks, uint8_t* out, size_t size);
 // Room that must lie behind the bytes given to `unfilter_rows`: pixels are read in words of up to 8 bytes.
 constexpr size_t kPngSlack = 16;
 // Undoes the filters of `count` rows in place. A row is a filter byte (0 to 4, checked by the caller) and its data, rows lie
-// `stride` apart; only the first `bytes` bytes of each row's data are treated. The first row's upper neighbour is all zero.
+// `stride` apart; only the first `bytes` bytes of each row's data are treated. The first row's upper neighbor is all zero.
 // `zeros`: `bytes` + kPngSlack zero bytes. `pixel`: bytes of a pixel (1, 2, 3, 4, 6, 8; 1 for less than 8 bits).
 void unfilter_rows(uint8_t* rows, size_t stride, int count, size_t bytes, int pixel, const uint8_t* zeros);
 

@@ -92,8 +92,8 @@ ST_EXPORT int st_crop(StRequest* request, char* message) {
         Geometry geometry{{request->size[0], request->size[1]},     {request->scaled[0], request->scaled[1]},
                           {request->crop[0], request->crop[1]},     request->top,
                           request->left,                            request->flip != 0,
-                          request->colours[0],                      request->colours[1],
-                          request->colours[2],                      request->colours[3]};
+                          request->colors[0],                      request->colors[1],
+                          request->colors[2],                      request->colors[3]};
         request->image_done = 0;
         if (request->out_image) {
             check(request->image, geometry.size);

@@ -21,7 +21,7 @@ struct StStored {
 struct StRequest {
     StStored image, mask;
     int32_t size[2], scaled[2], crop[2], top, left, flip;
-    float colours[4];  // brightness, contrast, saturation, hue
+    float colors[4];  // brightness, contrast, saturation, hue
     uint8_t fill[4];   // the last: ignore_index
     const uint8_t *lut, *known;
     const uint8_t* index;

@@ -1,7 +1,7 @@
 // How do the pixels of a crop come out of a part of the picture? One bilinear resampling, straight into place: scale, crop, flip and
-// padding at once, then colours as one affine map. Masks by nearest neighbour.
+// padding at once, then colors as one affine map. Masks by nearest neighbor.
 //
-// Both are taken at pixel centres; positions are exact fractions, weights have 15 bits, rows are interpolated to 1/64 of a level before
+// Both are taken at pixel centers; positions are exact fractions, weights have 15 bits, rows are interpolated to 1/64 of a level before
 // they are blended: 0.05 of a level from exact arithmetic, and one rounding. A picture reduced by `denom` has for each of its
 // pixels a block of denom x denom source pixels (libjpeg's DCT scaling, and the means of blocks here); the last block of a row may be cut
 // off, so positions scale by size / scaled / denom, not by the ratio of whole widths.
@@ -115,7 +115,7 @@ class Sums {
     void next() {
         if (++rows_ % 256 == 0) flush();
     }
-    double mean_grey(double pixels) {
+    double mean_gray(double pixels) {
         flush();
         return (0.299 * double(totals_[0]) + 0.587 * double(totals_[1]) + 0.114 * double(totals_[2])) / pixels;
     }
@@ -163,7 +163,7 @@ void resample(const Picture& picture, const Axes& both, const Target& target) {
     }
     columns.prepare(taps, picture.covers.width() * 3, target.simd);
     for (auto& line : lines) line.resize(columns.room());
-    auto line_of = [&](int source) {  // two neighbours never share a place
+    auto line_of = [&](int source) {  // two neighbors never share a place
         int16_t* line = lines[source & 1].data();
         if (held[source & 1] != source) columns.interpolate(picture.pixels + size_t(source - picture.covers.top) * picture.stride, line);
         held[source & 1] = source;
@@ -225,17 +225,17 @@ void pad(const Geometry& geometry, const Axes& both, int left, const uint8_t fil
 void warp_by(const Picture& picture, Size reduced, const Geometry& geometry, const uint8_t fill[3], uint8_t* out, Simd simd) {
     static thread_local std::vector<uint8_t> memory;
     static thread_local Sums sums;
-    Colours colours{geometry.brightness, geometry.contrast, geometry.saturation, geometry.hue};
-    for (float value : {colours.brightness, colours.contrast, colours.saturation, colours.hue})
-        if (!std::isfinite(value)) throw Fault("colours that are no numbers were asked for");
+    Colors colors{geometry.brightness, geometry.contrast, geometry.saturation, geometry.hue};
+    for (float value : {colors.brightness, colors.contrast, colors.saturation, colors.hue})
+        if (!std::isfinite(value)) throw Fault("colors that are no numbers were asked for");
     Axes both = axes(geometry, reduced);
     Rect need = need_of(both, reduced);
     check(picture, need, 3);
     int left = geometry.flip ? geometry.crop.width - both.x.last : both.x.first;
     size_t pitch = size_t(geometry.crop.width) * 3;
-    bool coloured = colours.brightness != 1 || colours.contrast != 1 || colours.saturation != 1 || colours.hue != 0;
+    bool colored = colors.brightness != 1 || colors.contrast != 1 || colors.saturation != 1 || colors.hue != 0;
     Target target{out + size_t(both.y.first) * pitch + size_t(left) * 3, pitch, geometry.flip, simd,
-                  colours.contrast != 1 ? &sums : nullptr};
+                  colors.contrast != 1 ? &sums : nullptr};
     bool same = both.y.size == both.y.scaled && both.x.size == both.x.scaled && both.y.denom == 1;
     if (same && !geometry.flip)
         copy_rows(picture, both, target);
@@ -243,9 +243,9 @@ void warp_by(const Picture& picture, Size reduced, const Geometry& geometry, con
         resample(picture, both, target);
     else
         resample(averaged(picture, need, reduced, both.block, simd, memory), both, target);
-    if (coloured) {
-        double mean = target.sums ? sums.mean_grey(double(both.y.count()) * both.x.count()) : 0;
-        change_colours(target.pixels, pitch, both.y.count(), both.x.count(), colours, mean, simd);
+    if (colored) {
+        double mean = target.sums ? sums.mean_gray(double(both.y.count()) * both.x.count()) : 0;
+        change_colors(target.pixels, pitch, both.y.count(), both.x.count(), colors, mean, simd);
     }
     if (both.y.count() < geometry.crop.height || both.x.count() < geometry.crop.width) pad(geometry, both, left, fill, out);
 }

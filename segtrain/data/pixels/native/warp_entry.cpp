@@ -10,9 +10,9 @@ using namespace segtrain;
 namespace {
 
 // place: size, scaled, crop (height, width each), top, left, flip, as Python gives them.
-Geometry geometry_of(const int32_t place[9], const float colours[4]) {
+Geometry geometry_of(const int32_t place[9], const float colors[4]) {
     return {{place[0], place[1]}, {place[2], place[3]}, {place[4], place[5]}, place[6],   place[7],
-            place[8] != 0,        colours[0],           colours[1],           colours[2], colours[3]};
+            place[8] != 0,        colors[0],           colors[1],           colors[2], colors[3]};
 }
 
 template <class Work>
@@ -40,10 +40,10 @@ ST_EXPORT int st_source_rect(const int32_t place[9], const int32_t reduced[2], i
 }
 
 ST_EXPORT int st_warp(const uint8_t* pixels, size_t stride, const int32_t covers[4], const int32_t reduced[2], const int32_t place[9],
-                      const float colours[4], const uint8_t fill[3], uint8_t* out, int simd, char message[256]) {
+                      const float colors[4], const uint8_t fill[3], uint8_t* out, int simd, char message[256]) {
     return guarded(message, [&] {
         Picture picture{pixels, stride, {covers[0], covers[1], covers[2], covers[3]}, 3};
-        warp_by(picture, {reduced[0], reduced[1]}, geometry_of(place, colours), fill, out, std::min(Simd(simd), best_simd()));
+        warp_by(picture, {reduced[0], reduced[1]}, geometry_of(place, colors), fill, out, std::min(Simd(simd), best_simd()));
         return 0;
     });
 }

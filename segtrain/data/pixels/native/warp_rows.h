@@ -60,11 +60,11 @@ class Columns {
 void blend_rows(const int16_t* above, const int16_t* below, int weight, int count, uint8_t* out, uint16_t* sums);
 void add_row(const uint8_t* row, int count, uint16_t* sums);
 
-struct Colours {
+struct Colors {
     float brightness, contrast, saturation, hue;
 };
-// One affine map of colours, in place. `mean_grey`: of these pixels, before.
-void change_colours(uint8_t* pixels, size_t pitch, int height, int width, const Colours& colours, double mean_grey, Simd simd);
+// One affine map of colors, in place. `mean_gray`: of these pixels, before.
+void change_colors(uint8_t* pixels, size_t pitch, int height, int width, const Colors& colors, double mean_gray, Simd simd);
 
 // The columns of a mask's crop: out[k] = lut[row[columns[k]]].
 class Ids {

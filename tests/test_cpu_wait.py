@@ -11,10 +11,10 @@ import time
 import pytest
 
 import segtrain.cpu_wait
-from segtrain.cpu_wait import late
+from segtrain.cpu_wait import runqueue_wait
 from segtrain.observe.clock import Clock
 
-if late() is None:
+if runqueue_wait() is None:
     pytest.skip("this system does not count how late a thread is", allow_module_level=True)
 
 BUSY = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nprint(flush=True)\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
@@ -29,7 +29,7 @@ def counted() -> float:
         return int(file.read().split()[1]) / 1e9
 
 
-def work_until_late_by(seconds: float) -> None:
+def work_until_cpu_wait_by(seconds: float) -> None:
     """However the cores are shared out, the kernel itself says when it is enough."""
     goal, end = counted() + seconds, time.monotonic() + PATIENCE_S
     while counted() < goal:
@@ -37,7 +37,7 @@ def work_until_late_by(seconds: float) -> None:
 
 
 def asked() -> float:
-    seconds = late()
+    seconds = runqueue_wait()
     assert seconds is not None
     return seconds
 
@@ -73,7 +73,7 @@ def test_a_thread_that_shares_its_core_is_late_by_what_the_kernel_counts() -> No
         outer = counted()
         before = asked()
         inner = counted()
-        work_until_late_by(0.1)
+        work_until_cpu_wait_by(0.1)
         inner = counted() - inner
         found = asked() - before
         outer = counted() - outer
@@ -88,8 +88,8 @@ def test_a_thread_that_sleeps_is_not_late() -> None:
     def slept() -> bool:
         begin, before = time.perf_counter(), asked()
         time.sleep(0.3)
-        late = asked() - before
-        return late <= time.perf_counter() - begin - 0.3 + 1e-3
+        runqueue_wait = asked() - before
+        return runqueue_wait <= time.perf_counter() - begin - 0.3 + 1e-3
 
     assert any(slept() for _ in range(5))  # it may also lose its core between two calls, on the way into its sleep
 
@@ -97,7 +97,7 @@ def test_a_thread_that_sleeps_is_not_late() -> None:
 def test_a_clock_leaves_the_time_of_waiting_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Late by 3 s in ``forward``, by 5 s in ``wait``, by 1 s outside of both, in each of 21 laps. It looks at every other one."""
     now = [0.0, 0.0]  # seconds that passed, and those without a core
-    monkeypatch.setattr("segtrain.observe.clock.late", lambda: now[1])
+    monkeypatch.setattr("segtrain.observe.clock.runqueue_wait", lambda: now[1])
     clock = Clock(lambda: now[0])
     for _ in range(21):
         with clock("forward"):
@@ -107,7 +107,7 @@ def test_a_clock_leaves_the_time_of_waiting_out(monkeypatch: pytest.MonkeyPatch)
         now[0] += 1.0
         now[1] += 1
         clock.mark()
-    assert clock.late == 21 * 4
+    assert clock.cpu_wait == 21 * 4
 
 
 def test_a_fork_counts_for_itself() -> None:

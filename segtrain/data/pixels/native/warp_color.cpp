@@ -14,7 +14,7 @@ namespace segtrain {
 
 namespace {
 
-constexpr double kGrey[3] = {0.299, 0.587, 0.114};  // luma of ITU-R BT.601
+constexpr double kGray[3] = {0.299, 0.587, 0.114};  // luma of ITU-R BT.601
 // A quarter turn of the plane of I and Q (of YIQ), as RGB: inverse(T) J T with T of NTSC, J the quarter turn. As augment.TURN.
 constexpr double kTurn[3][3] = {{-0.168621795, -0.329804745, 0.498426540},
                                 {0.327963394, -0.034610688, -0.293352706},
@@ -24,15 +24,15 @@ struct Affine {
     double matrix[3][3], offset;
 };
 
-Affine affine_of(const Colours& colours, double mean_grey) {
-    double gain = double(colours.brightness) * colours.contrast, angle = 2 * 3.14159265358979323846 * colours.hue;
-    double cosine = std::cos(angle), sine = std::sin(angle), kept = double(colours.saturation);
+Affine affine_of(const Colors& colors, double mean_gray) {
+    double gain = double(colors.brightness) * colors.contrast, angle = 2 * 3.14159265358979323846 * colors.hue;
+    double cosine = std::cos(angle), sine = std::sin(angle), kept = double(colors.saturation);
     Affine map;
-    // Grey stays; what is not grey is scaled by saturation and turned by hue.
+    // Gray stays; what is not gray is scaled by saturation and turned by hue.
     for (int i = 0; i < 3; ++i)
         for (int j = 0; j < 3; ++j)
-            map.matrix[i][j] = gain * (kGrey[j] + kept * (cosine * ((i == j) - kGrey[j]) + sine * kTurn[i][j]));
-    map.offset = (1 - double(colours.contrast)) * colours.brightness * mean_grey;
+            map.matrix[i][j] = gain * (kGray[j] + kept * (cosine * ((i == j) - kGray[j]) + sine * kTurn[i][j]));
+    map.offset = (1 - double(colors.contrast)) * colors.brightness * mean_gray;
     return map;
 }
 
@@ -170,8 +170,8 @@ int map_avx2(uint8_t*, int, const Map&) { return 0; }
 
 }  // namespace
 
-void change_colours(uint8_t* pixels, size_t pitch, int height, int width, const Colours& colours, double mean_grey, Simd simd) {
-    Affine exact = affine_of(colours, mean_grey);
+void change_colors(uint8_t* pixels, size_t pitch, int height, int width, const Colors& colors, double mean_gray, Simd simd) {
+    Affine exact = affine_of(colors, mean_gray);
     Map map;
     bool small = fixed(exact, &map);
     for (int y = 0; y < height; ++y, pixels += pitch) {

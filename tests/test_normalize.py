@@ -1,4 +1,4 @@
-"""Are colours that are changed with the whole batch those of the workers, and does padding stay what it was?"""
+"""Are colors that are changed with the whole batch those of the workers, and does padding stay what it was?"""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ import pytest
 import torch
 
 from segtrain.config import Data
-from segtrain.data.augment.geometry import FILL, Geometry, apply, colour_matrix, colour_terms, draw
+from segtrain.data.augment.geometry import FILL, Geometry, apply, color_matrix, color_terms, draw
 from segtrain.data.order import rng_for
-from segtrain.data.pixels.normalize import IMAGENET_MEAN, IMAGENET_STD, normalise
+from segtrain.data.pixels.normalize import IMAGENET_MEAN, IMAGENET_STD, normalize
 
 CROP = (40, 56)
 DEVICES = ["cpu", "cuda"]
 
 
-def terms(*colours: tuple[float, float, float, float]) -> torch.Tensor:
-    return torch.from_numpy(np.stack([colour_terms(each) for each in colours]))
+def terms(*colors: tuple[float, float, float, float]) -> torch.Tensor:
+    return torch.from_numpy(np.stack([color_terms(each) for each in colors]))
 
 
 def batch_of(data: Data, size: tuple[int, int]) -> tuple[list[Geometry], np.ndarray, np.ndarray]:
-    """Geometries, and their crops without colours and with them."""
+    """Geometries, and their crops without colors and with them."""
     rng = np.random.default_rng(0)
     image, mask = rng.integers(0, 256, (*size, 3), np.uint8), np.zeros(size, np.uint8)
     drawn = [draw(rng_for(0, 0, index), size, CROP, data) for index in range(12)]
-    without, coloured = (
+    without, colored = (
         np.stack([apply(image, mask, geometry, CROP, 255)[0] for geometry in geometries])
         for geometries in ([g.plain() for g in drawn], drawn)
     )
-    return drawn, without, coloured
+    return drawn, without, colored
 
 
 @pytest.fixture(params=DEVICES)
@@ -40,13 +40,13 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("size", [(90, 121), (30, 200), (25, 31)])  # never, sometimes and always padded
-def test_colours_are_those_of_the_workers(device: torch.device, size: tuple[int, int], channels_last: bool) -> None:
+def test_colors_are_those_of_the_workers(device: torch.device, size: tuple[int, int], channels_last: bool) -> None:
     data = Data(scale=(0.7, 1.6), jitter=(0.4, 0.5, 0.6), hue=0.3, jitter_p=0.8)
-    drawn, without, coloured = batch_of(data, size)
-    out = normalise(
+    drawn, without, colored = batch_of(data, size)
+    out = normalize(
         torch.from_numpy(without).to(device),
         channels_last=channels_last,
-        colours=terms(*(g.colours for g in drawn)).to(device),
+        colors=terms(*(g.colors for g in drawn)).to(device),
         covered=torch.tensor([g.covered(CROP) for g in drawn], device=device),
     )
     assert out.shape == (12, 3, *CROP)
@@ -54,15 +54,15 @@ def test_colours_are_those_of_the_workers(device: torch.device, size: tuple[int,
     memory = torch.channels_last if channels_last else torch.contiguous_format
     assert out.is_contiguous(memory_format=memory)
     levels = (out.cpu().permute(0, 2, 3, 1) * torch.tensor(IMAGENET_STD) + torch.tensor(IMAGENET_MEAN)) * 255
-    difference = (levels - torch.from_numpy(coloured)).abs()
+    difference = (levels - torch.from_numpy(colored)).abs()
     assert difference.max() <= 1.01  # OpenCV's fixed point, and the rounding that is left out here
     assert difference.mean() <= 0.3
-    # Padding, and images whose colours stay, are what they are without colours.
-    still = normalise(torch.from_numpy(without))
+    # Padding, and images whose colors stay, are what they are without colors.
+    still = normalize(torch.from_numpy(without))
     outside = np.ones((12, *CROP), bool)
     for k, geometry in enumerate(drawn):
         top, left, bottom, right = geometry.covered(CROP)
-        outside[k, top:bottom, left:right] = geometry.colours == (1, 1, 1, 0)
+        outside[k, top:bottom, left:right] = geometry.colors == (1, 1, 1, 0)
     assert outside.any()
     chosen = torch.from_numpy(outside)[:, None].expand_as(still)
     assert torch.allclose(out.cpu()[chosen], still[chosen], atol=1e-5)
@@ -82,30 +82,30 @@ def test_the_covered_part_is_where_the_picture_is() -> None:
 
 def test_without_padding_no_rectangle_is_needed() -> None:
     drawn, without, _ = batch_of(Data(scale=(1, 1.6)), (90, 121))
-    colours = terms(*(g.colours for g in drawn))
+    colors = terms(*(g.colors for g in drawn))
     whole = torch.tensor([[0, 0, *CROP]]).expand(12, 4)
     images = torch.from_numpy(without)
-    assert torch.equal(normalise(images, colours=colours), normalise(images, colours=colours, covered=whole))
+    assert torch.equal(normalize(images, colors=colors), normalize(images, colors=colors, covered=whole))
 
 
-def test_extreme_colours_are_clamped() -> None:
+def test_extreme_colors_are_clamped() -> None:
     images = torch.tensor([0, 255], dtype=torch.uint8).repeat(3)[None, :, None, None].expand(1, 6, 2, 3).contiguous()
-    out = normalise(images, colours=terms((9.0, 1.0, 3.0, 0.4)))
-    assert torch.allclose(out, normalise(images), atol=1e-4)
+    out = normalize(images, colors=terms((9.0, 1.0, 3.0, 0.4)))
+    assert torch.allclose(out, normalize(images), atol=1e-4)
 
 
-def test_the_terms_of_colours_are_their_matrix_and_the_share_of_the_mean_grey() -> None:
-    colours = (0.75, 1.5, 0.5, 0.125)  # exact in float32
-    assert terms(colours)[0, :9].tolist() == np.float32(colour_matrix(*colours)).flatten().tolist()
-    assert terms(colours)[0, 9] == -0.375
+def test_the_terms_of_colors_are_their_matrix_and_the_share_of_the_mean_gray() -> None:
+    colors = (0.75, 1.5, 0.5, 0.125)  # exact in float32
+    assert terms(colors)[0, :9].tolist() == np.float32(color_matrix(*colors)).flatten().tolist()
+    assert terms(colors)[0, 9] == -0.375
     assert torch.allclose(terms((1.0, 1.0, 1.0, 0.0))[0, :9].view(3, 3), torch.eye(3), atol=1e-7)
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_only_the_first_batch_copies_constants(channels_last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     images = torch.from_numpy(batch_of(Data(), (90, 121))[1])
-    more = {"colours": terms(*[(1.2, 0.8, 1.0, 0.1)] * 12), "covered": torch.tensor([[0, 0, *CROP]] * 12)}
-    first = [normalise(images, channels_last=channels_last, **each) for each in ({}, more)]
+    more = {"colors": terms(*[(1.2, 0.8, 1.0, 0.1)] * 12), "covered": torch.tensor([[0, 0, *CROP]] * 12)}
+    first = [normalize(images, channels_last=channels_last, **each) for each in ({}, more)]
     monkeypatch.setattr(torch, "tensor", lambda *_, **__: pytest.fail("a copy that a GPU would be waited for"))
-    again = [normalise(images, channels_last=channels_last, **each) for each in ({}, more)]
+    again = [normalize(images, channels_last=channels_last, **each) for each in ({}, more)]
     assert all(torch.equal(a, b) for a, b in zip(first, again))
