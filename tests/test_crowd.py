@@ -71,7 +71,7 @@ def test_the_number_of_threads_with_which_passes_take_least_is_named(
     monkeypatch.setattr(session.screen, "say", lines.append)
     monkeypatch.setattr(crowd, "cores", lambda: 4)
     monkeypatch.setattr(crowd, "_passes", passes)
-    monkeypatch.setattr(crowd, "late", lambda: 0.0)
+    monkeypatch.setattr(crowd, "runqueue_wait", lambda: 0.0)
     torch.set_num_threads(16)
     assert crowding(session, 3) == {"threads": numbers[quickest], "forward": times[0], "backward": times[1]}
     assert sorted(asked) == [(1, 3), (4, 3), (16, 3)]
@@ -96,7 +96,7 @@ def test_what_threads_cost_is_not_known_where_other_programs_have_the_cores(
     monkeypatch.setattr(crowd, "cores", lambda: 4)
     monkeypatch.setattr(crowd, "_passes", passes)
     monkeypatch.setattr(crowd, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    monkeypatch.setattr(crowd, "late", lambda: None if lacked is None else lacked * now[0])
+    monkeypatch.setattr(crowd, "runqueue_wait", lambda: None if lacked is None else lacked * now[0])
     torch.set_num_threads(16)
     assert (crowding(session, 3) is not None) == known
     assert ["is not known: other programs had the cores for 20%" in line for line in lines] == [True] * (not known)
@@ -106,7 +106,7 @@ def test_what_threads_cost_is_not_known_where_other_programs_have_the_cores(
 def test_measuring_the_cost_of_threads_leaves_the_network_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crowd, "late", lambda: None)  # other programs may have the cores meanwhile
+    monkeypatch.setattr(crowd, "runqueue_wait", lambda: None)  # other programs may have the cores meanwhile
     many = 4 * cores()
     session = session_of(tmp_path / "run", many)
     before = {name: value.clone() for name, value in session.plain.state_dict().items()}

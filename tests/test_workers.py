@@ -240,7 +240,7 @@ if __name__ == "__main__":
     from segtrain.data.workers.pool import WorkerPool
 
     data = Data(scenes=8, scene_size=(48, 64), crop=(24, 32))
-    crew = Crew(2, "process")
+    crew = WorkerPool(2, "process")
     loader = TrainLoader(Slow(open_dataset(data, "train")), data, seed=0, batch_size=4, last_step=9, crew=crew)
     iter(loader)
     import time

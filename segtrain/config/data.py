@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Union, get_args
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from segtrain.config.label_values import refuse_ids, refuse_names
-from segtrain.config.section import Place, Section, Size
+from segtrain.config.section import Section, Size, UserPath
 from segtrain.config.sources import pinned
 from segtrain.config.split_by import SplitBy
 
@@ -19,7 +19,7 @@ Color = tuple[Channel, Channel, Channel]  # red, green, blue
 class Data(Section):
     """Where the images and masks are, what the labels mean, and how a sample is drawn."""
 
-    root: Place = Field("", description="folder of the data set; empty with layout 'scenes'")
+    root: UserPath = Field("", description="folder of the data set; empty with layout 'scenes'")
     layout: Literal["scenes", "camvid", "cityscapes", "ade20k", "voc", "folders", "list", "shards"] = Field(
         "scenes", description="how images and masks lie in the folder"
     )

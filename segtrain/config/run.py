@@ -15,7 +15,7 @@ from segtrain.config.data import Data
 from segtrain.config.loss import Loss
 from segtrain.config.optim import AdamWOptim, Optim
 from segtrain.config.records import Checkpoint, Eval, Log
-from segtrain.config.section import Place, Section, outlasts
+from segtrain.config.section import Section, UserPath, outlasts
 from segtrain.config.training import Model, Parallel, Train
 
 # Where and how a run goes, not what is trained: no part of the hash, and free to change on resume.
@@ -53,7 +53,7 @@ def _changed(section: Section, without: Any) -> dict[str, Any]:
 class Config(Section):
     """A run, whole. See docs/config.md for every key."""
 
-    out: Place = Field("", description="run folder; empty: runs/NAME-HASH")
+    out: UserPath = Field("", description="run folder; empty: runs/NAME-HASH")
     name: str = Field("", description="name in tables and trackers; empty: the config file's")
     data: Data = Field(default_factory=Data)
     model: Model = Field(default_factory=Model)

@@ -29,7 +29,7 @@ def _at_home(path: str) -> str:
 
 
 # A path in a file, or behind `key=`, where no shell knows ``~``: a folder of that name would be made in the working folder.
-Place = Annotated[str, AfterValidator(_at_home)]
+UserPath = Annotated[str, AfterValidator(_at_home)]
 
 MOST = 10**9  # epochs or steps of a duration
 _DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>ep|st|%)")

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Union
 
 from pydantic import Field, field_validator, model_validator
 
-from segtrain.config.section import Place, Section, durations
+from segtrain.config.section import Section, UserPath, durations
 
 
 class Model(Section):
@@ -14,10 +14,10 @@ class Model(Section):
 
     arch: str = Field("pico", description="pico, an SMP architecture, or torchvision/NAME")
     encoder: str = Field("resnet18", description="SMP encoder")
-    encoder_weights: Union[Place, None] = Field(
+    encoder_weights: Union[UserPath, None] = Field(
         None, description="'imagenet' or another name that SMP knows, or a file of the encoder's weights; null: scratch"
     )
-    init: Place = Field(
+    init: UserPath = Field(
         "", description="begin with the weights of a run folder, an export, FILE.safetensors or FILE.pth; empty: none"
     )
     freeze: Literal["none", "encoder"] = Field(

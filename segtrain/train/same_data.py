@@ -29,7 +29,7 @@ from segtrain.data.index.subset import whole as whole_of
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.shards.reader import ShardDataset
 from segtrain.errors import DataError
-from segtrain.train.sample_lists import BLOCK, DAMAGED, Row, names_of, place_of, read_list, rows_of, write_list
+from segtrain.train.sample_lists import BLOCK, DAMAGED, SampleRow, names_of, place_of, read_list, rows_of, write_list
 
 LOOKED_AT = 1024
 _SHOWN = 3  # names of each kind in one error
@@ -71,7 +71,7 @@ class Split:
     mask_crc: np.ndarray
     record: SplitRecord
 
-    def blocks(self) -> Iterator[list[Row]]:
+    def blocks(self) -> Iterator[list[SampleRow]]:
         """Name, bytes of image and mask, checksum of the labels (0: unknown) of some samples after the others."""
         return rows_of(self.dataset, self.sizes, self.mask_crc)
 

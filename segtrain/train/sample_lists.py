@@ -23,7 +23,7 @@ DAMAGED = (OSError, EOFError, ValueError, zlib.error)  # of a list that is missi
 SURE = 3  # times as many samples as chance makes
 _ONE_LINE = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
 
-Row = tuple[str, int, int, int]
+SampleRow = tuple[str, int, int, int]
 
 
 def place_of(run_dir: Path, role: str) -> Path:
@@ -44,7 +44,7 @@ def names_of(dataset: Dataset, begin: int) -> list[str]:
     return [relative(name, dataset.root) if name.startswith("/") else name for name in names]
 
 
-def rows_of(dataset: Dataset, sizes: np.ndarray, mask_crc: np.ndarray) -> Iterator[list[Row]]:
+def rows_of(dataset: Dataset, sizes: np.ndarray, mask_crc: np.ndarray) -> Iterator[list[SampleRow]]:
     """Name, bytes of image and mask, checksum of the labels (0: unknown) of some samples after the others.
 
     ``sizes``: int64 (n, 2), -1 unknown; ``mask_crc``: uint32 (n,) or none.
@@ -56,7 +56,7 @@ def rows_of(dataset: Dataset, sizes: np.ndarray, mask_crc: np.ndarray) -> Iterat
         yield list(zip(names, *sizes[part].T.tolist(), crc[part].tolist()))
 
 
-def write_list(place: Path, blocks: Iterable[list[Row]]) -> None:
+def write_list(place: Path, blocks: Iterable[list[SampleRow]]) -> None:
     """Raises CheckpointError."""
     try:
         place.parent.mkdir(exist_ok=True)
@@ -73,7 +73,7 @@ def write_list(place: Path, blocks: Iterable[list[Row]]) -> None:
     write_atomically(place, text.getvalue())
 
 
-def read_list(place: Path) -> Iterator[Row]:
+def read_list(place: Path) -> Iterator[SampleRow]:
     """What ``write_list`` wrote. Raises one of DAMAGED."""
     with gzip.open(place, "rt", encoding="utf-8", errors="surrogateescape", newline="\n") as stream:
         if not stream.readline():
