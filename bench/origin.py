@@ -86,7 +86,7 @@ def train(data: Path, out: Path, *settings: str) -> Diagnosis:
 
 def both(data: Path, out: Path, steps: int) -> tuple[Diagnosis, Diagnosis]:
     """Diagnoses before and after. The run after is as long in seconds as its rate allows: three times as many steps."""
-    naive = ("data.transforms=naive.py:augment", "data.transforms_at=instead")
+    naive = ("data.transforms=naive.py:augment", "data.transforms_mode=replace")
     return (
         train(data, out / "before", f"train.duration={steps}st", *naive),
         train(data, out / "after", f"train.duration={3 * steps}st"),

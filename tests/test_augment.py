@@ -199,14 +199,16 @@ def test_hue_turns_colors_and_leaves_gray(cut: Cut) -> None:
 
 
 def test_the_scale_is_drawn_by_the_law_that_was_asked_for() -> None:
-    drawn = [draw(rng_for(0, 0, k), (1000, 1000), (9, 9), Data(scale_law="uniform")).scaled[0] for k in range(4000)]
+    drawn = [
+        draw(rng_for(0, 0, k), (1000, 1000), (9, 9), Data(scale_sampling="uniform")).scaled[0] for k in range(4000)
+    ]
     counts, _ = np.histogram(drawn, 8, (500, 2000))
     assert counts.sum() == 4000
     assert abs(counts - 500).max() < 5 * np.sqrt(500)
 
 
 def test_colors_change_as_often_and_as_much_as_asked_for() -> None:
-    data = Data(jitter=(0.5, 0.5, 0.5), hue=0.1, jitter_p=0.3)
+    data = Data(jitter=(0.5, 0.5, 0.5), hue=0.1, color_jitter_prob=0.3)
     drawn = [draw(rng_for(0, 0, k), (99, 99), (9, 9), data) for k in range(4000)]
     changed = [g for g in drawn if (g.brightness, g.contrast, g.saturation, g.hue) != (1, 1, 1, 0)]
     assert abs(len(changed) / 4000 - 0.3) < 0.03

@@ -63,7 +63,7 @@ def result(folder: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory) -
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SEGTRAIN_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.delenv("SEGTRAIN_NATIVE", raising=False)
-        changes = settings(folder[0], "data.balance=0.5")
+        changes = settings(folder[0], "data.class_balanced_crop_prob=0.5")
         bench_data(None, changes, samples=4, seconds=0.05, device_ms=20.0, as_json=True, say=said.append)
     return dict(json.loads(said[0]))
 
@@ -177,7 +177,7 @@ def one(root: Path, kind: str, **more: Any) -> tuple[Dataset, Data]:
 
 def test_a_held_sample_is_the_very_sample(folder: tuple[Path, str]) -> None:
     """What is timed is what trains: as it is stored, with its mask decoded, and with its image too."""
-    dataset, data = one(*folder, balance=0.5)
+    dataset, data = one(*folder, class_balanced_crop_prob=0.5)
     for index in range(3):
         record, (image, mask) = dataset.record(index), dataset.read(index)
         names = record.image_name, record.mask_name

@@ -151,7 +151,7 @@ def test_the_long_camvid_recipe_is_the_short_one_with_the_settings_of_the_page()
 
 BLOCKS = [
     (["loss.terms=[{name: dice, gamma: 5}]"], "loss.terms.0.gamma=5", "'dice' has no setting 'gamma', 'focal' has"),
-    (["loss.terms=[ce, {name: focal, keep: .5}]"], "loss.terms.1.keep=0.5", "'ohem' has"),
+    (["loss.terms=[ce, {name: focal, min_kept: .5}]"], "loss.terms.1.min_kept=0.5", "'ohem' has"),
     (["loss.terms=[{name: focal, gama: 5}]"], "loss.terms.0.gama", "did you mean 'loss.terms.0.gamma'?"),
     (["optim.muon_lr=.5"], "optim.muon_lr=0.5", "'adamw' has no setting 'muon_lr', 'muon' has"),
     (["optim.name=sgd", "optim.betas=[.9, .9]"], "optim.betas", "set optim.name=adamw"),

@@ -353,9 +353,9 @@ def test_how_often_is_known_where_the_run_decides_it() -> None:
 
 def test_what_is_so_already_is_no_cure() -> None:
     slow = starved(stages={"augment": 0.12}, cores=2)
-    first = of(slow, config={"data": {"rotate": 0.0, "jitter_p": 1.0}}).verdicts[0]
-    assert first.fix.words == ("data.jitter_p=0.5",)
-    none = of(slow, config={"data": {"rotate": 0.0, "jitter_p": 0.5}}).verdicts[0]
+    first = of(slow, config={"data": {"rotate": 0.0, "color_jitter_prob": 1.0}}).verdicts[0]
+    assert first.fix.words == ("data.color_jitter_prob=0.5",)
+    none = of(slow, config={"data": {"rotate": 0.0, "color_jitter_prob": 0.5}}).verdicts[0]
     assert (none.fix.settings, none.gain) == ({}, 1.0)
     assert "is so already" in none.fix.text
 

@@ -25,7 +25,7 @@ from segtrain.data.sample import SampleMaker, Task
 from segtrain.data.workers.autoscaler import Autoscaler, WorkerCount, worker_count
 from segtrain.errors import ConfigError, DataError
 
-SETTINGS = Data(crop=(24, 32), balance=0.3)
+SETTINGS = Data(crop=(24, 32), class_balanced_crop_prob=0.3)
 
 
 class Pictures:
@@ -379,7 +379,7 @@ def test_colors_are_left_to_the_device(kind: str, tmp_path: Path) -> None:
         crop=(32, 48),
         jitter=(0.3, 0.3, 0.3),
         hue=0.05,
-        jitter_p=0.8,
+        color_jitter_prob=0.8,
     )
     dataset = open_dataset(data, "train")
     options = {"workers": 2, "kind": kind, "last_step": 4}

@@ -22,9 +22,9 @@ SPECS = {
     "ce-weighted": {"terms": ["ce"], "class_weights": WEIGHTS},
     "ce-smoothed": {"terms": [{"name": "ce", "label_smoothing": 0.1}]},
     "ce-weighted-smoothed": {"terms": [{"name": "ce", "label_smoothing": 0.2}], "class_weights": WEIGHTS},
-    "ohem": {"terms": [{"name": "ohem", "keep": 0.3, "threshold": 0.05}]},
-    "ohem-threshold": {"terms": [{"name": "ohem", "keep": 0.01, "threshold": 0.3}]},
-    "ohem-weighted": {"terms": [{"name": "ohem", "keep": 0.5, "threshold": 0.1}], "class_weights": WEIGHTS},
+    "ohem": {"terms": [{"name": "ohem", "min_kept": 0.3, "threshold": 0.05}]},
+    "ohem-threshold": {"terms": [{"name": "ohem", "min_kept": 0.01, "threshold": 0.3}]},
+    "ohem-weighted": {"terms": [{"name": "ohem", "min_kept": 0.5, "threshold": 0.1}], "class_weights": WEIGHTS},
     "focal": {"terms": ["focal"]},
     "focal-weighted": {"terms": [{"name": "focal", "gamma": 0.5}], "class_weights": WEIGHTS},
     "dice": {"terms": ["dice"]},
@@ -109,7 +109,7 @@ def naive_focal(term, logits, target, weights, ignore):
 def naive_ohem(term, logits, target, weights, ignore):
     each = [(-torch.log(p[y]), p[y], y) for p, y in pixels(logits, target, ignore)]
     upper = [int(np.float32(nll.item()).view(np.uint32)) >> 16 for nll, _, _ in each]
-    border = sorted(upper, reverse=True)[math.ceil(term.keep * len(each)) - 1]
+    border = sorted(upper, reverse=True)[math.ceil(term.min_kept * len(each)) - 1]
     kept = [(nll, y) for (nll, p, y), bits in zip(each, upper) if p.item() < term.threshold or bits >= border]
     return sum(weights[y] * nll for nll, y in kept) / sum(weights[y] for _, y in kept)
 
@@ -329,7 +329,7 @@ def test_known_values():
 @pytest.mark.parametrize("keep", [0.001, 0.1, 0.25, 0.9, 1.0])
 def test_ohem_keeps_the_share_and_little_more(keep):
     logits, target = batch(n=8, h=40, w=50, spread=4.0)
-    subject = build_criterion(Loss(terms=[{"name": "ohem", "keep": keep, "threshold": 1e-9}]), C)
+    subject = build_criterion(Loss(terms=[{"name": "ohem", "min_kept": keep, "threshold": 1e-9}]), C)
     _, gradient = with_gradient(lambda x: subject.loss(x, target, subject.totals(x, target)), logits)
     kept = (gradient != 0).any(1)
     _, count = subject.sum_and_count(logits, target)
@@ -345,7 +345,7 @@ def test_ohem_keeps_the_share_and_little_more(keep):
 
 def test_ohem_keeps_all_below_the_threshold():
     logits, target = batch(n=8, h=20, w=20)
-    subject = build_criterion(Loss(terms=[{"name": "ohem", "keep": 0.01, "threshold": 0.4}]), C)
+    subject = build_criterion(Loss(terms=[{"name": "ohem", "min_kept": 0.01, "threshold": 0.4}]), C)
     _, gradient = with_gradient(lambda x: subject.loss(x, target, subject.totals(x, target)), logits)
     valid = target != VOID
     p = logits.softmax(1).gather(1, (target.long() * valid)[:, None])[:, 0]

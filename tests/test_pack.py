@@ -66,7 +66,7 @@ def needs_native(form: str) -> None:
 
 
 def batches(dataset: Dataset, workers: int = 0, kind: str = "auto") -> list[bytes]:
-    data = Data(crop=(24, 32), balance=0.3, worker_kind=kind)
+    data = Data(crop=(24, 32), class_balanced_crop_prob=0.3, worker_kind=kind)
     with TrainLoader(dataset, data, seed=3, batch_size=4, last_step=6, workers=workers) as loader:
         return [b.images.numpy().tobytes() + b.masks.numpy().tobytes() for step in loader for b in step]
 

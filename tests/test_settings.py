@@ -444,3 +444,42 @@ def outcome(given: str) -> Config | str:
         return load_config(None, [given])
     except ConfigError as error:
         return str(error)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (["data.jitter_p=0.5"], ["data.color_jitter_prob=0.5"]),
+        (["data.scale_law=uniform"], ["data.scale_sampling=uniform"]),
+        (["data.balance=0.25"], ["data.class_balanced_crop_prob=0.25"]),
+        (["data.colour=cpu"], ["data.color_jitter_on=cpu"]),
+        (["data.transforms_at=instead"], ["data.transforms_mode=replace"]),
+        (["loss.terms=[ce, {name: ohem, keep: 0.5}]"], ["loss.terms=[ce, {name: ohem, min_kept: 0.5}]"]),
+    ],
+)
+def test_a_renamed_setting_keeps_its_old_name_and_its_hash(old: list[str], new: list[str], tmp_path: Path) -> None:
+    with pytest.warns(FutureWarning, match="is now called") as warned:
+        config = load_config(None, old)
+    assert len(warned) == 1
+    assert config == load_config(None, new)
+    (tmp_path / "config.yaml").write_text(config.to_yaml())
+    assert load_config(tmp_path / "config.yaml").hash == config.hash
+
+
+@pytest.mark.parametrize(
+    ("settings", "known"),
+    [  # as the release before the new names computed them
+        (
+            ["data.color_jitter_prob=0.5", "data.class_balanced_crop_prob=0.25", "data.scale_sampling=uniform"],
+            "694c6df1",
+        ),
+        (["data.transforms_mode=replace", "loss.terms=[ce, {name: ohem, min_kept: 0.5}]"], "a37c79d4"),
+    ],
+)
+def test_a_run_keeps_the_hash_that_it_had_under_the_old_names(settings: list[str], known: str) -> None:
+    assert load_config(None, settings).hash == known
+
+
+def test_the_old_and_the_new_name_of_a_setting_are_not_taken_together() -> None:
+    with pytest.raises(ConfigError, match="jitter_p"):
+        load_config(None, ["data.jitter_p=0.5", "data.color_jitter_prob=0.5"])

@@ -219,7 +219,15 @@ def test_the_command_starts_its_own_ranks_on_a_cpu(segtrain, tmp_path: Path) -> 
         (1, ["train.precision=bf16", "optim.name=muon", "optim.warmup=25%", "train.channels_last=true"]),
         (1, ["loss.terms=[ohem, dice, lovasz]", "loss.class_weights=auto", "train.accumulate=2"]),
         (1, ["loss.terms=[jaccard, focal, tversky]", "loss.full_logits=true", "loss.stride=2"]),
-        (1, ["data.balance=1", "data.scale_end=[1, 1]", "train.progressive=[[0.5, 0.5]]", "eval.tile=[24, 24]"]),
+        (
+            1,
+            [
+                "data.class_balanced_crop_prob=1",
+                "data.scale_end=[1, 1]",
+                "train.progressive=[[0.5, 0.5]]",
+                "eval.tile=[24, 24]",
+            ],
+        ),
         (1, ["model.arch=unet", "model.options={}", "optim.encoder_lr=0.1", "data.cache=ram", "eval.scales=[1, 0.5]"]),
         (1, ["model.arch=torchvision/lraspp_mobilenet_v3_large", "model.options={}", "eval.flip=true"]),
         (2, ["parallel.compress=fp16", "parallel.static_graph=true", "parallel.bucket_view=false"]),

@@ -293,7 +293,7 @@ def _fails(image: np.ndarray, mask: np.ndarray, rng: np.random.Generator) -> Any
 
 
 def test_instead_gets_the_whole_image(A: Any) -> None:
-    settings = data(transforms_at="instead", flip=1.0, jitter=(0.9, 0.9, 0.9), cache="ram")
+    settings = data(transforms_mode="replace", flip=1.0, jitter=(0.9, 0.9, 0.9), cache="ram")
     dataset = open_dataset(settings, "train")
     sampler = SampleMaker(dataset, settings, 0, A.CenterCrop(*CROP))
     image, mask = dataset.read(3)
@@ -417,8 +417,8 @@ def test_a_pipeline_that_cannot_be_repeated_is_refused(A: Any) -> None:
 
 def test_settings_that_exclude_each_other() -> None:
     for overrides, words in (
-        (["data.transforms_at=instead", "data.balance=0.5"], "data.balance"),
-        (["data.transforms_at=instead", "train.progressive=[[0.5,0.5]]"], "train.progressive"),
+        (["data.transforms_mode=replace", "data.class_balanced_crop_prob=0.5"], "data.class_balanced_crop_prob"),
+        (["data.transforms_mode=replace", "train.progressive=[[0.5,0.5]]"], "train.progressive"),
         (["data.faults=skip", "data.check=off"], "data.check=full"),
     ):
         with pytest.raises(ConfigError, match=words):

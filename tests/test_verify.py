@@ -89,7 +89,11 @@ def check(place: Path, settings: dict[str, Any] | None = None, **more: Any) -> V
         ),
         (Fix({"data.cache": "ram"}, "where it fits"), ("data.cache=ram",), "data.cache=ram (where it fits)"),
         (Fix({"data.crop": [64, 64], "data.transforms": ""}), ("data.crop=[64,64]", "data.transforms="), None),
-        (Fix({"data.jitter_p": 0.5, "train.batch_size": 1e6}), ("data.jitter_p=0.5", "train.batch_size=1000000"), None),
+        (
+            Fix({"data.color_jitter_prob": 0.5, "train.batch_size": 1e6}),
+            ("data.color_jitter_prob=0.5", "train.batch_size=1000000"),
+            None,
+        ),
         (Fix(advice="look at data.workers=2 there"), (), "look at data.workers=2 there"),
     ],
 )

@@ -55,7 +55,7 @@ def data(folder: Path) -> Data:
         root=str(folder),
         classes=("a", "b", "c", "d"),
         crop=(24, 32),
-        balance=0.3,
+        class_balanced_crop_prob=0.3,
         train_split="train",
     )
 

@@ -59,7 +59,7 @@ def main() -> None:
         "flip": FLIP,
         "jitter": [JITTER] * 3,
         "hue": HUE,
-        "jitter_p": JITTER_P,
+        "color_jitter_prob": JITTER_P,
     }
     missing = sorted(set(settings) - set(segtrain.config.Data.model_fields))
     data = segtrain.config.Data(**{key: value for key, value in settings.items() if key not in missing})

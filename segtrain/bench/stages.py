@@ -124,7 +124,7 @@ class Bench:
             self.costs["mask"].append(less(as_it_is, with_image))
             self.cured["as it is"].append(as_it_is)
             self.cured["pixels in memory"].append(made)
-        if self.data.transforms and self.data.transforms_at == "instead":
+        if self.data.transforms and self.data.transforms_mode == "replace":
             self.costs["transforms"].append(made)
             return
         if self.data.transforms:
@@ -135,9 +135,9 @@ class Bench:
         drawing = clock(lambda: draw(rng_for(*key), size, task.crop, self.data, None, task.scale))
         self.costs["draw"].append(drawing)
         centering = (0.0, 0.0)
-        if self.data.balance > 0:
+        if self.data.class_balanced_crop_prob > 0:
             u = rng_for(*key, CLASS).random(3)
-            if u[0] < self.data.balance:
+            if u[0] < self.data.class_balanced_crop_prob:
                 centering = clock(lambda: class_center(mask, u[1:], self.dataset.labels.num_classes))
             self.costs["center"].append(centering)
         self.costs["crop"].append(less(made, drawing, centering))

@@ -66,17 +66,17 @@ class Data(Section):
     base_scale: float = Field(1.0, ge=0.01, le=100, description="scale of the image before random scale")
     flip: float = Field(0.5, ge=0, le=1, description="probability of a horizontal flip")
     rotate: float = Field(0.0, ge=0, le=180, description="rotation about the crop's center: +- degrees")
-    scale_law: Literal["log", "uniform"] = Field(
+    scale_sampling: Literal["log", "uniform"] = Field(
         "log",
         description="how the scale is drawn; log: halving is as likely as doubling; uniform: as most recipes have it",
     )
     jitter: tuple[Share, Share, Share] = Field((0.3, 0.3, 0.3), description="brightness, contrast, saturation: +-")
     hue: float = Field(0.0, ge=0, le=0.5, description="hue: +- turns of the color circle")
-    jitter_p: float = Field(1.0, ge=0, le=1, description="probability that colors are changed at all")
-    color: Literal["auto", "cpu", "device"] = Field(
+    color_jitter_prob: float = Field(1.0, ge=0, le=1, description="probability that colors are changed at all")
+    color_jitter_on: Literal["auto", "cpu", "device"] = Field(
         "auto", description="where colors are changed; auto: on the device with CUDA, else while decoding"
     )
-    balance: float = Field(
+    class_balanced_crop_prob: float = Field(
         0.0, ge=0, le=1, description="probability that a crop is centered on a pixel of a drawn class"
     )
     transforms: Union[str, dict[str, Any], tuple[dict[str, Any], ...]] = Field(
@@ -84,8 +84,8 @@ class Data(Section):
         description="your own augmentation: a file of `albumentations.save`, `package.module:attribute`, "
         "`file.py:attribute`, or a list `[{HorizontalFlip: {p: 0.5}}, ...]` of albumentations classes; see transforms.md",
     )
-    transforms_at: Literal["after", "instead"] = Field(
-        "after", description="'after' scale, crop, flip and color; or 'instead' of all of them, on whole images"
+    transforms_mode: Literal["after", "replace"] = Field(
+        "after", description="'after' scale, crop, flip and color; or 'replace' all of them, on whole images"
     )
     cache: Literal["off", "ram"] = Field("off", description="keep decoded images: 'ram' for small sets")
     check: Literal["full", "off"] = Field("full", description="read every image and mask before training")
@@ -208,14 +208,14 @@ class Data(Section):
     def _policies(self) -> Data:
         if self.faults == "skip" and self.check == "off":
             raise ValueError("data.faults=skip: faulty files are known only after a check: set data.check=full")
-        if self.color == "device" and (self.transforms or self.rotate):
+        if self.color_jitter_on == "device" and (self.transforms or self.rotate):
             key = "transforms" if self.transforms else "rotate"
             raise ValueError(
-                f"data.color=device: data.{key} comes after the change of colors, so that must happen before: "
-                "set data.color=auto"
+                f"data.color_jitter_on=device: data.{key} comes after the change of colors, so that must happen before: "
+                "set data.color_jitter_on=auto"
             )
-        if self.transforms and self.transforms_at == "instead" and self.balance > 0:
+        if self.transforms and self.transforms_mode == "replace" and self.class_balanced_crop_prob > 0:
             raise ValueError(
-                "data.transforms_at=instead: the transforms choose the crop, so data.balance cannot: set it to 0"
+                "data.transforms_mode=replace: the transforms choose the crop, so data.class_balanced_crop_prob cannot: set it to 0"
             )
         return self

@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 
 from segtrain.config.mistakes import explained, fields
 from segtrain.config.paste import shell_word
+from segtrain.config.renamed import with_new_names
 from segtrain.config.run import Config
 from segtrain.config.section import Section, blocks, is_section, members
 from segtrain.config.yaml_slips import find_slip, unspaced
@@ -43,7 +44,7 @@ def parse_overrides(arguments: list[str]) -> dict[str, Any]:
             if not isinstance(place, dict):
                 raise ConfigError(f"{key}: {part!r} has a value already and cannot hold {last!r}")
         place[last] = value
-    return settings
+    return with_new_names(settings, "the command line")
 
 
 def _value(key: str, text: str, rest: list[str]) -> Any:
@@ -108,7 +109,9 @@ def load_config(path: str | Path | None = None, overrides: list[str] | tuple[str
 
     Raises ConfigError with one line for each mistake: the key, the value, the nearest right key, the cure.
     """
-    settings: dict[str, Any] = {} if path is None else {"name": Path(path).stem, **_read(Path(path))}
+    settings: dict[str, Any] = (
+        {} if path is None else {"name": Path(path).stem, **with_new_names(_read(Path(path)), str(path))}
+    )
     given = parse_overrides(list(overrides))
     return make_config(_merge(_other_block(settings, given), given), source=str(path or "the command line"))
 
@@ -160,8 +163,11 @@ def _other_block(settings: dict[str, Any], given: dict[str, Any]) -> dict[str, A
 
 
 def meaningful(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a run's config.yaml without those of other optimizers and losses, which older versions wrote down."""
-    settings = dict(settings)
+    """The settings of a run's config.yaml without those of other optimizers and losses, which older versions wrote down.
+
+    Settings under an old name get the new one.
+    """
+    settings = with_new_names(dict(settings), "", warn=False)
     if isinstance(settings.get("optim"), dict):
         settings["optim"] = _own(settings["optim"], "optim", "adamw")
     loss = settings.get("loss")
@@ -185,6 +191,7 @@ def _own(block: dict[str, Any], key: str, default: str) -> dict[str, Any]:
 
 def make_config(settings: dict[str, Any], source: str = "the settings", saved: bool = False) -> Config:
     """Check nested settings. Raises ConfigError as ``load_config`` does. ``saved``: see ``load_saved``."""
+    settings = with_new_names(settings, source)
     wrong = [f"{source}: {line}" for line in _booleans(settings, Config, "")]
     if wrong:
         raise ConfigError("\n".join(wrong))

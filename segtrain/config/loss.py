@@ -25,7 +25,7 @@ class OHEMTerm(_Term):
     """Cross-entropy of the hard pixels alone."""
 
     name: Literal["ohem"] = Field("ohem", description="which loss")
-    keep: float = Field(0.25, gt=0, le=1, description="least share of valid pixels kept")
+    min_kept: float = Field(0.25, gt=0, le=1, description="least share of valid pixels kept")
     threshold: float = Field(0.7, gt=0, le=1, description="pixels below this probability are always kept")
 
 

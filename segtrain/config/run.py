@@ -15,6 +15,7 @@ from segtrain.config.data import Data
 from segtrain.config.loss import Loss
 from segtrain.config.optim import AdamWOptim, Optim
 from segtrain.config.records import Checkpoint, Eval, Log
+from segtrain.config.renamed import with_old_names
 from segtrain.config.section import Section, UserPath, outlasts
 from segtrain.config.training import Model, Parallel, Train
 
@@ -26,7 +27,18 @@ NOT_HASHED: Any = {
     "parallel": True,
     "checkpoint": True,
     "eval": True,
-    "data": {"root", "split", "cache", "check", "faults", "overlap", "workers", "worker_kind", "prefetch", "color"},
+    "data": {
+        "root",
+        "split",
+        "cache",
+        "check",
+        "faults",
+        "overlap",
+        "workers",
+        "worker_kind",
+        "prefetch",
+        "color_jitter_on",
+    },
     "train": {"device", "compile", "channels_last", "accumulate"},
 }
 
@@ -100,9 +112,9 @@ class Config(Section):
             raise ValueError("parallel.strategy=smddp runs on GPUs only: use ddp on a CPU")
         if train.device == "cpu" and parallel.backend == "nccl":
             raise ValueError("parallel.backend=nccl needs GPUs: set parallel.backend=gloo or auto")
-        if train.progressive and self.data.transforms and self.data.transforms_at == "instead":
+        if train.progressive and self.data.transforms and self.data.transforms_mode == "replace":
             raise ValueError(
-                "train.progressive changes the crop, data.transforms_at=instead gives crops of one size: "
+                "train.progressive changes the crop, data.transforms_mode=replace gives crops of one size: "
                 "use one of the two"
             )
         if train.device == "cpu" and train.precision == "fp16":
@@ -129,7 +141,9 @@ class Config(Section):
 
         So a release that adds a setting, with a default that does what was done before, leaves the hash of every run as it was.
         """
-        return hashlib.sha256(json.dumps(_changed(self, NOT_HASHED), sort_keys=True).encode()).hexdigest()[:8]
+        return hashlib.sha256(
+            json.dumps(with_old_names(_changed(self, NOT_HASHED)), sort_keys=True).encode()
+        ).hexdigest()[:8]
 
     def what(self) -> dict[str, Any]:
         """The settings that change what is trained; the others say where and how it runs, and may change on resume."""

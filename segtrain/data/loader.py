@@ -70,7 +70,7 @@ def worker_kind(data: Data) -> str:
 def colors_on_device(data: Data, device: str) -> bool:
     """auto: with CUDA, where the cores are the scarcer; not with rotation or transforms of the user's own, which come after."""
     after = data.transforms or data.rotate
-    return data.color == "device" or (data.color == "auto" and device == "cuda" and not after)
+    return data.color_jitter_on == "device" or (data.color_jitter_on == "auto" and device == "cuda" and not after)
 
 
 class _Loader:

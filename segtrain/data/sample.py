@@ -66,7 +66,7 @@ class SampleMaker:
         ``colors_in``). Raises DataError naming the file.
         """
         try:
-            if self.transforms is None or self.data.transforms_at == "after":
+            if self.transforms is None or self.data.transforms_mode == "after":
                 self._make(task, image_out, mask_out, colors_out)
             if self.transforms is not None:
                 self._transform(task, image_out, mask_out)
@@ -80,9 +80,9 @@ class SampleMaker:
         with DECODE:
             size = size_of(record)
         center = None
-        if self.data.balance > 0:
+        if self.data.class_balanced_crop_prob > 0:
             u = rng_for(*key, CLASS).random(3)
-            if u[0] < self.data.balance:
+            if u[0] < self.data.class_balanced_crop_prob:
                 with DECODE:
                     mask = mask_of(record, labels)
                 center = class_center(mask, u[1:], labels.num_classes)
@@ -99,7 +99,7 @@ class SampleMaker:
     def _transform(self, task: Task, image_out: np.ndarray, mask_out: np.ndarray) -> None:
         """The user's own part: on the crop that is there already, or on the whole image."""
         pair = image_out, mask_out
-        if self.data.transforms_at == "instead":
+        if self.data.transforms_mode == "replace":
             with DECODE:
                 image, mask = self.source.read(task.index)
             if image.shape[:2] != mask.shape:

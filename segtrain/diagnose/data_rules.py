@@ -219,7 +219,7 @@ def _cheaper(cause: str, evidence: Evidence) -> Fix:
     if cause == "augmentation":
         if evidence.setting("data.transforms"):
             return Fix(advice="cheaper data.transforms")
-        return Fix({"data.jitter_p": 0.5, "data.rotate": 0}, "fewer changes of color, no rotation")
+        return Fix({"data.color_jitter_prob": 0.5, "data.rotate": 0}, "fewer changes of color, no rotation")
     if cause == "shm":
         return Fix({"data.worker_kind": "thread"})
     return Fix({"data.worker_kind": "process"}, "putting samples into their batch needs a core of its own")

@@ -170,7 +170,11 @@ def copies(figures: Figures) -> Verdict | None:
         "host-to-device",
         share,
         f"{share:.0%} of a step goes to copies and to making floats on the device",
-        Fix({"data.prefetch": 8}, "the next batch crosses while this step computes", (Fix({"data.color": "cpu"}),)),
+        Fix(
+            {"data.prefetch": 8},
+            "the next batch crosses while this step computes",
+            (Fix({"data.color_jitter_on": "cpu"}),),
+        ),
         1 / (1 - share),
         "medium",
     )

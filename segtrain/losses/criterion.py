@@ -135,7 +135,7 @@ def _term(term: LossTerm, num_classes: int, ignore_index: int, class_weights: tu
     if term.name == "ce":
         return CrossEntropy(*pixels, label_smoothing=term.label_smoothing)
     if term.name == "ohem":
-        return OHEMCrossEntropy(*pixels, keep=term.keep, threshold=term.threshold)
+        return OHEMCrossEntropy(*pixels, min_kept=term.min_kept, threshold=term.threshold)
     if term.name == "focal":
         return Focal(*pixels, gamma=term.gamma)
     if term.name == "lovasz":

@@ -77,14 +77,14 @@ class Focal(CrossEntropy):
 class OHEMCrossEntropy(Term):
     """Online hard example mining: the mean cross-entropy of the pixels that the net finds hard (Shrivastava et al. 2016).
 
-    Kept are all valid pixels whose true class has less than probability ``threshold``, and at least the share ``keep``
+    Kept are all valid pixels whose true class has less than probability ``threshold``, and at least the share ``min_kept``
     of the valid pixels of the whole batch, hardest first. Ranks find the same border without sending pixels: the
     totals are a histogram of the losses by the upper half of their float32 bits (non-negative floats sort as their
     bits do), so that bins are 1/128 of the loss wide, at any size of loss. The bin that holds the border is kept
-    whole: then ``keep`` is exceeded by less than one bin, and the number of kept pixels is known exactly.
+    whole: then ``min_kept`` is exceeded by less than one bin, and the number of kept pixels is known exactly.
     """
 
-    keep: float = 0.25
+    min_kept: float = 0.25
     threshold: float = 0.7
 
     needs_logits: ClassVar[bool] = True
@@ -126,6 +126,6 @@ class OHEMCrossEntropy(Term):
         return bins.long(), nll > -math.log(self.threshold)
 
     def _border(self, totals: Tensor) -> Tensor:
-        """The highest bin such that it and all above hold the share ``keep``: (1,). Integers: the same on every device."""
+        """The highest bin such that it and all above hold the share ``min_kept``: (1,). Integers: the same on every device."""
         above = totals[:BINS].long().flip(0).cumsum(0).flip(0)
-        return (above >= torch.ceil(above[:1] * self.keep)).sum(0, keepdim=True) - 1
+        return (above >= torch.ceil(above[:1] * self.min_kept)).sum(0, keepdim=True) - 1

@@ -23,7 +23,7 @@ from segtrain.parallel.strategy import Strategy
 OWN = {
     "out": True,
     "name": True,
-    "data": {"root", "workers", "worker_kind", "prefetch", "cache", "color"},
+    "data": {"root", "workers", "worker_kind", "prefetch", "cache", "color_jitter_on"},
     "parallel": {"procs", "threads"},
     "log": {"profile_ms", "mlflow", "wandb"},
 }

@@ -80,12 +80,14 @@ def draw(
     """
     u = rng.random(10)
     low, high = scale or data.scale
-    drawn = data.base_scale * (low + (high - low) * u[0] if data.scale_law == "uniform" else low * (high / low) ** u[0])
+    drawn = data.base_scale * (
+        low + (high - low) * u[0] if data.scale_sampling == "uniform" else low * (high / low) ** u[0]
+    )
     scaled = (max(1, round(image_size[0] * drawn)), max(1, round(image_size[1] * drawn)))
     y, x = (None, None) if center is None else ((center[axis] + 0.5) / image_size[axis] for axis in (0, 1))
     top, left = _place(scaled[0], crop[0], u[1], y), _place(scaled[1], crop[1], u[2], x)
     colors = [1.0, 1.0, 1.0, 0.0]
-    if u[8] < data.jitter_p:
+    if u[8] < data.color_jitter_prob:
         colors = [max(0.0, 1.0 - j) + (1.0 + j - max(0.0, 1.0 - j)) * v for j, v in zip(data.jitter, u[4:7])]
         colors.append(data.hue * (2.0 * u[7] - 1.0))
     angle = data.rotate * (2.0 * u[9] - 1.0)

@@ -17,6 +17,9 @@ _LISTED = 30  # ids in a proposed data.label_map
 MAX_CLASSES = 254  # masks are uint8: one value is ignore_index, one marks an unknown id while remapping
 
 
+_OLD_COLORS = "colours"  # the key of ``colors`` in files of older versions, and in fingerprints
+
+
 @dataclass(frozen=True)
 class LabelSpace:
     """Classes of a task. Train ids are 0 .. num_classes - 1, and ``ignore_index`` for pixels that do not count.
@@ -173,8 +176,9 @@ class LabelSpace:
         older runs stay comparable.
         """
         content = self.to_dict()
+        content[_OLD_COLORS] = content.pop("colors")
         if self.palette == class_palette(self.names):
-            content["palette"] = [list(color) for color in colour_wheel(self.num_classes)]
+            content["palette"] = [list(color) for color in color_wheel(self.num_classes)]
         return json.dumps(content, sort_keys=True).encode()
 
     @classmethod
@@ -188,7 +192,7 @@ class LabelSpace:
                 raw_to_train={int(raw): int(train) for raw, train in content["raw_to_train"].items()},
                 colors={
                     int(color, 16): int(train)
-                    for color, train in (content.get("colors") or content.get("colours", {})).items()
+                    for color, train in (content.get("colors") or content.get(_OLD_COLORS, {})).items()
                 },
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, ConfigError) as error:
