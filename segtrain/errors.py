@@ -1,41 +1,53 @@
-"""What can go wrong in words a user can act on: one exception, three exit codes."""
+"""Errors that a user can act on: one base class, a stable code for each kind of mistake, and the exit codes."""
 
 from __future__ import annotations
 
 from typing import Any
 
-EXIT_ERROR = 2  # bad input or config: mend it and start again
-EXIT_RESUMABLE = 75  # EX_TEMPFAIL of sysexits.h: the state is saved, the same command goes on
+# Bad input or a bad config: fix it and start again.
+EXIT_ERROR = 2
+# EX_TEMPFAIL of sysexits.h: the state is saved, and the same command continues the run.
+EXIT_RESUMABLE = 75
 
 
 class SegtrainError(Exception):
-    """An error with a cure. The message names what was found, where (file, key, value) and what to do.
+    """An error whose message says what is wrong, where (file, key, value), and how to fix it.
 
-    The command line prints it on one line, without a traceback, and exits with ``exit_code``.
+    ``code`` is a stable name for the kind of mistake, such as ``mask-size-differs``; ``values`` holds what was found, by name.
+    Programs and tests should read these two instead of the message, which may be reworded at any time.
+    The command line prints the message on one line, without a traceback, and exits with ``exit_code``.
     """
 
     exit_code = EXIT_ERROR
-    # Which of several ranks says it: None: every rank of a host meets it, and the first one speaks; else: decided.
+    # Which of several ranks reports the error. None: every rank of a host meets it, and the first one reports it.
     silent: bool | None = None
-    # Settings that put it right, where they are known: "data.label_map" -> value. The message shows how to paste them.
+    # Settings that fix it, where they are known, as "data.label_map" -> value. The message shows how to paste them.
     settings: dict[str, Any] | None = None
+
+    def __init__(self, message: str = "", *, code: str = "", **values: Any) -> None:
+        super().__init__(message)
+        self.code = code
+        self.values = values
 
 
 class ConfigError(SegtrainError):
-    """A setting is unknown, of the wrong type, or does not go with another one."""
+    """A setting is unknown, has a wrong type or value, or conflicts with another setting."""
 
 
 class DataError(SegtrainError):
-    """A file, a label or a folder of the data set is not what it should be."""
+    """A file, a label, or a folder of the data set is not what it should be."""
 
 
 class CheckpointError(SegtrainError):
-    """A checkpoint cannot be written, read, or does not fit the run."""
+    """A checkpoint cannot be written or read, or does not match the run."""
 
 
 class MissingExtra(SegtrainError):
-    """An optional package is absent."""
+    """An optional package is not installed."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
-        wanted = f"'segtrain[{extra}]'" if extra else package  # "": a plain dependency is gone
-        super().__init__(f"{purpose} needs the package {package!r}: pip install {wanted}")
+        # An empty extra means that a required package is missing.
+        wanted = f"'segtrain[{extra}]'" if extra else package
+        super().__init__(
+            f"{purpose} needs the package {package!r}: pip install {wanted}", code="missing-package", package=package
+        )

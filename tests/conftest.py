@@ -8,17 +8,30 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from segtrain.errors import SegtrainError
+
 # Ranks and xdist workers share the cores: more threads only wait for each other. Set before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 ROOT = Path(__file__).parents[1]
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@contextmanager
+def refused(code: str, **values: Any) -> Iterator[pytest.ExceptionInfo[SegtrainError]]:
+    """The body must raise a SegtrainError with this code and these values among its own."""
+    with pytest.raises(SegtrainError) as info:
+        yield info
+    error = info.value
+    assert error.code == code, f"{error.code!r}: {error}"
+    assert {name: error.values.get(name) for name in values} == values, str(error)
 
 
 @pytest.fixture(autouse=True)

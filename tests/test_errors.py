@@ -1,0 +1,57 @@
+"""Each error has a stable code, so that programs and tests need not read its prose."""
+
+from __future__ import annotations
+
+import ast
+import pickle
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import refused
+
+from segtrain.errors import DataError
+
+PACKAGE = Path(__file__).parents[1] / "segtrain"
+ERRORS = {"SegtrainError", "ConfigError", "DataError", "CheckpointError"}
+# Packages and files of segtrain/ in which every raised error has a code. The list only grows.
+CODED = ["errors.py"]
+
+
+def raised(path: Path) -> Iterator[ast.Call]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+            name = node.exc.func.attr if isinstance(node.exc.func, ast.Attribute) else getattr(node.exc.func, "id", "")
+            if name in ERRORS:
+                yield node.exc
+
+
+@pytest.mark.parametrize("part", CODED)
+def test_every_raised_error_has_a_code(part: str) -> None:
+    place = PACKAGE / part
+    for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+        for call in raised(path):
+            code = {keyword.arg: keyword.value for keyword in call.keywords}.get("code")
+            where = f"{path.relative_to(PACKAGE)}:{call.lineno}"
+            assert code is not None, f"{where}: the error has no code="
+            if isinstance(code, ast.Constant):
+                assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", code.value), f"{where}: {code.value!r}"
+
+
+def test_code_and_values_survive_the_way_between_processes() -> None:
+    error = DataError("a.png: 4 x 4 pixels", code="mask-size-differs", file="a.png", found=(4, 4))
+    error.settings = {"data.root": "x"}
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.code, again.values, again.settings) == (
+        "a.png: 4 x 4 pixels", "mask-size-differs", {"file": "a.png", "found": (4, 4)}, {"data.root": "x"},
+    )  # fmt: skip
+
+
+def test_a_refusal_is_told_by_its_code_and_values() -> None:
+    with refused("mask-size-differs", found=(4, 4)):
+        raise DataError("a.png: 4 x 4 pixels", code="mask-size-differs", file="a.png", found=(4, 4))
+    with pytest.raises(AssertionError, match="mask-size-differs"), refused("another-code"):
+        raise DataError("a.png", code="mask-size-differs")
+    with pytest.raises(AssertionError), refused("mask-size-differs", found=(5, 5)):
+        raise DataError("a.png", code="mask-size-differs", found=(4, 4))
