@@ -85,6 +85,13 @@ def test_a_file_that_is_no_config(tmp_path: Path, text: str) -> None:
         load_config(path)
 
 
+def test_a_config_loads_itself(tmp_path: Path) -> None:
+    path = tmp_path / "small.yaml"
+    path.write_text("train: {batch_size: 4}\n")
+    assert Config.load(path, "train.seed=7", "optim.name=sgd") == load_config(path, ["train.seed=7", "optim.name=sgd"])
+    assert Config.load() == Config.load(None) == Config()
+
+
 def test_a_missing_file_is_named() -> None:
     with pytest.raises(ConfigError, match=r"no/such\.yaml"):
         load_config("no/such.yaml")
@@ -145,7 +152,7 @@ def test_the_long_camvid_recipe_is_the_short_one_with_the_settings_of_the_page()
     command = next(line for line in page.splitlines() if "camvid_cpu.yaml" in line and "3500st" in line)
     short = load_config(root / "configs/camvid_cpu.yaml", shlex.split(command)[3:])
     long = load_config(root / "configs/camvid_cpu_long.yaml", ["data.root=CamVid"])
-    assert short.what() == long.what()
+    assert short.trained_settings() == long.trained_settings()
     assert short.parallel == long.parallel
 
 

@@ -6,7 +6,7 @@ tyro make a flag of every field and import slowly; OmegaConf checks neither rang
 """
 
 from segtrain.config.data import Data
-from segtrain.config.load import WRITTEN, load_config, load_saved, make_config, meaningful, parse_overrides
+from segtrain.config.load import RUN_HEADER, load_config, load_saved, make_config, parse_overrides, upgrade_settings
 from segtrain.config.loss import Loss, LossTerm
 from segtrain.config.networks import SMP, architectures, is_file_name, refuse_arch, refuse_names
 from segtrain.config.optim import AdamWOptim, MuonOptim, Optim, SGDOptim
@@ -18,8 +18,8 @@ from segtrain.config.training import Model, Parallel, Train
 from segtrain.config.yaml_text import load_yaml
 
 __all__ = [
+    "RUN_HEADER",
     "SMP",
-    "WRITTEN",
     "AdamWOptim",
     "Checkpoint",
     "Config",
@@ -45,9 +45,9 @@ __all__ = [
     "load_saved",
     "load_yaml",
     "make_config",
-    "meaningful",
     "parse_overrides",
     "refuse_arch",
     "refuse_names",
     "transform_source",
+    "upgrade_settings",
 ]

@@ -21,8 +21,8 @@ from segtrain.config.yaml_slips import find_slip, unspaced
 from segtrain.config.yaml_text import RefusedYaml, load_yaml
 from segtrain.errors import ConfigError
 
-# The config.yaml of a run folder begins with it.
-WRITTEN = "# segtrain run "
+# First characters of the config.yaml in a run folder.
+RUN_HEADER = "# segtrain run "
 
 
 def parse_overrides(arguments: list[str]) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def _merge(base: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
 def load_config(path: str | Path | None = None, overrides: list[str] | tuple[str, ...] = ()) -> Config:
     """Read a YAML file (or only defaults), apply overrides, check everything.
 
-    A run's config.yaml trains again, also one of an older version: see ``meaningful``.
+    A run's config.yaml trains again, also one of an older version: see ``upgrade_settings``.
 
     Raises ConfigError with one line for each mistake: the key, the value, the nearest right key, the cure.
     """
@@ -119,11 +119,11 @@ def load_config(path: str | Path | None = None, overrides: list[str] | tuple[str
 def load_saved(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Config:
     """As ``load_config``, of a config.yaml that a run has written, perhaps an older version, or on another machine.
 
-    ``data.transforms`` is not looked up, so no code beside the run is touched; and see ``meaningful``.
+    ``data.transforms`` is not looked up, so no code beside the run is touched; and see ``upgrade_settings``.
     """
     settings = _read(Path(path))
     given = parse_overrides(list(overrides))
-    return make_config(_merge(_other_block(meaningful(settings), given), given), source=str(path), saved=True)
+    return make_config(_merge(_other_block(upgrade_settings(settings), given), given), source=str(path), saved=True)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def _read(path: Path) -> dict[str, Any]:
     if loaded is not None and not isinstance(loaded, dict):
         raise ConfigError(f"{path} holds a {type(loaded).__name__}, not sections with keys{unspaced(loaded)}")
     settings = loaded or {}
-    return meaningful(settings) if text.startswith(WRITTEN) else settings
+    return upgrade_settings(settings) if text.startswith(RUN_HEADER) else settings
 
 
 def _near_file(path: Path) -> str:
@@ -162,10 +162,11 @@ def _other_block(settings: dict[str, Any], given: dict[str, Any]) -> dict[str, A
     return {**settings, "optim": _own({**mine, **names}, "optim", "adamw")} if names else settings
 
 
-def meaningful(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a run's config.yaml without those of other optimizers and losses, which older versions wrote down.
+def upgrade_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a config.yaml that an older version wrote, as this version would write them.
 
-    Settings under an old name get the new one.
+    Old names become new ones. Settings of optimizers and losses that the run did not use are removed: older versions
+    wrote them down as well.
     """
     settings = with_new_names(dict(settings), "", warn=False)
     if isinstance(settings.get("optim"), dict):

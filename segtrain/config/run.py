@@ -132,6 +132,19 @@ class Config(Section):
             raise ValueError(f"loss.class_weights has {len(weights)} numbers for {len(classes)} classes")
         return self
 
+    @classmethod
+    def load(cls, path: str | Path | None = None, *overrides: str) -> Config:
+        """Read a YAML file (None: the defaults), apply ``section.key=value`` overrides, and check the result.
+
+        >>> Config.load(None, "train.duration=5ep", "optim.name=sgd").train.duration
+        '5ep'
+
+        Raises ConfigError with one line per mistake.
+        """
+        from segtrain.config.load import load_config
+
+        return load_config(path, overrides)
+
     def to_yaml(self) -> str:
         return yaml.safe_dump(json.loads(self.model_dump_json()), sort_keys=False)
 
@@ -145,8 +158,8 @@ class Config(Section):
             json.dumps(with_old_names(_changed(self, NOT_HASHED)), sort_keys=True).encode()
         ).hexdigest()[:8]
 
-    def what(self) -> dict[str, Any]:
-        """The settings that change what is trained; the others say where and how it runs, and may change on resume."""
+    def trained_settings(self) -> dict[str, Any]:
+        """The settings that change the result of training. The others may change when a run resumes."""
         return self.model_dump(mode="json", exclude=NOT_HASHED)
 
     @property

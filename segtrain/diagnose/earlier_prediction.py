@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from segtrain import json_text
-from segtrain.config import load_yaml, meaningful
+from segtrain.config import load_yaml, upgrade_settings
 from segtrain.diagnose import verify_words
 from segtrain.diagnose.differences import EXACT, differing
 from segtrain.diagnose.verify import compare, side
@@ -78,7 +78,7 @@ def _settings(folder: Path) -> Mapping[str, Any]:
         content = load_yaml((folder / "config.yaml").read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError, UnicodeDecodeError):
         return {}
-    return meaningful(content) if isinstance(content, dict) else {}
+    return upgrade_settings(content) if isinstance(content, dict) else {}
 
 
 def _done(folder: Path) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from segtrain.config import load_yaml, meaningful
+from segtrain.config import load_yaml, upgrade_settings
 from segtrain.errors import DataError
 from segtrain.observe import journal
 from segtrain.observe.profile_format import Series, Track, read_profile
@@ -67,7 +67,7 @@ def _config(folder: Path) -> Mapping[str, Any]:
         content = load_yaml((folder / "config.yaml").read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError, UnicodeDecodeError):
         return {}
-    return meaningful(content) if isinstance(content, dict) else {}
+    return upgrade_settings(content) if isinstance(content, dict) else {}
 
 
 def _profile(run: Path, start: float, end: float, say: Callable[[str], None]) -> dict[Series, Track]:

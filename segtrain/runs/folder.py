@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from segtrain import json_text
-from segtrain.config import load_yaml, meaningful
+from segtrain.config import load_yaml, upgrade_settings
 from segtrain.errors import DataError
 from segtrain.observe import journal
 from segtrain.observe.console import of_classes
@@ -70,7 +70,7 @@ def load(folder: str | Path, say: Callable[[str], None] = journal.say_on_stderr)
         raise DataError(f"{folder} is no run folder: it has no {journal.FILE} (segtrain runs DIR lists runs)")
     events = journal.read_journal(folder, say) if (folder / journal.FILE).is_file() else []
     events = [event for event in events if journal.is_time(event.get("ts"))]
-    config = meaningful(_mapping(folder / "config.yaml", say))
+    config = upgrade_settings(_mapping(folder / "config.yaml", say))
     names = _mapping(folder / "labels.json", say).get("names")
     evals = [event for event in journal.curve(events, "eval") if isinstance(event.get("scores"), Mapping)]
     return RunFolder(

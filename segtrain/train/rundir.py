@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from segtrain.config import WRITTEN, Config, load_saved
+from segtrain.config import RUN_HEADER, Config, load_saved
 from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.index.split_by import splits as by_rule
 from segtrain.data.labels.space import LabelSpace
@@ -41,8 +41,8 @@ def refuse_run_dir(config: Config) -> None:
             f"{run_dir} holds a run whose config cannot be read: choose another out=FOLDER, or delete that one ({error})"
         ) from None
     # All values, not the hash: a default that a newer version has changed is told as well.
-    changes = ", ".join(_differences(other.what(), config.what()))
-    if changes and not _packed_alone(other.what(), config.what()):
+    changes = ", ".join(_differences(other.trained_settings(), config.trained_settings()))
+    if changes and not _packed_alone(other.trained_settings(), config.trained_settings()):
         raise ConfigError(
             f"{run_dir} holds a run with other settings ({changes}): choose another out=FOLDER, or delete that one"
         )
@@ -85,7 +85,7 @@ def prepare_run_dir(config: Config, labels: LabelSpace) -> None:
     for name in ("best.json", "config.yaml", "labels.json", "images-*.csv"):
         for torn in run_dir.glob(f".{name}.*.part"):  # left by a run that was killed while it wrote
             torn.unlink(missing_ok=True)
-    write_atomically(run_dir / "config.yaml", f"{WRITTEN}{config.hash}\n{config.to_yaml()}".encode())
+    write_atomically(run_dir / "config.yaml", f"{RUN_HEADER}{config.hash}\n{config.to_yaml()}".encode())
     write_atomically(run_dir / "labels.json", json.dumps(labels.to_dict(), indent=1).encode())
 
 
