@@ -50,14 +50,14 @@ def main() -> int:
         for kind in ("thread", "process"):
             steps, seen = args.draws // batch, []
             with (
-                WorkerPool(args.workers, kind) as crew,
+                WorkerPool(args.workers, kind) as pool,
                 TrainLoader(
-                    open_dataset(data, "train"), data, seed=0, batch_size=batch, last_step=steps, crew=crew
+                    open_dataset(data, "train"), data, seed=0, batch_size=batch, last_step=steps, pool=pool
                 ) as loader,
             ):
                 for step, _ in enumerate(loader):
                     if step % max(1, steps // 20) == steps // 40:
-                        seen.append(resident_mb([os.getpid(), *crew.pids()]))
+                        seen.append(resident_mb([os.getpid(), *pool.pids()]))
             # The first draws fill caches (the order of an epoch, the decoders' own tables).
             growth = max(seen[1:]) - seen[1]
             good &= growth < LIMIT_MB

@@ -93,10 +93,10 @@ def our_steps(task: dict, workers: int, kind: str):
     )
     plan = worker_count(workers or "auto", cores(), task["ranks"])
     with (
-        WorkerPool(plan.start, kind) as crew,
+        WorkerPool(plan.start, kind) as pool,
         TrainLoader(
             open_dataset(data, "train"), data, seed=0, batch_size=task["batch"] * task["ranks"], rank=task["rank"],
-            world=task["ranks"], last_step=10**9, crew=crew, pace=Autoscaler(plan.start, plan.most, plan.least),
+            world=task["ranks"], last_step=10**9, pool=pool, autoscaler=Autoscaler(plan.start, plan.most, plan.least),
         ) as loader,
     ):  # fmt: skip
         yield from loader

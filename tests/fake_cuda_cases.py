@@ -179,7 +179,7 @@ def whole_loop(folder: Path, strategy: Strategy, settings: dict[str, Any]) -> di
         "optimizer": build_optimizer(net, [], config.optim), "ema": Ema(net, 0.9),
         "scaler": LossScaler(config.train.precision == "fp16"), "precision": Precision("cuda", DTYPES[config.train.precision]),
         "channels_last": True, "state": State(), "watch": Stopwatch(strategy), "journal": Journal(folder / "journal.jsonl", 1),
-        "screen": Console(plan.steps, plan.epoch(plan.steps), rank=1), "crew": WorkerPool(0, plan.worker_kind),
+        "screen": Console(plan.steps, plan.epoch(plan.steps), rank=1), "pool": WorkerPool(0, plan.worker_kind),
     }  # fmt: skip
     session = Session.__new__(Session)
     for field in dataclasses.fields(Session):

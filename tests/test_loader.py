@@ -322,32 +322,32 @@ def test_workers_fit_the_host() -> None:
     assert worker_count("auto", cores=64, cpu_training=True) == WorkerCount(1, 1, 1)
 
 
-def run_pace(pace: Autoscaler, steps: int, period: float, cost: float) -> list[int]:
+def run_autoscaler(autoscaler: Autoscaler, steps: int, period: float, cost: float) -> list[int]:
     """The numbers of workers over some steps of a device that takes ``period`` seconds, for samples that take ``cost`` a step."""
     now, busy, counts = 0.0, 0.0, []
     for _ in range(steps):
-        made = cost / pace.count  # seconds in which the workers make a step's samples
+        made = cost / autoscaler.count  # seconds in which the workers make a step's samples
         waited = max(0.0, made - period)
         now, busy = now + period + waited, busy + cost
-        counts.append(pace.next(now, waited, busy))
+        counts.append(autoscaler.next(now, waited, busy))
     return counts
 
 
 def test_the_pace_finds_the_number_that_is_needed() -> None:
-    assert run_pace(Autoscaler(12, 12), 2000, 1.0, 3.0)[-1] == 4  # 3 are busy, and a little more for what varies
-    assert run_pace(Autoscaler(1, 12), 2000, 1.0, 3.0)[-1] == 3  # with none too few: as many as do
-    assert set(run_pace(Autoscaler(12, 12), 2000, 1.0, 11.9)) == {12}
-    assert run_pace(Autoscaler(8, 8), 2000, 1.0, 100.0)[-1] == 8  # never more than the share
-    assert run_pace(Autoscaler(8, 8), 2000, 1.0, 0.001)[-1] == 1
-    assert set(run_pace(Autoscaler(5, 5, 5), 500, 1.0, 0.1)) == {5}  # a setting is obeyed
+    assert run_autoscaler(Autoscaler(12, 12), 2000, 1.0, 3.0)[-1] == 4  # 3 are busy, and a little more for what varies
+    assert run_autoscaler(Autoscaler(1, 12), 2000, 1.0, 3.0)[-1] == 3  # with none too few: as many as do
+    assert set(run_autoscaler(Autoscaler(12, 12), 2000, 1.0, 11.9)) == {12}
+    assert run_autoscaler(Autoscaler(8, 8), 2000, 1.0, 100.0)[-1] == 8  # never more than the share
+    assert run_autoscaler(Autoscaler(8, 8), 2000, 1.0, 0.001)[-1] == 1
+    assert set(run_autoscaler(Autoscaler(5, 5, 5), 500, 1.0, 0.1)) == {5}  # a setting is obeyed
 
 
 def test_the_pace_does_not_swing() -> None:
-    pace, now, busy, counts = Autoscaler(4, 4), 0.0, 0.0, []
+    autoscaler, now, busy, counts = Autoscaler(4, 4), 0.0, 0.0, []
     for step in range(20000):  # 3 workers do by their load, but every 40th step waits for want of the fourth
-        waited = 0.9 if pace.count < 4 and step % 40 == 0 else 0.0
+        waited = 0.9 if autoscaler.count < 4 and step % 40 == 0 else 0.0
         now, busy = now + 1.0, busy + 2.0
-        counts.append(pace.next(now, waited, busy))
+        counts.append(autoscaler.next(now, waited, busy))
     changes = [a != b for a, b in itertools.pairwise(counts)]
     assert sum(changes[10000:]) <= 4 < sum(changes)
 

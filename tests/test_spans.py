@@ -276,12 +276,12 @@ def test_lines_are_json_a_line(tmp_path: Path) -> None:
 
 def tally(folder: Path, workers: int, kind: str, **kw: Any) -> Any:
     data = Data(layout="folders", root=str(folder), classes=tuple("abc"), crop=(32, 32), check="off", **kw)
-    with WorkerPool(workers, kind) as crew:
-        with TrainLoader(open_dataset(data, "train"), data, seed=1, batch_size=2, last_step=3, crew=crew) as loader:
+    with WorkerPool(workers, kind) as pool:
+        with TrainLoader(open_dataset(data, "train"), data, seed=1, batch_size=2, last_step=3, pool=pool) as loader:
             assert len(list(loader)) == 3
             assert loader.queue()[0] == 3
             assert 0 <= loader.queue()[1] <= 12
-        return crew.tally
+        return pool.tally
 
 
 @pytest.fixture(scope="module")

@@ -97,14 +97,14 @@ def test_collapsed_files_are_read_as_they_were_written(tmp_path: Path) -> None:
 
 def test_a_rank_samples_only_when_it_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    crew: Any = SimpleNamespace(sample_stacks=lambda run, name, order: asked.append((run, name, order.asked)) or 2)
+    pool: Any = SimpleNamespace(sample_stacks=lambda run, name, order: asked.append((run, name, order.asked)) or 2)
     reads: list[Path] = []
     monkeypatch.setattr(stacking, "read_order", lambda run: reads.append(run) or stacks.read_order(run))
     now = [100.0]
     monkeypatch.setattr(stacking.time, "perf_counter", lambda: now[0])
     order(tmp_path, asked=1.0)  # of an earlier process
     before = threading.active_count()
-    stacker = Stacker(tmp_path, 3, crew)
+    stacker = Stacker(tmp_path, 3, pool)
     for _ in range(1000):  # steps within half a second: one look
         stacker.step()
     assert len(reads) == 2
@@ -124,7 +124,7 @@ def test_a_rank_samples_only_when_it_is_asked(tmp_path: Path, monkeypatch: pytes
 def test_a_second_request_of_a_worker_ends_the_first(tmp_path: Path) -> None:
     worker = _Worker()
     for asked in (1.0, 2.0):
-        worker.obey(("stacks", str(tmp_path), "rank-00000-worker-00", stacks.StackRequest(asked, 600.0, 100.0)), -1)
+        worker.handle(("stacks", str(tmp_path), "rank-00000-worker-00", stacks.StackRequest(asked, 600.0, 100.0)), -1)
     first = json.loads((tmp_path / "stacks/rank-00000-worker-00.json").read_text())
     assert first["asked"] == 1.0  # it is written before the second begins, and cannot write over it later
     worker.sampler.stop()

@@ -24,9 +24,9 @@ from segtrain.data.datasets import open_dataset
 from segtrain.data.loader import EvalLoader, TrainLoader
 from segtrain.data.order import samples
 from segtrain.data.workers import memory, process
-from segtrain.data.workers.job import BatchTask
 from segtrain.data.workers.memory import Ring
 from segtrain.data.workers.pool import WorkerPool
+from segtrain.data.workers.tasks import BatchTask
 from segtrain.errors import ConfigError, DataError
 
 N, STEPS = 7, 5
@@ -107,32 +107,32 @@ def test_any_workers_give_the_same_batches(data: Data) -> None:
         plain = load(data)
         for prefetch in (1, 2, 8):
             assert load(data, workers=2, prefetch=prefetch) == plain
-            assert load(data, crew=two, prefetch=prefetch) == plain
-        assert load(data, crew=one, accumulate=2) == plain
-        assert load(data, crew=four, prefetch=4) == plain
+            assert load(data, pool=two, prefetch=prefetch) == plain
+        assert load(data, pool=one, accumulate=2) == plain
+        assert load(data, pool=four, prefetch=4) == plain
         for first in (1, 4):
-            assert load(data, crew=two, first_step=first) == plain[6 * first :]
+            assert load(data, pool=two, first_step=first) == plain[6 * first :]
         sizes = [(24, 32), (16, 16), (40, 40), (24, 32), (8, 8)]
         changing = {"size_at": lambda step: (sizes[step], (0.5, 2.0)), "prefetch": 1}
-        assert load(data, crew=two, **changing) == load(data, **changing)
-        assert load(SCENES, crew=two) == load(SCENES, workers=1) == load(SCENES)
+        assert load(data, pool=two, **changing) == load(data, **changing)
+        assert load(SCENES, pool=two) == load(SCENES, workers=1) == load(SCENES)
 
 
 def test_one_crew_trains_and_evaluates_in_turns(data: Data) -> None:
     source = open_dataset(data, "train")
     groups, images = [[0, 3, 6], [1, 2], [4, 5]], {}
     with (
-        WorkerPool(2, "process") as crew,
-        TrainLoader(source, data, seed=3, batch_size=6, last_step=STEPS, crew=crew) as loader,
+        WorkerPool(2, "process") as pool,
+        TrainLoader(source, data, seed=3, batch_size=6, last_step=STEPS, pool=pool) as loader,
     ):
         steps, pids = [], None
         for parts in loader:
             steps += kept([parts])
-            with EvalLoader(source, groups, crew=crew, prefetch=2) as whole:
+            with EvalLoader(source, groups, pool=pool, prefetch=2) as whole:
                 for ids, pixels, masks in whole:
                     images.update({int(i): (p.numpy().copy(), m.numpy().copy()) for i, p, m in zip(ids, pixels, masks)})
-            pids = pids or sorted(crew.pids())
-        assert sorted(crew.pids()) == pids  # nobody was started again
+            pids = pids or sorted(pool.pids())
+        assert sorted(pool.pids()) == pids  # nobody was started again
     assert content(steps) == load(data)
     for index in range(N):
         for got, wanted in zip(images[index], source.read(index)):
@@ -159,13 +159,13 @@ def test_workers_killed_from_outside_change_nothing(data: Data) -> None:
     said: list[str] = []
     source, steps = Sleepy(open_dataset(data, "train"), 0), []
     with (
-        WorkerPool(3, "process", said.append) as crew,
-        TrainLoader(source, data, seed=3, batch_size=6, last_step=20, crew=crew, prefetch=2) as loader,
+        WorkerPool(3, "process", said.append) as pool,
+        TrainLoader(source, data, seed=3, batch_size=6, last_step=20, pool=pool, prefetch=2) as loader,
     ):
         for number, parts in enumerate(loader):
             steps += kept([parts])
             if number in (2, 9):
-                for pid in crew.pids()[: 1 + number // 9]:
+                for pid in pool.pids()[: 1 + number // 9]:
                     os.kill(pid, signal.SIGKILL)
     assert content(steps) == load(data, last_step=20)
     assert 2 <= len(said) <= 3
@@ -176,8 +176,8 @@ def test_a_sample_that_kills_three_workers_is_an_error(data: Data, deaths: Path)
     deadly = Deadly(source, int(samples(3, N, 0, 6)[1][2]), deaths, times=99)
     said: list[str] = []
     with (
-        WorkerPool(2, "process", said.append) as crew,
-        TrainLoader(deadly, data, seed=3, batch_size=6, last_step=STEPS, crew=crew) as loader,
+        WorkerPool(2, "process", said.append) as pool,
+        TrainLoader(deadly, data, seed=3, batch_size=6, last_step=STEPS, pool=pool) as loader,
         pytest.raises(DataError, match=rf"images/train/{deadly.index}\..* 3 worker processes died .*SIGKILL"),
     ):
         list(loader)
@@ -240,12 +240,12 @@ if __name__ == "__main__":
     from segtrain.data.workers.pool import WorkerPool
 
     data = Data(scenes=8, scene_size=(48, 64), crop=(24, 32))
-    crew = WorkerPool(2, "process")
-    loader = TrainLoader(Slow(open_dataset(data, "train")), data, seed=0, batch_size=4, last_step=9, crew=crew)
+    pool = WorkerPool(2, "process")
+    loader = TrainLoader(Slow(open_dataset(data, "train")), data, seed=0, batch_size=4, last_step=9, pool=pool)
     iter(loader)
     import time
-    while len(crew.pids()) < 2 or crew.made < 1: time.sleep(0.01)
-    print(*crew.pids(), flush=True)
+    while len(pool.pids()) < 2 or pool.made < 1: time.sleep(0.01)
+    print(*pool.pids(), flush=True)
     time.sleep(60)
 """
 
@@ -271,14 +271,14 @@ def test_workers_end_with_their_rank_however_it_ends(tmp_path: Path) -> None:
 def test_a_crew_grows_and_shrinks(data: Data) -> None:
     for kind in ("thread", "process"):
         with (
-            WorkerPool(1, kind) as crew,
-            TrainLoader(open_dataset(data, "train"), data, seed=3, batch_size=6, last_step=30, crew=crew) as loader,
+            WorkerPool(1, kind) as pool,
+            TrainLoader(open_dataset(data, "train"), data, seed=3, batch_size=6, last_step=30, pool=pool) as loader,
         ):
             steps = []
             for number, parts in enumerate(loader):
                 steps += kept([parts])
-                crew.resize([1, 3, 2, 4, 1][number // 6])
-            assert soon(lambda crew=crew: len(crew._threads) == 1)
+                pool.resize([1, 3, 2, 4, 1][number // 6])
+            assert soon(lambda pool=pool: len(pool._threads) == 1)
         assert content(steps) == load(data, last_step=30)
 
 
@@ -291,7 +291,7 @@ def test_closing_early_ends_everything(data: Data) -> None:
         )
         iterator = iter(loader)
         batch = next(iterator)[0]
-        pids = loader._running.crew.pids()  # type: ignore[union-attr]
+        pids = loader._running.pool.pids()  # type: ignore[union-attr]
         loader.close()
         assert all(gone(pid) for pid in pids)
         assert list(iterator) == []
@@ -377,25 +377,25 @@ class Leaving:
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()], ids=lambda e: type(e).__name__)
 def test_a_sample_that_would_end_the_thread_ends_the_job_with_its_name(error: BaseException) -> None:
-    job = BatchTask(Leaving(error), Ring().take(64))
-    job.add(None, ((0, (2, 2, 3)), (12, (2, 2))), lambda: "cow.jpg with cow.png")
+    batch = BatchTask(Leaving(error), Ring().take(64))
+    batch.add(None, ((0, (2, 2, 3)), (12, (2, 2))), lambda: "cow.jpg with cow.png")
     raised: list[BaseException] = []
 
     def wait() -> None:
         try:
-            crew.wait(job)
+            pool.wait(batch)
         except DataError as told:
             raised.append(told)
 
-    with WorkerPool(1) as crew:
-        crew.start()
-        crew.begin(job)
+    with WorkerPool(1) as pool:
+        pool.start()
+        pool.begin(batch)
         waiting = threading.Thread(target=wait, daemon=True)
         waiting.start()
         waiting.join(timeout=60)  # for ever, where the worker is gone
         assert not waiting.is_alive()
         again = BatchTask(lambda task, image, mask: image.fill(7), Ring().take(64))
         again.add(None, ((0, (2, 2, 3)), (12, (2, 2))), lambda: "")
-        crew.begin(again)
-        crew.wait(again)  # the worker is still there
+        pool.begin(again)
+        pool.wait(again)  # the worker is still there
     assert str(raised[0]).startswith(f"cow.jpg with cow.png: {type(error).__name__}")

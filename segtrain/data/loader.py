@@ -1,8 +1,8 @@
 """How do samples get from the disk into batches, ahead of the device?
 
-Workers (threads or processes, see crew/workers.py) write each sample straight into its place in the batch: uint8, in memory that is made
-once and used again (see crew/memory.py). What a sample is depends on (seed, epoch, id) alone, so workers change speed and nothing
-else. Steps are jobs in a queue of bounded length: that bounds memory.
+Workers (threads or processes, see workers/pool.py) write each sample straight into its place in the batch: uint8, in memory that is made
+once and used again (see workers/memory.py). What a sample is depends on (seed, epoch, id) alone, so workers change speed and nothing
+else. Steps are batches in a queue of bounded length: that bounds memory.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from segtrain.data.pixels.normalize import IMAGENET_STD as IMAGENET_STD
 from segtrain.data.pixels.normalize import normalize as normalize
 from segtrain.data.sample import COLORS, SampleMaker, Task, colors_in, named, whole
 from segtrain.data.workers.autoscaler import Autoscaler
-from segtrain.data.workers.job import BatchTask
 from segtrain.data.workers.memory import Ring
 from segtrain.data.workers.pool import WorkerPool
 from segtrain.data.workers.run import BatchRun
+from segtrain.data.workers.tasks import BatchTask
 from segtrain.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -74,22 +74,22 @@ def colors_on_device(data: Data, device: str) -> bool:
 
 
 class _Loader:
-    """Iterates once at a time, with a crew of its own or one that is lent; closing ends its own crew."""
+    """Iterates once at a time, with a pool of its own or one that is lent; closing ends its own pool."""
 
     pin_memory = False
     _running: BatchRun | None = None
 
-    def _jobs(self, ring: Ring) -> Generator[BatchTask, None, None]:
+    def _batches(self, ring: Ring) -> Generator[BatchTask, None, None]:
         raise NotImplementedError
 
     def _start(
-        self, crew: WorkerPool | None, workers: int, kind: str, ahead: int, pace: Autoscaler | None = None
+        self, pool: WorkerPool | None, workers: int, kind: str, ahead: int, autoscaler: Autoscaler | None = None
     ) -> Iterator[Any]:
         self.close()
         # OpenCV's own threads would fight with the workers and with the model.
         cv2.setNumThreads(1)
         self._running = BatchRun(
-            self._jobs, self.pin_memory, crew or WorkerPool(workers, kind), crew is None, ahead, pace
+            self._batches, self.pin_memory, pool or WorkerPool(workers, kind), pool is None, ahead, autoscaler
         )
         return self._running
 
@@ -105,7 +105,7 @@ class _Loader:
     def queue(self) -> tuple[int, int]:
         """How often this pass was asked for an item, and how many items lay ready then, summed."""
         run = self._running
-        return (run.asked, run.lay_ready) if run is not None else (0, 0)
+        return (run.asked, run.ready_sum) if run is not None else (0, 0)
 
     def close(self) -> None:
         """End the pass: what was read ahead is dropped."""
@@ -124,8 +124,8 @@ class TrainLoader(_Loader):
     """Yields for each step from ``first_step`` to ``last_step - 1`` this rank's micro-batches: ``list[Batch]``.
 
     ``size_at(step)`` gives the crop (height, width) and the (least, most) random scale. ``workers=0`` reads in the consumer's thread.
-    ``prefetch`` micro-batches (at least one step) are made ahead. ``crew``: lent workers, instead of ``workers`` of ``kind``;
-    ``pace`` then says how many of them are needed. ``transforms``: objects in place of ``data.transforms``.
+    ``prefetch`` micro-batches (at least one step) are made ahead. ``pool``: lent workers, instead of ``workers`` of ``kind``;
+    ``autoscaler`` then says how many of them are needed. ``transforms``: objects in place of ``data.transforms``.
     ``colors``: leave them to the device, with what it needs for that in each Batch.
     Raises ConfigError where the batch is too small for the ranks, DataError where there are no samples or a file is bad.
     """
@@ -147,8 +147,8 @@ class TrainLoader(_Loader):
         workers: int = 0,
         kind: str = "thread",
         prefetch: int = 4,
-        crew: WorkerPool | None = None,
-        pace: Autoscaler | None = None,
+        pool: WorkerPool | None = None,
+        autoscaler: Autoscaler | None = None,
         transforms: Any = None,
         colors: bool = False,
     ) -> None:
@@ -163,31 +163,31 @@ class TrainLoader(_Loader):
         self.first_step, self.last_step = first_step, last_step
         self.size_at = size_at or (lambda step: (data.crop, data.scale))
         self.pin_memory, self.workers, self.kind = pin_memory, workers, kind
-        self.crew, self.pace = crew, pace
+        self.pool, self.autoscaler = pool, autoscaler
         self.ahead, self.colors = max(1, prefetch // accumulate), colors
 
     def __len__(self) -> int:
         return max(0, self.last_step - self.first_step)
 
     def __iter__(self) -> Iterator[list[Batch]]:
-        return self._start(self.crew, self.workers, self.kind, self.ahead, self.pace)
+        return self._start(self.pool, self.workers, self.kind, self.ahead, self.autoscaler)
 
-    def _jobs(self, ring: Ring) -> Generator[BatchTask, None, None]:
+    def _batches(self, ring: Ring) -> Generator[BatchTask, None, None]:
         for step, (epochs, ids) in self._samples():
             crop, scale = self.size_at(step)
             shapes = [(part.stop - part.start, *crop) for part in self.parts]
-            job = BatchTask(self.sampler, ring.take(sum(map(_bytes, shapes))), [])
+            batch = BatchTask(self.sampler, ring.take(sum(map(_bytes, shapes))), [])
             offset = 0
             for part, shape in zip(self.parts, shapes):
                 tasks = [Task(int(i), int(e), crop, scale) for i, e in zip(ids[part], epochs[part])]
-                images, masks, memory = _lay(job, self.dataset, tasks, ids[part].tolist(), shape, offset, self.colors)
+                images, masks, memory = _lay(batch, self.dataset, tasks, ids[part].tolist(), shape, offset, self.colors)
                 looks = map(torch.from_numpy, colors_in(memory)) if self.colors else ()
-                job.result.append(Batch(images, masks, ids[part], epochs[part], *looks))
+                batch.result.append(Batch(images, masks, ids[part], epochs[part], *looks))
                 offset += _bytes(shape)
-            yield job
+            yield batch
 
     def _samples(self) -> Iterator[tuple[int, tuple[np.ndarray, np.ndarray]]]:
-        """Epochs and ids of each step. Those of many steps are found at once: the consumer waits while a job is planned."""
+        """Epochs and ids of each step. Those of many steps are found at once: the consumer waits while a batch is planned."""
         size = self.batch_size
         for first in range(self.first_step, self.last_step, _AT_ONCE):
             steps = range(first, min(first + _AT_ONCE, self.last_step))
@@ -204,7 +204,7 @@ def _bytes(shape: tuple[int, ...]) -> int:
 
 
 def _lay(
-    job: BatchTask,
+    batch: BatchTask,
     dataset: SampleSource,
     tasks: Sequence[Any],
     indices: Sequence[int],
@@ -212,7 +212,7 @@ def _lay(
     offset: int,
     colors: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
-    """Give each sample of a batch of ``shape`` (n, H, W) its place in the job's block; returns images, masks, bytes of colors."""
+    """Give each sample of a batch of ``shape`` (n, H, W) its place in the batch's block; returns images, masks, bytes of colors."""
     n, height, width = shape
     pixels = height * width
     behind = offset + -(-3 * n * pixels // 64) * 64
@@ -220,9 +220,9 @@ def _lay(
     for k, (task, index) in enumerate(zip(tasks, indices)):
         image, mask = (offset + 3 * k * pixels, (height, width, 3)), (behind + k * pixels, (height, width))
         look = ((last + k * COLORS, (COLORS,)),) if colors else ()
-        job.add(task, (image, mask, *look), partial(_files, dataset, index))
-    images, masks = (torch.from_numpy(job.block.part(*area)) for area in ((offset, (*shape, 3)), (behind, shape)))
-    return images, masks, job.block.part(last, (n * COLORS,))
+        batch.add(task, (image, mask, *look), partial(_files, dataset, index))
+    images, masks = (torch.from_numpy(batch.block.part(*area)) for area in ((offset, (*shape, 3)), (behind, shape)))
+    return images, masks, batch.block.part(last, (n * COLORS,))
 
 
 def _files(dataset: SampleSource, index: int) -> str:
@@ -233,7 +233,7 @@ def _files(dataset: SampleSource, index: int) -> str:
 class EvalLoader(_Loader):
     """Yields for each group (see ``order.eval_groups``) its indices, images uint8 (n, H, W, 3) and masks uint8 (n, H, W).
 
-    As with a ``Batch``, the tensors hold these pixels until the next group is asked for. ``crew``: lent workers.
+    As with a ``Batch``, the tensors hold these pixels until the next group is asked for. ``pool``: lent workers.
     """
 
     def __init__(
@@ -244,18 +244,18 @@ class EvalLoader(_Loader):
         prefetch: int = 4,
         pin_memory: bool = False,
         kind: str = "thread",
-        crew: WorkerPool | None = None,
+        pool: WorkerPool | None = None,
     ) -> None:
-        self.dataset, self.groups, self.crew = dataset, groups, crew
+        self.dataset, self.groups, self.pool = dataset, groups, pool
         self.workers, self.prefetch, self.pin_memory, self.kind = workers, prefetch, pin_memory, kind
 
     def __len__(self) -> int:
         return len(self.groups)
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, torch.Tensor, torch.Tensor]]:
-        return self._start(self.crew, self.workers, self.kind, max(1, self.prefetch))
+        return self._start(self.pool, self.workers, self.kind, max(1, self.prefetch))
 
-    def _jobs(self, ring: Ring) -> Generator[BatchTask, None, None]:
+    def _batches(self, ring: Ring) -> Generator[BatchTask, None, None]:
         maker = partial(whole, self.dataset)
         for group in self.groups:
             ids = np.asarray(group, np.int64)
@@ -263,7 +263,7 @@ class EvalLoader(_Loader):
                 shape = (len(ids), *self.dataset.size(group[0]))
             except Exception as error:
                 raise named(self.dataset, group[0], error) from error
-            job = BatchTask(maker, ring.take(_bytes(shape)))
-            images, masks, _ = _lay(job, self.dataset, ids.tolist(), ids.tolist(), shape, 0)
-            job.result = (ids, images, masks)
-            yield job
+            batch = BatchTask(maker, ring.take(_bytes(shape)))
+            images, masks, _ = _lay(batch, self.dataset, ids.tolist(), ids.tolist(), shape, 0)
+            batch.result = (ids, images, masks)
+            yield batch

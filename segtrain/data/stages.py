@@ -117,7 +117,7 @@ class Made(NamedTuple):
 
 
 class StageTotals:
-    """What a crew's samples cost so far; while ``trace`` is a deque, each sample is put there as well."""
+    """What a pool's samples cost so far; while ``trace`` is a deque, each sample is put there as well."""
 
     def __init__(self) -> None:
         self.samples, self.cost = 0, Cost()

@@ -66,7 +66,7 @@ def _costs(samples: Samples) -> str:
     return f"a sample takes {_ms(samples.wall)} ({', '.join(parts)}; {_ms(samples.cpu)} of CPU)"
 
 
-def _crew(samples: Samples) -> str:
+def _workers(samples: Samples) -> str:
     many = {"thread": "threads", "process": "processes"}.get(samples.kind, samples.kind)
     return f"{samples.workers:.3g} {samples.kind if round(samples.workers) == 1 else many}"
 
@@ -90,7 +90,7 @@ def _on_the_way(rank: Rank, wait: float, busy: float) -> Verdict:
     return Verdict(
         "shm" if shared else "main-thread",
         wait,
-        f"the loop waits {wait:.0%} of the time, but its {_crew(samples)} work only {busy:.0%} of theirs: samples are late on their "
+        f"the loop waits {wait:.0%} of the time, but its {_workers(samples)} work only {busy:.0%} of theirs: samples are late on their "
         + ("way through shared memory" if shared else "way to the loop"),
         Fix({"data.worker_kind": "thread"} if shared else {"data.prefetch": 16}),
         1 / (1 - wait),
@@ -122,7 +122,7 @@ def _storage(now: Stages, rank: Rank, wait: float) -> Verdict:
         "storage-latency",
         wait,
         f"reading takes {_ms(read)} of the {_ms(samples.wall)} of a sample, whatever its size ({samples.bytes / 1e3:.3g} kB at "
-        f"{rate / 1e6:.3g} MB/s): {_crew(samples)} wait for storage to answer",
+        f"{rate / 1e6:.3g} MB/s): {_workers(samples)} wait for storage to answer",
         Fix({"data.workers": enough}),
         _gain(rank, replace(now, workers=enough)),
         sure,
@@ -166,7 +166,7 @@ def _too_few(now: Stages, rank: Rank, wait: float) -> Verdict:
     return Verdict(
         "too-few-workers",
         wait,
-        f"{_crew(samples)} work all the time and use, with the loop, {samples.workers + rank.computed / rank.step:.2g} of {rank.cores:.3g} "
+        f"{_workers(samples)} work all the time and use, with the loop, {samples.workers + rank.computed / rank.step:.2g} of {rank.cores:.3g} "
         f"cores: {_costs(samples)}",
         Fix({"data.workers": enough}),
         _gain(rank, replace(now, workers=enough)),
@@ -187,7 +187,7 @@ def _own_threads(rank: Rank, wait: float) -> Verdict:
         "too-many-threads",
         wait,
         f"each worker computes {samples.threads:.2g} times as much as its own thread does: a library in the transforms starts threads "
-        f"of its own, and {_crew(samples)} of each rank share {rank.cores:.3g} cores with the loop",
+        f"of its own, and {_workers(samples)} of each rank share {rank.cores:.3g} cores with the loop",
         Fix(advice="one thread in each worker: OMP_NUM_THREADS=1, and cv2.setNumThreads(1) in the transforms"),
         1.0,
         "medium",
@@ -203,7 +203,7 @@ def _stage(figures: Figures, now: Stages, rank: Rank, wait: float) -> Verdict:
     return Verdict(
         cause,
         wait * part / samples.wall,
-        f"{_costs(samples)}; {_crew(samples)} and the loop have {rank.cores:.3g} cores for themselves",
+        f"{_costs(samples)}; {_workers(samples)} and the loop have {rank.cores:.3g} cores for themselves",
         _cheaper(cause, figures.evidence),
         _gain(rank, replace(now, wall=now.wall * left, cpu=now.cpu * left)),
         "medium",

@@ -64,7 +64,7 @@ def evaluate(
     world_size: int = 1,
     all_reduce: Callable[[Tensor], Tensor] | None = None,
     workers: int = 0,
-    crew: WorkerPool | None = None,
+    pool: WorkerPool | None = None,
     prefetch: int = 4,
     channels_last: bool = False,
     base_scale: float = 1.0,
@@ -76,7 +76,7 @@ def evaluate(
     model: the bare module: the forward of DDP and FSDP holds collectives, so a sharded model must be gathered before.
     all_reduce: sums an int64 tensor over the ranks and returns it; called once, whatever happens before.
     base_scale: ``data.base_scale`` of the training, multiplied into every scale, so that objects have the trained size.
-    crew: lent workers that read the images, in place of ``workers`` threads.
+    pool: lent workers that read the images, in place of ``workers`` threads.
     pictures: how many images, evenly spread over the split, rank 0 returns with their predictions.
     extremes: how many of the worst, and of the best images it returns besides.
     Raises on every rank what goes wrong on one, so that none waits for it for ever.
@@ -95,7 +95,7 @@ def evaluate(
             sizes = [dataset.size(index) for index in range(len(dataset))]
             groups = eval_groups(sizes, settings.batch_size)[rank::world_size]
             pin = device.type == "cuda"
-            with EvalLoader(dataset, groups, workers, prefetch, pin_memory=pin, crew=crew) as loader:
+            with EvalLoader(dataset, groups, workers, prefetch, pin_memory=pin, pool=pool) as loader:
                 shown = _loop(predict, DeviceFeed(loader, device), tally, dataset, wanted)
             tally.settle()
         except Exception as error:

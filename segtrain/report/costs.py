@@ -39,6 +39,6 @@ def _row(name: str, ms: float, whole: float, kind: str) -> str:
 def _who(work: Mapping[str, Any]) -> str:
     count, kind = work["count"], work["kind"]
     many = "processes" if kind == "process" else f"{kind}s"
-    crew = f"{count:g} {kind if count == 1 else many}" if count else "the loop itself"
+    workers = f"{count:g} {kind if count == 1 else many}" if count else "the loop itself"
     size = f", {work['bytes'] / 1000:,.3g} kB are read for it" if work.get("bytes") else ""
-    return f"a mean one, made by {crew} of the rank that waits most{size}"
+    return f"a mean one, made by {workers} of the rank that waits most{size}"

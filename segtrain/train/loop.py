@@ -123,19 +123,19 @@ def run(session: Session, signals: list[int]) -> int:
         pin_memory=device.type == "cuda",
         colors=colors_on_device(config.data, device.type),
         prefetch=config.data.prefetch,
-        crew=session.crew,
-        pace=Autoscaler(plan.worker_count.start, plan.worker_count.most, plan.worker_count.least),
+        pool=session.pool,
+        autoscaler=Autoscaler(plan.worker_count.start, plan.worker_count.most, plan.worker_count.least),
     )
     clock, sentinel, votes = clock_of(device), Sentinel(session), Votes(strategy)
     logged = state.step
     model.train()
     screen.started(state.step)
-    with session.crew, loader, recording(session, clock, loader) as told, watching(session, clock):
+    with session.pool, loader, recording(session, clock, loader) as told, watching(session, clock):
         with clock("wait"):
             batches = DeviceFeed(loader, device)
             settle_buckets(session)
             loader.first()
-        screen.say(f"  {session.crew.describe(plan.worker_count.least, plan.worker_count.most)}")
+        screen.say(f"  {session.pool.describe(plan.worker_count.least, plan.worker_count.most)}")
         for step in range(state.step, plan.steps):
             # Every rank reads the same sum of the same earlier step, so all stop at the same step.
             if votes.stop():
@@ -261,7 +261,7 @@ def _end(session: Session, status: str) -> None:
     state = session.state
     scored = {"miou": state.best_miou} if status == "done" else {}
     session.journal.write(
-        "run_end", status=status, step=state.step, seconds=state.wall_s, cpu_s=state.cpu_s, workers=session.crew.count, **scored
+        "run_end", status=status, step=state.step, seconds=state.wall_s, cpu_s=state.cpu_s, workers=session.pool.count, **scored
     )  # fmt: skip
     session.trackers.close(status)
 

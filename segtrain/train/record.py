@@ -66,8 +66,8 @@ def recording(session: Session, clock: Clock, loader: TrainLoader) -> Iterator[C
         shared=lambda: _shared(session.model),
     )
     starving = Starving(config.model_dump(mode="json"), lambda cause, text: _slow(session, cause, text), config.run_dir)
-    tracer = Tracer(config.run_dir, strategy.rank, clock, session.crew.tally)
-    stacker = Stacker(config.run_dir, strategy.rank, session.crew)
+    tracer = Tracer(config.run_dir, strategy.rank, clock, session.pool.tally)
+    stacker = Stacker(config.run_dir, strategy.rank, session.pool)
 
     def step(done: int) -> None:
         if spans.step() and strategy.rank == 0:
@@ -92,15 +92,15 @@ def _slow(session: Session, cause: str, text: str) -> None:
 
 
 def _work(session: Session, loader: TrainLoader) -> Work:
-    crew, (asked, ready) = session.crew, loader.queue()
+    pool, (asked, ready) = session.pool, loader.queue()
     return Work(
-        crew.count,
-        crew.kind,
-        crew.tally.samples,
-        *crew.tally.cost,
+        pool.count,
+        pool.kind,
+        pool.tally.samples,
+        *pool.tally.cost,
         asked=asked,
         ready=ready,
-        process_cpu_s=crew.cpu_s(),
+        process_cpu_s=pool.cpu_s(),
     )
 
 

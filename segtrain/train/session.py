@@ -77,7 +77,7 @@ class Session:
     trackers: Trackers
     screen: console.Console
     caveats: tuple[str, ...]  # warnings that every score of this run must be read with
-    crew: WorkerPool  # makes the samples of training and of evaluation
+    pool: WorkerPool  # makes the samples of training and of evaluation
     lock: RunLock  # held by rank 0 alone
     data: dict[str, Any]  # which samples this is, for the checkpoints: see same_data.py
 
@@ -126,7 +126,7 @@ class Session:
                     rank=self.strategy.rank,
                     world_size=self.strategy.world_size,
                     all_reduce=self.strategy.reduce,
-                    crew=self.crew,
+                    pool=self.pool,
                     channels_last=self.channels_last,
                     base_scale=self.config.data.base_scale,
                     pictures=self.config.log.pictures,
@@ -272,8 +272,8 @@ def open_session(config: Config, strategy: Strategy, lock: RunLock) -> Session:
     if saved is None:
         trackers.text("config", config.to_yaml())
     settings, watch = config.checkpoint, Stopwatch(strategy)
-    crew = WorkerPool(plan.worker_count.start, plan.worker_kind)
-    watch.workers_cpu_s = crew.cpu_s
+    pool = WorkerPool(plan.worker_count.start, plan.worker_kind)
+    watch.workers_cpu_s = pool.cpu_s
     return Session(
         config=config,
         strategy=strategy,
@@ -299,7 +299,7 @@ def open_session(config: Config, strategy: Strategy, lock: RunLock) -> Session:
         trackers=trackers,
         screen=screen,
         caveats=tuple(prepared["caveats"]),
-        crew=crew,
+        pool=pool,
         lock=lock,
         data=prepared["data"],
     )

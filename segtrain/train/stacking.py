@@ -15,8 +15,8 @@ LOOK_S = 0.5  # between two looks at the request
 class Stacker:
     """Call ``step`` after each step. A request that lies there already is of an earlier process."""
 
-    def __init__(self, run: Path, rank: int, crew: WorkerPool) -> None:
-        self._run, self._rank, self._crew = run, rank, crew
+    def __init__(self, run: Path, rank: int, pool: WorkerPool) -> None:
+        self._run, self._rank, self._pool = run, rank, pool
         old = read_order(run)
         self._answered = old.asked if old else 0.0
         self._next_look = 0.0
@@ -33,7 +33,7 @@ class Stacker:
         self._answered = order.asked
         self.close()
         name, host = f"rank-{self._rank:05d}", socket.gethostname()
-        workers = self._crew.sample_stacks(str(self._run.absolute()), name, order)
+        workers = self._pool.sample_stacks(str(self._run.absolute()), name, order)
         self._open = StackSampler(self._run, name, order, host=host, workers=workers)
 
     def close(self) -> None:

@@ -94,17 +94,19 @@ def pack(
     with _alone(os.path.join(folder, f".packing-{dataset.split}")) as hidden:
         per_shard = _begin(dataset, hidden, plan, indices, choice, ids, shard_mb)
         parts = np.array_split(indices, range(per_shard, len(indices), per_shard))
-        jobs = [_Job(dataset, folder, hidden, number, part.tolist(), choice, ids) for number, part in enumerate(parts)]
+        tasks = [
+            _ShardTask(dataset, folder, hidden, number, part.tolist(), choice, ids) for number, part in enumerate(parts)
+        ]
         done = []
         with ThreadPoolExecutor(max(1, workers)) as pool:
             try:
-                for number, known in enumerate(pool.map(_Job.run, jobs)):
+                for number, known in enumerate(pool.map(_ShardTask.run, tasks)):
                     done.append(known)
-                    say(f"{dataset.split}: shard {number + 1} of {len(jobs)}{', was there and whole' * known['kept']}")
+                    say(f"{dataset.split}: shard {number + 1} of {len(tasks)}{', was there and whole' * known['kept']}")
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
-        shards = tuple(Shard(job.name, known["size"], known["sha256"]) for job, known in zip(jobs, done))
+        shards = tuple(Shard(task.name, known["size"], known["sha256"]) for task, known in zip(tasks, done))
         what = Description(
             dataset.split,
             "",
@@ -117,7 +119,7 @@ def pack(
             len(dataset) - len(indices),
         )
         shard_index.write(
-            index, what, itertools.chain.from_iterable(job.places(known) for job, known in zip(jobs, done))
+            index, what, itertools.chain.from_iterable(task.places(known) for task, known in zip(tasks, done))
         )
         shutil.rmtree(hidden)
     notes: Counter[str] = Counter()
@@ -224,7 +226,7 @@ def _alone(hidden: str) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class _Job:
+class _ShardTask:
     """One shard to write: the samples ``indices`` of ``dataset``."""
 
     dataset: Dataset

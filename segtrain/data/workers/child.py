@@ -52,7 +52,7 @@ class _Worker:
         self.blocks: dict[int, Any] = {}
         self.sampler: Any = None
 
-    def obey(self, message: tuple[Any, ...], fd: int) -> tuple[Any, ...] | None:
+    def handle(self, message: tuple[Any, ...], fd: int) -> tuple[Any, ...] | None:
         """Carry out one message; what is answered, if anything."""
         kind, *rest = message
         if kind == "make":
@@ -137,7 +137,7 @@ def main() -> None:
         worker = _Worker()
         send(channel, ("ready",))
         while True:
-            answer = worker.obey(*receive(channel))
+            answer = worker.handle(*receive(channel))
             if answer is not None:
                 send(channel, answer)
     except (EOFError, OSError):

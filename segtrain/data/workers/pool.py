@@ -1,4 +1,4 @@
-"""Who makes the samples of a rank? A crew of threads, or of processes with one thread each here that looks after it.
+"""Who makes the samples of a rank? A pool of threads, or of processes with one thread each here that looks after it.
 
 All take single samples from one queue in the order in which they are needed. What a sample is knows nothing of who makes it, so
 workers may come, go and die: a process that dies is replaced, and its samples are made again.
@@ -13,12 +13,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from segtrain.data.stages import Cost, StageTotals
-from segtrain.data.workers.job import BatchTask, SampleTask, attempt
 from segtrain.data.workers.process import Pickles, WorkerProcess
+from segtrain.data.workers.tasks import BatchTask, SampleTask, attempt
 from segtrain.errors import DataError
 from segtrain.stacks import StackRequest
 
-DEATHS = 3  # of workers at one sample, or of new ones before their first
+MAX_CRASHES = 3  # of workers at one sample, or of new ones before their first
 
 
 class WorkerPool:
@@ -32,15 +32,15 @@ class WorkerPool:
         self.tally = StageTotals()
         self._say = say or (lambda text: print(text, file=sys.stderr, flush=True))
         self._lock = threading.Lock()
-        self._work = threading.Condition(self._lock)  # pieces in the queue, or fewer workers wanted
-        self._done = threading.Condition(self._lock)  # a job is done
+        self._work = threading.Condition(self._lock)  # samples in the queue, or fewer workers wanted
+        self._done = threading.Condition(self._lock)  # a batch is done
         self._queue: deque[SampleTask] = deque()
         self._busy: set[SampleTask] = set()
         self._threads: dict[int, threading.Thread] = {}
         self._processes: dict[int, WorkerProcess] = {}
         self._cpu_of_the_gone = 0.0
         self._pickles = Pickles()
-        self._stillborn = 0
+        self._failed_starts = 0
         self._broken: Exception | None = None
         self._closed = self._dropping = False
 
@@ -71,41 +71,41 @@ class WorkerPool:
         self.count = count
         self.start()
 
-    def begin(self, job: BatchTask) -> None:
-        """Put the samples of a job in the queue, behind all others. Raises ConfigError for what no process can get."""
+    def begin(self, batch: BatchTask) -> None:
+        """Put the samples of a batch in the queue, behind all others. Raises ConfigError for what no process can get."""
         if not self.count:
             return
         if self.kind == "process":
-            self._pickles.of(job.maker)
+            self._pickles.of(batch.maker)
         with self._lock:
-            self._queue.extend(job.pieces)
-            self._work.notify(len(job.pieces))
+            self._queue.extend(batch.samples)
+            self._work.notify(len(batch.samples))
 
-    def wait(self, job: BatchTask) -> float:
-        """Seconds waited until the job was done. Raises what the first of its samples raised that failed."""
+    def wait(self, batch: BatchTask) -> float:
+        """Seconds waited until the batch was done. Raises what the first of its samples raised that failed."""
         since = time.perf_counter()
         if not self.count:
-            for piece in job.pieces:
-                error, began, cost = attempt(piece)
+            for sample in batch.samples:
+                error, began, cost = attempt(sample)
                 if error is not None:
                     raise error
                 self.tally.add(0, began, cost)
-            job.left = 0
+            batch.left = 0
         with self._lock:
-            while job.left and not self._broken and not self._closed:
+            while batch.left and not self._broken and not self._closed:
                 self._done.wait()
-            if job.errors:
-                raise job.errors[min(job.errors)]
+            if batch.errors:
+                raise batch.errors[min(batch.errors)]
             if self._broken:
                 raise self._broken
         return time.perf_counter() - since
 
-    def drop(self, jobs: Sequence[BatchTask]) -> None:
-        """Forget jobs; returns when nobody writes into their blocks any more."""
+    def drop(self, batches: Sequence[BatchTask]) -> None:
+        """Forget batches; returns when nobody writes into their blocks any more."""
         with self._lock:
-            self._queue = deque(piece for piece in self._queue if piece.job not in jobs)
+            self._queue = deque(sample for sample in self._queue if sample.batch not in batches)
             self._dropping = True
-            while any(piece.job in jobs for piece in self._busy) and not self._closed:
+            while any(sample.batch in batches for sample in self._busy) and not self._closed:
                 self._done.wait()
             self._dropping = False
 
@@ -153,32 +153,32 @@ class WorkerPool:
 
     # What the workers do.
 
-    def _over(self, number: int) -> bool:
+    def _retired(self, number: int) -> bool:
         return self._closed or number >= self.count
 
-    def _finish(self, piece: SampleTask, number: int, error: Exception | None, began: float, cost: Cost) -> None:
-        job = piece.job
+    def _finish(self, sample: SampleTask, number: int, error: Exception | None, began: float, cost: Cost) -> None:
+        batch = sample.batch
         with self._lock:
-            self._busy.discard(piece)
+            self._busy.discard(sample)
             self.tally.add(number, began, cost)
-            job.left -= 1
+            batch.left -= 1
             if error is not None:
-                job.errors[job.pieces.index(piece)] = error
-            if not job.left or self._dropping:
+                batch.errors[batch.samples.index(sample)] = error
+            if not batch.left or self._dropping:
                 self._done.notify_all()
 
     def _threaded(self, number: int) -> None:
         while True:
             with self._lock:
-                while not self._queue and not self._over(number):
+                while not self._queue and not self._retired(number):
                     self._work.wait()
-                if self._over(number):
+                if self._retired(number):
                     del self._threads[number]
                     return
-                piece = self._queue.popleft()
-                self._busy.add(piece)
-            self._finish(piece, number, *attempt(piece))
-            del piece
+                sample = self._queue.popleft()
+                self._busy.add(sample)
+            self._finish(sample, number, *attempt(sample))
+            del sample
 
     def _watched(self, number: int) -> None:
         """The life of worker process ``number``, and of those that take its place."""
@@ -188,39 +188,39 @@ class WorkerPool:
             while not self._closed and not self._broken:
                 try:
                     if process is None:
-                        process = self._hire(number)
-                    piece = self._next(number, flight)
-                    if piece is not None:
+                        process = self._spawn(number)
+                    sample = self._next(number, flight)
+                    if sample is not None:
                         if not flight and process.dead():  # it died while it had nothing to do
-                            self._back([piece])
+                            self._requeue([sample])
                             raise EOFError
-                        flight.append(piece)
-                        process.order(piece, self._pickles.of(piece.job.maker))
+                        flight.append(sample)
+                        process.order(sample, self._pickles.of(sample.batch.maker))
                     elif flight:
                         answer = process.answer()
                         self._finish(flight.popleft(), number, *answer)
-                        self._stillborn = 0
+                        self._failed_starts = 0
                     else:
                         return
                 except (EOFError, OSError):
                     if self._closed:
                         return
                     if process is not None:
-                        self._mourn(number, process, flight)
+                        self._on_worker_death(number, process, flight)
                         process = None
         except Exception as error:  # no worker can be started at all
             self._give_up(error)
         finally:
-            self._dismiss(number, process)
+            self._close_worker(number, process)
             with self._lock:
                 if self._threads.get(number) is threading.current_thread():
                     del self._threads[number]
                 self._busy.difference_update(flight)
                 self._done.notify_all()
 
-    def _hire(self, number: int) -> WorkerProcess:
+    def _spawn(self, number: int) -> WorkerProcess:
         """A process that is ready. Raises EOFError for one that is not, DataError when none ever is."""
-        process, fate = None, ""
+        process, exit_reason = None, ""
         try:
             process = WorkerProcess()
             with self._lock:
@@ -230,46 +230,46 @@ class WorkerPool:
             process.meet()
             return process
         except (EOFError, OSError) as error:
-            fate = process.fate() if process else str(error)
-            self._dismiss(number, process)
-        self._stillborn += 1
-        if self._stillborn >= DEATHS:
+            exit_reason = process.exit_reason() if process else str(error)
+            self._close_worker(number, process)
+        self._failed_starts += 1
+        if self._failed_starts >= MAX_CRASHES:
             raise DataError(
-                f"data worker processes end before they begin (the last one {fate}): see their output above, or set "
+                f"data worker processes end before they begin (the last one {exit_reason}): see their output above, or set "
                 "data.worker_kind=thread"
             )
         raise EOFError
 
     def _next(self, number: int, flight: deque[SampleTask]) -> SampleTask | None:
-        """A piece to send, or None: first wait for an answer, or with none in flight: go."""
+        """A sample to send, or None: first wait for an answer, or with none in flight: go."""
         with self._lock:
-            while not self._queue and not flight and not self._over(number):
+            while not self._queue and not flight and not self._retired(number):
                 self._work.wait()
-            if self._over(number) and not flight:
+            if self._retired(number) and not flight:
                 del self._threads[number]  # here, so that whoever counts again sees it gone
-            if self._over(number) or not self._queue:
+            if self._retired(number) or not self._queue:
                 return None
             if flight and (len(flight) > 1 or len(self._queue) < self.count):
                 return None  # the last samples are for whoever is free
-            piece = self._queue.popleft()
-            self._busy.add(piece)
-            return piece
+            sample = self._queue.popleft()
+            self._busy.add(sample)
+            return sample
 
-    def _mourn(self, number: int, process: WorkerProcess, flight: deque[SampleTask]) -> None:
+    def _on_worker_death(self, number: int, process: WorkerProcess, flight: deque[SampleTask]) -> None:
         """Name the dead, put its samples back to the front."""
-        self._dismiss(number, process)
+        self._close_worker(number, process)
         at = flight[0] if flight else None
         again = list(flight)
         if at is not None:
-            at.deaths += 1
+            at.crashes += 1
         what = f"at {at.files()}" if at else "with nothing to do"
-        text = f"warning: data worker {number} (pid {process.pid}) {process.fate()} {what}: "
-        if at is not None and at.deaths >= DEATHS:
+        text = f"warning: data worker {number} (pid {process.pid}) {process.exit_reason()} {what}: "
+        if at is not None and at.crashes >= MAX_CRASHES:
             self._finish(
                 at,
                 number,
                 DataError(
-                    f"{at.files()}: {DEATHS} worker processes died at this sample, the last one {process.fate()}: repair or "
+                    f"{at.files()}: {MAX_CRASHES} worker processes died at this sample, the last one {process.exit_reason()}: repair or "
                     "remove the files (or give the host more memory, if it ran out of it)"
                 ),
                 0.0,
@@ -280,18 +280,18 @@ class WorkerPool:
         else:
             self._say(text + "another takes its place and its samples are made again")
         flight.clear()
-        self._back(again)
+        self._requeue(again)
 
-    def _back(self, pieces: list[SampleTask]) -> None:
+    def _requeue(self, samples: list[SampleTask]) -> None:
         """To the front of the queue: they are needed first."""
         with self._lock:
-            self._busy.difference_update(pieces)
-            self._queue.extendleft(reversed(pieces))
-            self._work.notify(len(pieces))
+            self._busy.difference_update(samples)
+            self._queue.extendleft(reversed(samples))
+            self._work.notify(len(samples))
             if self._dropping:
                 self._done.notify_all()
 
-    def _dismiss(self, number: int, process: WorkerProcess | None) -> None:
+    def _close_worker(self, number: int, process: WorkerProcess | None) -> None:
         if process is not None:
             process.close()
             with self._lock:

@@ -14,8 +14,8 @@ from typing import Any
 
 from segtrain.data.stages import Cost
 from segtrain.data.workers import child
-from segtrain.data.workers.job import Maker, SampleTask
 from segtrain.data.workers.memory import SharedBlock
+from segtrain.data.workers.tasks import Maker, SampleTask
 from segtrain.errors import ConfigError, SegtrainError
 from segtrain.stacks import StackRequest
 
@@ -53,10 +53,10 @@ class WorkerProcess:
     def dead(self) -> bool:
         return self._process.poll() is not None
 
-    def order(self, piece: SampleTask, maker: tuple[bytes, bytes]) -> None:
+    def order(self, sample: SampleTask, maker: tuple[bytes, bytes]) -> None:
         """Ask for a sample; the maker and the block go along where it has not met them yet."""
         name, content = maker
-        block = piece.job.block
+        block = sample.batch.block
         if self.stacks is not None:
             wanted, self.stacks = self.stacks, None
             child.send(self.channel, ("stacks", *wanted))
@@ -72,14 +72,14 @@ class WorkerProcess:
         if block.number not in self._blocks:
             child.send(self.channel, ("block", block.number, block.size), block.fd)
             self._blocks[block.number] = block
-        child.send(self.channel, ("make", name, piece.task, block.number, piece.areas))
+        child.send(self.channel, ("make", name, sample.task, block.number, sample.areas))
 
     def answer(self) -> tuple[SegtrainError | None, float, Cost]:
         """Wait for the oldest sample asked for: its error, when it was begun (time.perf_counter), and what it cost."""
         (error, began, cost, self.cpu_s), _ = child.receive(self.channel)
         return (error[0](error[1]) if error else None), began, Cost(*cost)
 
-    def fate(self) -> str:
+    def exit_reason(self) -> str:
         """How it ended, in words."""
         code = self._process.wait()
         if code >= 0:

@@ -1,4 +1,4 @@
-"""What is there to do? Samples, and the jobs (the samples of a step) to which they belong."""
+"""What is there to do? Samples, and the batches (the samples of a step) to which they belong."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Area = tuple[int, tuple[int, ...]]  # offset in a block, shape
 class SampleTask:
     """One sample to make."""
 
-    job: BatchTask
+    batch: BatchTask
     task: Any
     areas: tuple[Area, ...]  # of what is made: image, mask, perhaps colors
     files: Callable[[], str]  # for messages
-    deaths: int = 0
+    crashes: int = 0
 
 
 @dataclass(eq=False)
@@ -34,29 +34,33 @@ class BatchTask:
     maker: Maker
     block: SharedBlock
     result: Any = None
-    pieces: list[SampleTask] = field(default_factory=list)
+    samples: list[SampleTask] = field(default_factory=list)
     left: int = 0
-    errors: dict[int, Exception] = field(default_factory=dict)  # by place among the pieces
+    errors: dict[int, Exception] = field(default_factory=dict)  # by place among the samples
 
     def add(self, task: Any, areas: tuple[Area, ...], files: Callable[[], str]) -> None:
-        self.pieces.append(SampleTask(self, task, areas, files))
+        self.samples.append(SampleTask(self, task, areas, files))
         self.left += 1
 
-    def make(self, piece: SampleTask) -> None:
-        self.maker(piece.task, *(self.block.part(*area) for area in piece.areas))
+    def make(self, sample: SampleTask) -> None:
+        self.maker(sample.task, *(self.block.part(*area) for area in sample.areas))
 
 
-def attempt(piece: SampleTask) -> tuple[Exception | None, float, Cost]:
+def attempt(sample: SampleTask) -> tuple[Exception | None, float, Cost]:
     """Make a sample: its error, when it was begun (time.perf_counter), and what it cost."""
     began = time.perf_counter()
     begin()
     try:
-        piece.job.make(piece)
+        sample.batch.make(sample)
     except Exception as error:
         return error, began, end()
     except BaseException as error:
         if threading.current_thread() is threading.main_thread():  # Ctrl-C
             raise
-        # A worker thread that ended here would leave the job waiting for it.
-        return DataError(f"{piece.files()}: {type(error).__name__}: {error}: a sample cannot end the run"), began, end()
+        # A worker thread that ended here would leave the batch waiting for it.
+        return (
+            DataError(f"{sample.files()}: {type(error).__name__}: {error}: a sample cannot end the run"),
+            began,
+            end(),
+        )
     return None, began, end()
