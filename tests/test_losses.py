@@ -1,18 +1,32 @@
-"""Are the losses what the papers say, and the same however the batch is split?"""
+"""Tests of the losses: what the papers define, and the same however the batch is split."""
 
 from __future__ import annotations
 
+import doctest
 import math
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import refused
 from torch import Tensor
 
+from segtrain import losses
 from segtrain.config import Loss
-from segtrain.errors import ConfigError, DataError
-from segtrain.losses import Criterion, build_criterion, low_res_loss, low_res_totals
+from segtrain.losses import (
+    Criterion,
+    CrossEntropy,
+    DiceLoss,
+    FocalLoss,
+    JaccardLoss,
+    LovaszSoftmax,
+    OHEMCrossEntropy,
+    TverskyLoss,
+    build_criterion,
+    low_res_loss,
+    low_res_totals,
+)
 
 C, VOID = 5, 255
 WEIGHTS = (0.5, 1.0, 2.0, 3.5, 0.25)
@@ -190,9 +204,8 @@ def test_mean_of_parts_would_be_wrong(spec):
     """The batch of the test above tells the two apart: otherwise it would prove nothing."""
     logits, target = batch()
     subject = criterion(spec)
-    whole, count = subject.sum_and_count(logits, target)
-    halves = [subject.sum_and_count(x, y) for x, y in zip(logits.split(4), target.split(4))]
-    assert abs(float(sum(s / c for s, c in halves) / 2 - whole / count)) > 1e-4
+    halves = [subject(x, y) for x, y in zip(logits.split(4), target.split(4))]
+    assert abs(float(sum(halves) / 2 - subject(logits, target))) > 1e-4
 
 
 @every_loss
@@ -204,9 +217,9 @@ def test_all_void_is_zero_with_zero_gradient(spec, dtype):
     value, gradient = with_gradient(lambda x: subject.loss(x, target, subject.totals(x, target)), logits.to(dtype))
     assert value == 0
     assert not gradient.any()
-    total, count = subject.sum_and_count(logits, target)
-    assert float(total) == 0
-    assert float(count) == 0
+    for term in subject.terms:
+        assert [float(part) for part in term.sum_and_count(logits, target)] == [0, 0]
+        assert term(logits, target) == 0
 
 
 @every_loss
@@ -292,8 +305,7 @@ def test_cross_entropy_is_torchs():
     weights = torch.tensor(WEIGHTS, dtype=torch.float64)
     subject = criterion("ce-weighted-smoothed")
     wanted = F.cross_entropy(logits, target.long(), weights, ignore_index=VOID, label_smoothing=0.2)
-    total, count = subject.sum_and_count(logits, target)
-    assert_close(total / count, wanted)
+    assert_close(subject(logits, target), wanted)
 
 
 @pytest.mark.parametrize("spec", ["ce", "ce-weighted", "ce-smoothed", "ce-weighted-smoothed"])
@@ -322,8 +334,7 @@ def test_known_values():
         "jaccard": 1 - (0.8 / 1.6 + 0.4 / 1.2) / 2,
         "lovasz": ((0.6 * 0.5 + 0.2 * 0.5) + (0.6 * 1.0 + 0.2 * 0.0)) / 2,
     }.items():
-        total, count = build_criterion(Loss(terms=[name]), 2).sum_and_count(logits, target)
-        assert_close(total / count, wanted)
+        assert_close(build_criterion(Loss(terms=[name]), 2)(logits, target), wanted)
 
 
 @pytest.mark.parametrize("keep", [0.001, 0.1, 0.25, 0.9, 1.0])
@@ -332,7 +343,7 @@ def test_ohem_keeps_the_share_and_little_more(keep):
     subject = build_criterion(Loss(terms=[{"name": "ohem", "min_kept": keep, "threshold": 1e-9}]), C)
     _, gradient = with_gradient(lambda x: subject.loss(x, target, subject.totals(x, target)), logits)
     kept = (gradient != 0).any(1)
-    _, count = subject.sum_and_count(logits, target)
+    _, count = subject.terms[0].sum_and_count(logits, target)
     valid = target != VOID
     needed = math.ceil(keep * int(valid.sum()))
     assert int(kept.sum()) == int(count) >= needed
@@ -430,6 +441,63 @@ def test_low_res_loss_without_gradient_and_of_nothing():
     assert not low_res_totals(subject, nothing, target[:0], upsample).any()
 
 
+# Losses in one line, without a config
+
+ONE_LINE = {
+    "ce": lambda ignore: CrossEntropy(C, ignore),
+    "ce-weighted": lambda ignore: CrossEntropy(C, ignore, class_weights=torch.tensor(WEIGHTS)),
+    "ce-smoothed": lambda ignore: CrossEntropy(C, ignore, label_smoothing=0.1),
+    "ohem": lambda ignore: OHEMCrossEntropy(C, ignore, min_kept=0.3, threshold=0.05),
+    "ohem-weighted": lambda ignore: OHEMCrossEntropy(C, ignore, list(WEIGHTS), min_kept=0.5, threshold=0.1),
+    "focal": lambda ignore: FocalLoss(C, ignore),
+    "dice": lambda ignore: DiceLoss(C, ignore),
+    "jaccard": lambda ignore: JaccardLoss(C, ignore),
+    "tversky": lambda ignore: TverskyLoss(C, ignore, alpha=0.3, beta=0.7),
+    "lovasz": lambda ignore: LovaszSoftmax(C, ignore),
+}
+
+
+@pytest.mark.parametrize("spec", ONE_LINE)
+@pytest.mark.parametrize("ignore", [VOID, 1])
+def test_one_line_is_the_term_of_the_config_and_the_definition(spec, ignore):
+    logits, target = batch(n=5, h=4, w=5)
+    target = torch.where(target == VOID, ignore, target)
+    loss, subject = ONE_LINE[spec](ignore), criterion(spec, ignore)
+    assert loss == subject.terms[0]
+    value, gradient = with_gradient(lambda x: loss(x, target), logits)
+    of_term, slope = with_gradient(lambda x: subject(x, target), logits)
+    assert value == of_term
+    assert torch.equal(gradient, slope)
+    assert_close(value, naive(Loss(**SPECS[spec]), logits, target, ignore))
+    total, count = loss.sum_and_count(logits, target)
+    assert total / count == of_term
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_one_line_takes_every_float_and_integer_type(dtype):
+    logits, target = batch()
+    leaf = logits.to(dtype).requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = OHEMCrossEntropy(num_classes=C)(leaf, target.long())
+    loss.backward()
+    assert loss.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert leaf.grad.dtype == dtype
+    assert_close(loss.detach(), OHEMCrossEntropy(C)(leaf.detach(), target), rtol=1e-6)
+
+
+def test_one_line_cross_entropy_is_torchs():
+    logits, target = batch()
+    wanted = torch.nn.CrossEntropyLoss(torch.tensor(WEIGHTS).double(), ignore_index=VOID)(logits, target.long())
+    assert_close(CrossEntropy(C, class_weights=WEIGHTS)(logits, target), wanted)
+
+
+def test_examples_in_the_docstrings_are_true():
+    for module in (losses.pixelwise, losses.overlap, losses.criterion):
+        found = doctest.testmod(module)
+        assert found.attempted, module
+        assert not found.failed, module
+
+
 # Settings
 
 
@@ -437,9 +505,9 @@ def test_terms_are_weighted():
     logits, target = batch()
     one, two = criterion("ce"), criterion("dice")
     both = build_criterion(Loss(terms=[{"name": "ce", "weight": 2.0}, {"name": "dice", "weight": 0.5}]), C)
-    (a, b), (c, d), (e, f) = (each.sum_and_count(logits, target) for each in (one, two, both))
-    assert_close(e / f, 2 * a / b + 0.5 * c / d)
-    assert_close(both.shares(logits, target, both.totals(logits, target)), torch.stack([a / b, c / d]))
+    a, b, c = (each(logits, target) for each in (one, two, both))
+    assert_close(c, 2 * a + 0.5 * b)
+    assert_close(both.shares(logits, target, both.totals(logits, target)), torch.stack([a, b]))
     assert both.names == ("ce", "dice")
     assert both.needs_logits
     assert not one.needs_logits
@@ -449,35 +517,41 @@ def test_class_weights_from_outside_and_from_the_config():
     logits, target = batch()
     auto = build_criterion(Loss(class_weights="auto"), C, VOID, torch.tensor(WEIGHTS))
     assert auto == criterion("ce-weighted")
-    assert auto.sum_and_count(logits, target)[1] == sum(w * int((target == c).sum()) for c, w in enumerate(WEIGHTS))
+    assert auto.terms[0].sum_and_count(logits, target)[1] == sum(
+        w * int((target == c).sum()) for c, w in enumerate(WEIGHTS)
+    )
 
 
 @pytest.mark.parametrize(
-    ("weights", "words"),
+    ("weights", "code"),
     [
-        ((1.0, 2.0), "2 numbers for 5 classes"),
-        ((1.0, 1, 1, 1, -1), "at least 0"),
-        ((math.nan,) * 5, "finite"),
-        ((0.0,) * 5, "above 0"),
+        ((1.0, 2.0), "class-weights-count"),
+        ((1.0, 1, 1, 1, -1), "class-weights-value"),
+        ((math.nan,) * 5, "class-weights-value"),
+        ((0.0,) * 5, "class-weights-value"),
     ],
 )
-def test_bad_class_weights_are_explained(weights, words):
-    with pytest.raises(ConfigError, match=words):
+def test_bad_class_weights_are_explained(weights, code):
+    with refused(code):
         build_criterion(Loss.model_construct(terms=Loss().terms, class_weights=weights), C)
+    with refused(code):
+        FocalLoss(C, class_weights=torch.tensor(weights))
 
 
 def test_auto_class_weights_without_statistics_are_explained():
-    with pytest.raises(ConfigError, match=r"data\.check=full"):
+    with refused("class-weights-without-statistics") as info:
         build_criterion(Loss(class_weights="auto"), C)
+    assert "set data.check=full" in str(info.value)
 
 
 @pytest.mark.parametrize("shape", [(8, C, 7, 8), (8, C + 1, 7, 9), (4, C, 7, 9)])
 def test_shapes_that_do_not_fit_are_explained(shape):
     _, target = batch()
     subject = criterion("dice")
-    with pytest.raises(DataError, match=r"must be \(8, 5, 7, 9\)"):
-        subject.totals(torch.zeros(shape), target)
-    with pytest.raises(DataError, match="class ids"):
+    for got in (lambda: subject.totals(torch.zeros(shape), target), lambda: DiceLoss(C)(torch.zeros(shape), target)):
+        with refused("logits-shape", found=shape, expected=(8, C, 7, 9)):
+            got()
+    with refused("target-not-class-ids"):
         subject.totals(torch.zeros(8, C, 7, 9), target.float())
 
 

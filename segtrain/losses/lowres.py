@@ -1,9 +1,9 @@
-"""How is the loss of full-size logits had without holding them? Image by image, gradient at once.
+"""Memory-efficient loss: upsamples and differentiates one image at a time, so full-size logits are never all in memory.
 
-A net's head ends in an upsampling (by 4 or 8, mostly), and the loss needs logits at full size: for a batch, with the
-log-probabilities and the gradient, that is three tensors of N * C * H * W floats, more than all else in many a training.
-But the loss is a sum over images (see ``losses.term``): each image's gradient with respect to its *small* logits can be
-computed in the forward pass, after which its full-size tensors are let go. Nothing is approximated.
+The head of a network ends in an upsampling, mostly by 4 or 8, and the loss needs logits at full size. For a batch, with the
+log-probabilities and the gradient, those are three tensors of N * C * H * W floats: in many trainings more than all else.
+But the loss is a sum over images (see ``losses.term``). So the gradient with respect to the *small* logits of one image can be
+computed in the forward pass, and then its full-size tensors are freed. Nothing is approximated.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from segtrain.losses.criterion import Criterion, _float, _plain_precision
+from segtrain.losses.criterion import Criterion
+from segtrain.losses.term import at_least_float32, without_autocast
 
 Upsample = Callable[[Tensor, "tuple[int, int]"], Tensor]
 
@@ -35,7 +36,7 @@ def low_res_loss(criterion: Criterion, low: Tensor, target: Tensor, totals: Tens
 
 @torch.no_grad()
 def low_res_totals(criterion: Criterion, low: Tensor, target: Tensor, upsample: Upsample) -> Tensor:
-    """criterion.totals(upsample(low, (H, W)), target), with full-size tensors for one image at a time: float64 (size,)."""
+    """criterion.totals(upsample(low, (H, W)), target), float64 (size,), with full-size tensors for one image at a time."""
     if not criterion.needs_logits:
         return criterion.totals(None, target)
     totals = torch.zeros(criterion.size, dtype=torch.float64, device=low.device)
@@ -45,8 +46,8 @@ def low_res_totals(criterion: Criterion, low: Tensor, target: Tensor, upsample: 
 
 
 def _full(low: Tensor, target: Tensor, i: int, upsample: Upsample) -> tuple[Tensor, Tensor]:
-    with _plain_precision(low):
-        return upsample(_float(low[i : i + 1]), (target.shape[-2], target.shape[-1])), target[i : i + 1]
+    with without_autocast(low):
+        return upsample(at_least_float32(low[i : i + 1]), (target.shape[-2], target.shape[-1])), target[i : i + 1]
 
 
 class _ImageByImage(torch.autograd.Function):
@@ -54,12 +55,12 @@ class _ImageByImage(torch.autograd.Function):
     def forward(  # type: ignore[override]
         ctx: Any, low: Tensor, criterion: Criterion, target: Tensor, totals: Tensor, upsample: Upsample
     ) -> Tensor:
-        # In float32 even where low is half: a loss scale multiplies only later, and half would flush small ones to 0.
+        # In float32 even if low is half: a loss scale multiplies only later, and half would flush small slopes to 0.
         slopes = torch.empty_like(low, dtype=torch.promote_types(low.dtype, torch.float32))
         value = torch.zeros((), dtype=torch.float64, device=low.device)
         for i in range(len(low)):
             with torch.enable_grad():
-                small = _float(low[i : i + 1].detach()).requires_grad_()
+                small = at_least_float32(low[i : i + 1].detach()).requires_grad_()
                 share = criterion.loss(*_full(small, target[i : i + 1], 0, upsample), totals)
             slopes[i : i + 1] = torch.autograd.grad(share, small)[0]
             value += share.detach()

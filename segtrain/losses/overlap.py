@@ -1,8 +1,8 @@
-"""Which losses follow the overlap of regions? Dice, Jaccard, Tversky over the whole batch; Lovász for each image."""
+"""Losses that follow the overlap of regions: Dice, Jaccard, and Tversky over the whole batch; Lovász per image."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -12,15 +12,19 @@ from segtrain.losses.term import Term, add_up
 
 
 @dataclass(frozen=True)
-class OverlapLoss(Term):
+class TverskyLoss(Term):
     """Mean over the classes present of 1 - I / (I + alpha * (P - I) + beta * (T - I)) (Salehi et al. 2017).
 
-    I, P, T: soft intersection, sum of probabilities, number of pixels of a class, over the valid pixels of the whole
-    batch. alpha = beta = 1/2 is Dice (Milletari et al. 2016), alpha = beta = 1 Jaccard. A class is present if the batch
-    has a pixel of it. Class weights are not used: every present class counts alike.
+    alpha: weight of false positives. beta: weight of false negatives.
 
-    The fraction of sums is no sum of fractions, so that a part gets the tangent: its gradient is that of the loss
-    of the whole batch, and as value it gets the share of each class's loss that it has of the class's pixels.
+    I, P, T: soft intersection, sum of probabilities, and number of pixels of a class, over the valid pixels of the whole
+    batch. A class is present if the batch has a pixel of it. Every class present has the same weight.
+
+    A fraction of sums is not a sum of fractions, so a part of the batch gets the tangent: its gradient is that of the loss
+    of the whole batch. Its value is the loss of each class times the share of the pixels of that class in this part.
+
+    >>> TverskyLoss(num_classes=2, alpha=0.3, beta=0.7)(torch.zeros(1, 2, 4, 4), torch.zeros(1, 4, 4, dtype=torch.long))
+    tensor(0.4118)
     """
 
     alpha: float = 0.5
@@ -33,7 +37,7 @@ class OverlapLoss(Term):
         return 3 * self.num_classes
 
     def totals(self, logits: Tensor | None, target: Tensor) -> Tensor:
-        """I, P, T of each class."""
+        """I, P, and T of each class."""
         assert logits is not None
         valid, index = self.labels(target)
         probs = logits.detach().softmax(1)
@@ -41,7 +45,7 @@ class OverlapLoss(Term):
         mass = (probs * valid[:, None]).sum((0, 2, 3), dtype=torch.float64)
         return torch.cat([add_up(self.num_classes, index, true), mass, add_up(self.num_classes, index, valid)])
 
-    def sum(self, logits: Tensor, target: Tensor, totals: Tensor) -> Tensor:
+    def numerator(self, logits: Tensor, target: Tensor, totals: Tensor) -> Tensor:
         inner, mass, pixels = totals.view(3, self.num_classes)
         present = pixels > 0
         whole = inner + self.alpha * (mass - inner) + self.beta * (pixels - inner)
@@ -58,17 +62,33 @@ class OverlapLoss(Term):
         share = (add_up(self.num_classes, index, valid) * loss_per_pixel).sum()
         return share + (tangent - tangent.detach())
 
-    def count(self, totals: Tensor) -> Tensor:
+    def denominator(self, totals: Tensor) -> Tensor:
         return (totals[2 * self.num_classes :] > 0).sum(dtype=torch.float64)
 
 
 @dataclass(frozen=True)
-class Lovasz(Term):
-    """Lovász-softmax (Berman et al. 2018): for each image the mean over its classes, then the mean over images.
+class DiceLoss(TverskyLoss):
+    """Soft Dice loss, the mean over the classes present: Tversky with alpha = beta = 1/2 (Milletari et al. 2016)."""
 
-    The Lovász extension of the Jaccard loss: errors |truth - p| of a class, sorted from large to small, each times the
-    growth of the Jaccard loss when its pixel joins the wrong ones. Images that are all void do not count, classes
-    absent from an image neither. Class weights are not used.
+    alpha: float = field(default=0.5, init=False)
+    beta: float = field(default=0.5, init=False)
+
+
+@dataclass(frozen=True)
+class JaccardLoss(TverskyLoss):
+    """Soft Jaccard (IoU) loss, the mean over the classes present: Tversky with alpha = beta = 1."""
+
+    alpha: float = field(default=1.0, init=False)
+    beta: float = field(default=1.0, init=False)
+
+
+@dataclass(frozen=True)
+class LovaszSoftmax(Term):
+    """Lovász-softmax (Berman et al. 2018): the mean over the classes of each image, then the mean over images.
+
+    The Lovász extension of the Jaccard loss: the errors |truth - p| of a class, sorted from large to small, each times the
+    growth of the Jaccard loss when its pixel joins the wrong ones. Images that are all void do not count, nor do classes
+    that are absent from an image.
     """
 
     @property
@@ -76,10 +96,10 @@ class Lovasz(Term):
         return 1
 
     def totals(self, logits: Tensor | None, target: Tensor) -> Tensor:
-        """Images with a valid pixel."""
+        """Number of images with a valid pixel."""
         return (target != self.ignore_index).flatten(1).any(1).sum(dtype=torch.float64)[None]
 
-    def sum(self, logits: Tensor, target: Tensor, totals: Tensor) -> Tensor:
+    def numerator(self, logits: Tensor, target: Tensor, totals: Tensor) -> Tensor:
         valid, index = self.labels(target)
         share = logits.sum() * 0.0 if not len(logits) else logits.new_zeros(())
         for image in range(len(logits)):
@@ -88,7 +108,7 @@ class Lovasz(Term):
 
     def _image(self, logits: Tensor, index: Tensor, valid: Tensor) -> Tensor:
         """logits (C, P), index int64 (P,), valid bool (P,) -> scalar."""
-        # The one wait for a GPU in the losses: sorting only the classes present is worth far more.
+        # The losses wait for a GPU only here: sorting the classes present alone saves far more.
         pixels = add_up(self.num_classes, index, valid).tolist()
         classes = [c for c, count in enumerate(pixels) if count]
         probs = logits.softmax(0)
@@ -97,7 +117,7 @@ class Lovasz(Term):
 
     @staticmethod
     def _class(probs: Tensor, truth: Tensor, valid: Tensor) -> Tensor:
-        """probs, truth bool, valid bool (P,) -> scalar. Void pixels sort behind all others and have no slope."""
+        """probs, truth bool, valid bool (P,) -> scalar. Void pixels sort behind all others and have slope 0."""
         errors = torch.where(truth, 1 - probs, probs)
         order = torch.where(valid, errors.detach(), -1.0).sort(descending=True, stable=True).indices
         sorted_truth = truth[order]
@@ -105,7 +125,7 @@ class Lovasz(Term):
         hits = sorted_truth.cumsum(0)
         inner = (hits[-1] - hits).double()
         union = (hits[-1] + rank - hits).double()
-        # Growth of 1 - inner / union in closed form: the difference of neighbors would cancel in float32.
+        # Growth of 1 - inner / union in closed form: differences of neighbors would cancel in float32.
         growth = torch.where(sorted_truth, 1 / union, inner / (union * (union - 1).clamp_min(1)))
         slopes = torch.empty_like(probs).scatter_(0, order, growth.to(probs.dtype))
         return (torch.where(valid, errors, 0.0) * slopes).sum()

@@ -1,4 +1,4 @@
-"""Which losses are means over pixels? Cross-entropy (weighted, smoothed), focal, and OHEM."""
+"""Losses that are means over pixels: cross-entropy (weighted, smoothed), focal loss, and OHEM."""
 
 from __future__ import annotations
 
@@ -10,30 +10,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from segtrain.losses.term import Term, add_up, negative_log_likelihood, vector
+from segtrain.losses.term import WeightedTerm, add_up, negative_log_likelihood, vector
 
-BINS = 1 << 15  # of OHEM's histogram
+# Bins of the histogram of OHEM.
+BINS = 1 << 15
 
 
 @dataclass(frozen=True)
-class CrossEntropy(Term):
-    """Sum of class_weight * -log p over the sum of class weights (torch's definition), with label smoothing.
+class CrossEntropy(WeightedTerm):
+    """The sum of class_weight * -log p over the sum of class weights (the definition of torch), with label smoothing.
 
-    Smoothing (Szegedy et al. 2016) gives ``label_smoothing`` of the target to all classes alike.
+    label_smoothing: share of the target that is spread evenly over all classes (Szegedy et al. 2016).
+
+    >>> loss = CrossEntropy(num_classes=3)
+    >>> loss(torch.zeros(1, 3, 4, 4), torch.zeros(1, 4, 4, dtype=torch.long))
+    tensor(1.0986)
     """
 
     label_smoothing: float = 0.0
 
-    @property
-    def size(self) -> int:
-        return 1
-
-    def totals(self, logits: Tensor | None, target: Tensor) -> Tensor:
-        valid, index = self.labels(target)
-        weights = self.pixel_weights(index, torch.float32)
-        return (valid if weights is None else weights * valid).sum(dtype=torch.float64)[None]
-
-    def sum(self, logits: Tensor, target: Tensor, totals: Tensor) -> Tensor:
+    def numerator(self, logits: Tensor, target: Tensor, totals: Tensor) -> Tensor:
         if torch.are_deterministic_algorithms_enabled():
             return self._deterministic_sum(logits, target)
         weights = vector(self.class_weights, logits.device, logits.dtype) if self.class_weights else None
@@ -47,7 +43,7 @@ class CrossEntropy(Term):
         )
 
     def _deterministic_sum(self, logits: Tensor, target: Tensor) -> Tensor:
-        """The same number from other kernels: torch's own for images has no deterministic form on CUDA."""
+        """The same number by other kernels: torch's loss for images has no deterministic kernel on CUDA."""
         valid, index = self.labels(target)
         log_p = F.log_softmax(logits, 1)
         weights = vector(self.class_weights or (1.0,) * self.num_classes, logits.device, logits.dtype)
@@ -58,15 +54,21 @@ class CrossEntropy(Term):
 
 
 @dataclass(frozen=True)
-class Focal(CrossEntropy):
-    """Cross-entropy with each pixel multiplied by (1 - p) ** gamma (Lin et al. 2017); the same denominator."""
+class FocalLoss(WeightedTerm):
+    """Cross-entropy with each pixel multiplied by (1 - p) ** gamma; the same denominator (Lin et al. 2017).
+
+    gamma: how much less a pixel counts the better it is known; 0 is cross-entropy.
+
+    >>> FocalLoss(num_classes=3, gamma=1.0)(torch.zeros(1, 3, 4, 4), torch.zeros(1, 4, 4, dtype=torch.long))
+    tensor(0.7324)
+    """
 
     gamma: float = 2.0
 
-    def sum(self, logits: Tensor, target: Tensor, totals: Tensor) -> Tensor:
+    def numerator(self, logits: Tensor, target: Tensor, totals: Tensor) -> Tensor:
         valid, index = self.labels(target)
         nll = negative_log_likelihood(logits, index)
-        # 1 - p without cancellation; the least positive number keeps the slope of x ** gamma finite for gamma < 1.
+        # 1 - p without cancellation. The smallest positive number keeps the slope of x ** gamma finite for gamma < 1.
         miss = (-torch.expm1(-nll)).clamp_min(torch.finfo(nll.dtype).tiny)
         weights = self.pixel_weights(index, nll.dtype)
         each = miss**self.gamma * nll
@@ -74,14 +76,19 @@ class Focal(CrossEntropy):
 
 
 @dataclass(frozen=True)
-class OHEMCrossEntropy(Term):
-    """Online hard example mining: the mean cross-entropy of the pixels that the net finds hard (Shrivastava et al. 2016).
+class OHEMCrossEntropy(WeightedTerm):
+    """Online hard example mining: the mean cross-entropy of the hard pixels (Shrivastava et al. 2016).
 
-    Kept are all valid pixels whose true class has less than probability ``threshold``, and at least the share ``min_kept``
-    of the valid pixels of the whole batch, hardest first. Ranks find the same border without sending pixels: the
-    totals are a histogram of the losses by the upper half of their float32 bits (non-negative floats sort as their
-    bits do), so that bins are 1/128 of the loss wide, at any size of loss. The bin that holds the border is kept
-    whole: then ``min_kept`` is exceeded by less than one bin, and the number of kept pixels is known exactly.
+    min_kept: least share of the valid pixels of the batch that is kept, hardest first.
+    threshold: a pixel whose true class has a lower probability is always kept.
+
+    Ranks find the same border without sending pixels: the totals are a histogram of the losses by the upper half of their
+    float32 bits. Non-negative floats sort as their bits do, so each bin is 1/128 of its loss wide. The bin that holds the
+    border is kept whole. So ``min_kept`` is exceeded by less than one bin, and the number of kept pixels is known exactly.
+
+    >>> loss = OHEMCrossEntropy(num_classes=3, min_kept=0.25)
+    >>> loss(torch.zeros(1, 3, 4, 4), torch.zeros(1, 4, 4, dtype=torch.long))
+    tensor(1.0986)
     """
 
     min_kept: float = 0.25
@@ -94,7 +101,7 @@ class OHEMCrossEntropy(Term):
         return (BINS + 1) * (2 if self.class_weights else 1)
 
     def totals(self, logits: Tensor | None, target: Tensor) -> Tensor:
-        """Histogram of the valid pixels, number below the threshold; with class weights both again as sums of weights."""
+        """Histogram of the valid pixels, number below the threshold; then both as sums of class weights, if given."""
         assert logits is not None
         valid, index = self.labels(target)
         nll = negative_log_likelihood(logits.detach(), index)
@@ -105,7 +112,7 @@ class OHEMCrossEntropy(Term):
             parts += [add_up(BINS, bins, mass), (hard * mass).sum(dtype=torch.float64)[None]]
         return torch.cat(parts)
 
-    def sum(self, logits: Tensor, target: Tensor, totals: Tensor) -> Tensor:
+    def numerator(self, logits: Tensor, target: Tensor, totals: Tensor) -> Tensor:
         valid, index = self.labels(target)
         nll = negative_log_likelihood(logits, index)
         bins, hard = self._bins(nll.detach())
@@ -113,19 +120,20 @@ class OHEMCrossEntropy(Term):
         weights = self.pixel_weights(index, nll.dtype)
         return torch.where(kept, nll if weights is None else nll * weights, 0.0).sum()
 
-    def count(self, totals: Tensor) -> Tensor:
-        """Kept pixels, or the sum of their weights: of two sets, one inside the other, the larger."""
+    def denominator(self, totals: Tensor) -> Tensor:
+        """Number of kept pixels, or the sum of their weights: the larger of two sets, one of which holds the other."""
         histogram, hard = totals[-BINS - 1 : -1], totals[-1]
         reaches = torch.arange(BINS, device=totals.device) >= self._border(totals)
         return torch.maximum(torch.where(reaches, histogram, 0.0).sum(), hard)
 
     def _bins(self, nll: Tensor) -> tuple[Tensor, Tensor]:
-        """(bin int64, below the threshold bool), of each pixel. NaN falls into a last bin: it is kept, and seen."""
+        """(bin int64, below the threshold bool) of each pixel. NaN falls into a last bin, so it is kept and seen."""
         nll = nll.float()
-        bins = (nll.view(torch.int32) >> 16) & (BINS - 1)  # without the sign, which -0 and NaN may have
+        # Without the sign, which -0 and NaN may have.
+        bins = (nll.view(torch.int32) >> 16) & (BINS - 1)
         return bins.long(), nll > -math.log(self.threshold)
 
     def _border(self, totals: Tensor) -> Tensor:
-        """The highest bin such that it and all above hold the share ``min_kept``: (1,). Integers: the same on every device."""
+        """(1,): the highest bin such that it and all above hold the share ``min_kept``. Integers: equal on every device."""
         above = totals[:BINS].long().flip(0).cumsum(0).flip(0)
         return (above >= torch.ceil(above[:1] * self.min_kept)).sum(0, keepdim=True) - 1

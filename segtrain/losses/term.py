@@ -1,37 +1,65 @@
-"""What is a term of the loss? A fraction whose numerator and denominator are sums over images.
+"""Base class of the losses: a fraction whose numerator and denominator are sums over images.
 
-For each term, with sums over the images of all micro-batches on all ranks:
+For each loss, with sums over the images of all micro-batches on all ranks:
 
-    totals = sum of term.totals(...)                          # collected first; one all-reduce
-    loss   = sum of term.sum(..., totals) / term.count(totals)
+    totals = sum of loss.totals(...)                          # collected first, by one all-reduce
+    value  = sum of loss.numerator(..., totals) / loss.denominator(totals)
 
-so that the loss and its gradient do not depend on how the batch was split.
+so that the value and its gradient do not depend on how the batch is split.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Union
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from segtrain.errors import ConfigError, DataError
+
 
 @dataclass(frozen=True)
 class Term:
-    """One loss over the pixels whose label is not ``ignore_index``. Shapes: logits (N, C, H, W), target (N, H, W).
+    """A loss over the pixels whose label is not ``ignore_index``. Call it for the mean over a batch.
 
-    logits: float32 or float64. target: any integer type, 0..C-1 or ``ignore_index``.
-    class_weights: one number a class (empty: all 1), for the losses that are means over pixels.
+    num_classes: number of classes C.
+    ignore_index: label of void pixels, which have no effect.
+
+    Shapes: logits (N, C, H, W), target (N, H, W).
+    logits: any float type. Half precision is computed in float32, also under autocast; float64 stays float64.
+    target: any integer type, with class ids 0..C-1 or ``ignore_index``.
     """
 
     num_classes: int
     ignore_index: int = 255
-    class_weights: tuple[float, ...] = ()
 
-    needs_logits: ClassVar[bool] = False  # do the totals depend on the logits, or on the labels alone?
+    # Whether the totals depend on the logits, or on the labels alone.
+    needs_logits: ClassVar[bool] = False
+
+    def __call__(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The mean loss of a batch: a scalar with gradient, float64 for float64 logits and float32 otherwise.
+
+        It is 0 if every pixel is void. Raises DataError if the shapes do not fit.
+        """
+        total, count = self.sum_and_count(logits, target)
+        return (total / torch.where(count > 0, count, 1.0)).to(torch.promote_types(logits.dtype, torch.float32))
+
+    def sum_and_count(self, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """The sum (with gradient) and the count whose quotient is the mean: float64 scalars, both 0 if all is void.
+
+        The count is what the loss is a mean over: pixels or their class weights (cross-entropy, focal), kept pixels (OHEM),
+        classes (Dice, Jaccard, Tversky), or images (Lovasz).
+        """
+        check_shapes(self.num_classes, logits, target)
+        totals = batch_totals(self, logits, target)
+        with without_autocast(logits):
+            return self.numerator(at_least_float32(logits), target, totals).double(), self.denominator(totals)
 
     @property
     def size(self) -> int:
@@ -39,31 +67,126 @@ class Term:
         raise NotImplementedError
 
     def totals(self, logits: Tensor | None, target: Tensor) -> Tensor:
-        """float64 (k,), without gradient; adds up over images. logits is read only if ``needs_logits``."""
+        """float64 (k,), without gradient; adds up over images. ``logits`` is read only if ``needs_logits``."""
         raise NotImplementedError
 
-    def sum(self, logits: Tensor, target: Tensor, totals: Tensor) -> Tensor:
-        """Scalar share of the numerator, given the totals of the *whole* batch; value and gradient add up over images."""
+    def numerator(self, logits: Tensor, target: Tensor, totals: Tensor) -> Tensor:
+        """These images' share of the numerator: a scalar whose value and gradient add up over images.
+
+        logits: float32 or float64. totals: those of the *whole* batch.
+        """
         raise NotImplementedError
 
-    def count(self, totals: Tensor) -> Tensor:
-        """float64 scalar: the denominator; 0 if the whole batch is void (the sum is 0 then)."""
+    def denominator(self, totals: Tensor) -> Tensor:
+        """float64 scalar; 0 if the whole batch is void, where the numerator is 0 too."""
         return totals[0]
 
     def labels(self, target: Tensor) -> tuple[Tensor, Tensor]:
-        """(valid bool (N, H, W), index int64 (N, H, W)): void pixels get index 0, for which gather has a place."""
+        """(valid bool (N, H, W), index int64 (N, H, W)). Void pixels get index 0, which gather accepts."""
         valid = target != self.ignore_index
         return valid, target.long() * valid
+
+
+@dataclass(frozen=True)
+class WeightedTerm(Term):
+    """A loss that is a mean over pixels, each weighted by its class.
+
+    class_weights: one number per class, as a sequence or a tensor (C,); empty: all 1.
+    """
+
+    class_weights: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.class_weights):
+            object.__setattr__(self, "class_weights", checked_weights(self.class_weights, self.num_classes))
+
+    @property
+    def size(self) -> int:
+        return 1
+
+    def totals(self, logits: Tensor | None, target: Tensor) -> Tensor:
+        valid, index = self.labels(target)
+        weights = self.pixel_weights(index, torch.float32)
+        return (valid if weights is None else weights * valid).sum(dtype=torch.float64)[None]
 
     def pixel_weights(self, index: Tensor, dtype: torch.dtype) -> Tensor | None:
         """Class weight of every pixel, or None where all are 1."""
         return vector(self.class_weights, index.device, dtype)[index] if self.class_weights else None
 
 
+def checked_weights(
+    values: Union[Sequence[float], Tensor], num_classes: int, key: str = "class_weights"
+) -> tuple[float, ...]:
+    """Class weights as float32 values, so that sum and count see the same numbers. Raises ConfigError."""
+    weights = tuple(torch.as_tensor(values, dtype=torch.float32).detach().cpu().tolist())
+    if len(weights) != num_classes:
+        raise ConfigError(
+            f"{key} has {len(weights)} numbers for {num_classes} classes: give one number per class",
+            code="class-weights-count",
+            found=len(weights),
+            expected=num_classes,
+        )
+    if not all(math.isfinite(value) and value >= 0 for value in weights) or not any(weights):
+        raise ConfigError(
+            f"{key}={list(weights)}: each must be finite and at least 0, and at least one above 0",
+            code="class-weights-value",
+            found=weights,
+        )
+    return weights
+
+
+def check_shapes(num_classes: int, logits: Tensor | None, target: Tensor) -> None:
+    """Raises DataError unless target is integers (N, H, W) and logits, if given, are (N, C, H, W)."""
+    if target.dim() != 3 or target.is_floating_point():
+        raise DataError(
+            f"the target of a loss must hold class ids of shape (N, H, W), not {target.dtype} of {tuple(target.shape)}",
+            code="target-not-class-ids",
+            found=tuple(target.shape),
+            dtype=str(target.dtype),
+        )
+    if logits is None:
+        return
+    expected = (len(target), num_classes, *target.shape[1:])
+    if tuple(logits.shape) != expected:
+        raise DataError(
+            f"the loss got logits of shape {tuple(logits.shape)} for {num_classes} classes and labels of shape "
+            f"{tuple(target.shape)}: they must be {expected} (upsample the logits to the size of the labels)",
+            code="logits-shape",
+            found=tuple(logits.shape),
+            expected=expected,
+        )
+
+
+@torch.no_grad()
+def batch_totals(term: Term, logits: Tensor | None, target: Tensor) -> Tensor:
+    """term.totals of a batch: float64 (k,).
+
+    Where logits are read, they are read image by image, so that the probabilities of the whole batch are never in memory.
+    """
+    if not term.needs_logits:
+        return term.totals(None, target)
+    assert logits is not None
+    totals = torch.zeros(term.size, dtype=torch.float64, device=target.device)
+    for i in range(len(target)):
+        with without_autocast(target):
+            totals += term.totals(at_least_float32(logits[i : i + 1]), target[i : i + 1])
+    return totals
+
+
+def at_least_float32(logits: Tensor) -> Tensor:
+    return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+
+
+def without_autocast(tensor: Tensor) -> contextlib.AbstractContextManager[None]:
+    """Losses are computed in the precision of their (float32 or float64) input."""
+    return torch.autocast(tensor.device.type, enabled=False)
+
+
 @functools.lru_cache(maxsize=64)
 def vector(values: tuple[float, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
-    """A constant on the device, copied there once and not in every step. Not to be written to."""
-    with torch.inference_mode(False):  # an inference tensor in the cache could not be saved for a later backward
+    """A constant on the device, copied there once instead of in every step. Do not write to it."""
+    # An inference tensor in the cache could not be saved for a later backward.
+    with torch.inference_mode(False):
         return torch.tensor(values, device=device, dtype=dtype)
 
 
