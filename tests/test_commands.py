@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from test_docs import PAGES, ROOT, blocks
 
-from segtrain import cli
+from segtrain import arguments, cli
 from segtrain.config import load_config
 from segtrain.parallel.cluster import Cluster
 from segtrain.train.plan import make_plan
@@ -48,7 +48,7 @@ def of_pages() -> list[tuple[str, list[str]]]:
                 found += [(page.name, words) for words in commands(text)]
         inline = re.findall(r"`(python bench/[^`]+)`", page.read_text(encoding="utf-8"))
         found += [(page.name, shlex.split(text)) for text in inline]
-    found += [("segtrain --help", words) for words in commands(re.sub(r"   +.*", "", cli.EXAMPLES))]
+    found += [("segtrain --help", words) for words in commands(re.sub(r"   +.*", "", arguments.EXAMPLES))]
     return found
 
 
@@ -70,10 +70,7 @@ def ranks(words: list[str]) -> tuple[int, list[str]]:
 
 def parsed(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     """As the command line is parsed. SystemExit for a verb, flag or choice that does not exist."""
-    known, rest = cli.build_parser().parse_known_args(cli._joined(words))
-    config = getattr(known, "config", None)
-    if config and "=" in config:
-        rest, known.config = [config, *rest], None
+    known, rest = cli._parse(words)
     assert all("=" in setting for setting in rest), f"these are no settings: {rest}"
     return known, rest
 
@@ -157,7 +154,7 @@ def test_commands_are_found_in_every_kind_of_place() -> None:
         ("segtrain train configs/nothing.yaml", AssertionError),
         ("segtrain train configs/scenes.yaml optim.lrr=1", Exception),
         ("segtrain evaluate RUN", SystemExit),
-        ("segtrain report RUN --wide", AssertionError),
+        ("segtrain report RUN --wide", SystemExit),
         ("torchrun --nproc-per-node 64 -m segtrain train configs/scenes.yaml", Exception),
         ("python bench/nothing.py", AssertionError),
         ("python bench/origin.py --nothing", AssertionError),
@@ -172,5 +169,5 @@ def test_a_command_that_nobody_can_type_is_found(
 
 
 def test_the_examples_of_the_help_are_of_this_checkout() -> None:
-    for name in re.findall(r"\S+\.yaml", cli.EXAMPLES):
+    for name in re.findall(r"\S+\.yaml", arguments.EXAMPLES):
         assert os.path.isfile(ROOT / name), name

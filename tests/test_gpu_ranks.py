@@ -116,8 +116,8 @@ def test_ranks_with_one_gpu_each_start_and_leave_together(run_ranks) -> None:  #
 
 
 def test_ranks_that_share_a_gpu_are_refused_before_nccl_begins(zygote) -> None:  # type: ignore[no-untyped-def]
-    code = NCCL + "def body(started): print('began')\nimport segtrain.verbs, segtrain.cli\n"
-    code += "segtrain.verbs.train = lambda *_: main()\nsys.exit(segtrain.cli.main(['train']))"
+    code = NCCL + "def body(started): print('began')\nimport segtrain.commands, segtrain.cli\n"
+    code += "segtrain.commands.train = lambda *_: main()\nsys.exit(segtrain.cli.main(['train']))"
     ranks = zygote.start_ranks(2, code=code, GPU="GPU-a GPU-a")
     assert [rank.wait() for rank in ranks] == [2, 2], ranks[0].output + ranks[1].output
     assert "both have GPU GPU-a of host" in ranks[0].output

@@ -1,0 +1,226 @@
+"""The command-line parser: one function per command, with its arguments and the function that it calls."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from segtrain import __version__, commands
+
+EXAMPLES = """examples:
+  segtrain train                                                 generated street scenes, no data needed
+  segtrain train configs/camvid_cpu.yaml data.root=CamVid        section.key=value overrides the file
+  torchrun --nproc-per-node 8 -m segtrain train configs/camvid_cpu.yaml data.root=CamVid train.batch_size=16
+"""
+RUN = "run folder, s3://BUCKET/PREFIX, or sagemaker:JOB"
+CONFIG = "YAML file (default: every setting at its default)"
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="segtrain",
+        description="Train, evaluate, and export semantic segmentation models.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"segtrain {__version__}")
+    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
+    for add in (_train, _eval, _predict, _export, _data, _runs, _report, _diff, _diagnose, _profile, _launch, _prove):
+        add(subparsers)
+    _bench(subparsers)
+    _doctor(subparsers)
+    return parser
+
+
+def _command(subparsers: Any, name: str, call: Callable[..., int], text: str, **more: Any) -> argparse.ArgumentParser:
+    """A new command that calls ``call``. ``text``: its line in the list of commands."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(name, help=text, **more)
+    parser.set_defaults(call=call)
+    return parser
+
+
+def _take_settings(parser: argparse.ArgumentParser) -> None:
+    """Name settings in usage and help. They are not arguments of the parser, which leaves unknown words to ``main``."""
+    usage = parser.format_usage().removeprefix("usage: ").rstrip()
+    parser.usage = f"{usage} [section.key=value ...]".replace("%", "%%")
+    parser.epilog = "section.key=value changes a setting; `segtrain train --print-config` lists all settings"
+    parser.set_defaults(takes_settings=parser)
+
+
+def _json(parser: argparse.ArgumentParser, text: str = "print one JSON object") -> None:
+    parser.add_argument("--json", action="store_true", help=text)
+
+
+def _which(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--which", choices=("best", "last"), default="best", help="checkpoint (default: best)")
+
+
+def _train(subparsers: Any) -> None:
+    train = _command(subparsers, "train", commands.train, "train a model")
+    train.add_argument("config", nargs="?", help=f"{CONFIG}, which trains a small model on generated scenes")
+    train.add_argument("--print-config", action="store_true", help="print the resolved config and exit")
+    _take_settings(train)
+
+
+def _eval(subparsers: Any) -> None:
+    score = _command(subparsers, "eval", commands.score, "evaluate a checkpoint of a run")
+    score.add_argument("run", type=Path, help="run folder")
+    _which(score)
+    score.add_argument(
+        "--images", metavar="DIR", type=Path, help="write the score of each image, and pictures of the worst and best"
+    )
+    score.add_argument(
+        "--confusion", metavar="FILE", type=Path, help="write the confusion matrix to FILE.csv or FILE.json"
+    )
+    _json(score, "print one JSON object; mIoU is a fraction in it")
+    _take_settings(score)
+
+
+def _predict(subparsers: Any) -> None:
+    predict = _command(subparsers, "predict", commands.predict, "predict masks and overlays for images")
+    predict.add_argument("run", type=Path, help="run folder, or the folder of an export")
+    predict.add_argument("images", nargs="+", help="image files or folders; also settings such as eval.tile=[512,512]")
+    predict.add_argument("--out", type=Path, default=Path("predictions"), help="output folder (default: predictions)")
+    predict.add_argument("--no-overlay", action="store_true", help="write masks only")
+    predict.add_argument(
+        "--probabilities", action="store_true", help="also write class probabilities as .npz: float16 (C, H, W)"
+    )
+    _which(predict)
+    predict.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="device (default: auto)")
+    _take_settings(predict)
+
+
+def _export(subparsers: Any) -> None:
+    export = _command(subparsers, "export", commands.export, "export a run as safetensors and as a verified ONNX file")
+    export.add_argument("run", type=Path, help="run folder")
+    export.add_argument("--out", type=Path, default=None, help="output folder (default: RUN/export)")
+    export.add_argument("--formats", default="safetensors,onnx", help="comma-separated (default: safetensors,onnx)")
+    _which(export)
+
+
+def _data(subparsers: Any) -> None:
+    data = subparsers.add_parser("data", help="check, pack, or convert a data set").add_subparsers(
+        required=True, metavar="COMMAND"
+    )
+    check = _command(data, "check", commands.data_check, "report every fault of a data set, and its class statistics")
+    check.add_argument("dir", help="folder of the data set")
+    check.add_argument("--split", action="append", help="split to check (default: train and val)")
+    _json(check)
+    _take_settings(check)
+    _pack(data)
+    convert = _command(
+        data,
+        "convert",
+        commands.data_convert,
+        "rewrite a data set with PNG masks of class ids, for example from JPEG masks",
+    )
+    convert.add_argument("dir", metavar="SRC", help="folder of the data set, in any layout of files")
+    convert.add_argument("folder", metavar="DST", help="output folder, which must be new or empty")
+    convert.add_argument("--split", action="append", help="split to convert (default: all splits of SRC)")
+    _take_settings(convert)
+
+
+def _pack(data: Any) -> None:
+    pack = _command(data, "pack", commands.data_pack, "pack a data set into indexed tar shards, and verify them")
+    pack.add_argument("dir", metavar="SRC", help="folder of the data set, in any layout")
+    pack.add_argument("folder", metavar="DST", help="output folder for the shards")
+    pack.add_argument("--split", action="append", help="split to pack (default: all splits of SRC)")
+    pack.add_argument(
+        "--image",
+        choices=("keep", "restart", "recompress", "png", "raw"),
+        default="keep",
+        help="keep: copy the files; restart: add JPEG restart markers, lossless; recompress: JPEG at --quality; "
+        "png: PNG in strips, lossless; raw: pixels (default: keep)",
+    )
+    pack.add_argument("--quality", type=int, default=95, help="JPEG quality for recompress and --cap (default: 95)")
+    pack.add_argument("--cap", type=int, default=0, help="longest side of an image in pixels (default: no limit)")
+    pack.add_argument("--shard-mb", type=float, default=256, help="size of a shard in MB (default: 256)")
+    pack.add_argument("--workers", type=int, default=0, help="number of threads (default: one per core)")
+    pack.add_argument("--skip-faults", action="store_true", help="leave out faulty files instead of stopping")
+    pack.add_argument("--estimate", action="store_true", help="write nothing; measure each --image choice on samples")
+    _json(pack)
+    _take_settings(pack)
+
+
+def _runs(subparsers: Any) -> None:
+    runs = _command(subparsers, "runs", commands.runs, "list runs in a table")
+    runs.add_argument("dir", nargs="?", default="runs", help="folder of runs, or s3://BUCKET/PREFIX (default: runs)")
+    _json(runs, "print one JSON object per run")
+
+
+def _report(subparsers: Any) -> None:
+    report = _command(subparsers, "report", commands.report, "write a run's report as one HTML page")
+    report.add_argument("run", help=f"{RUN}; writes RUN/report.html, or NAME-report.html here for a remote run")
+    report.add_argument("--open", action="store_true", help="open the page in the browser")
+
+
+def _diff(subparsers: Any) -> None:
+    diff = _command(subparsers, "diff", commands.diff, "compare two runs: config, environment, data, scores, times")
+    diff.add_argument("a", metavar="A", help=RUN)
+    diff.add_argument("b", metavar="B", help=RUN)
+    diff.add_argument("--out", type=Path, help="also write a page, FILE.html")
+
+
+def _diagnose(subparsers: Any) -> None:
+    diagnose = _command(
+        subparsers, "diagnose", commands.diagnose, "find out why a run is slow, and what a fix would gain"
+    )
+    diagnose.add_argument("run", help=f"{RUN}, or a copy of a job's output; the run may still be running")
+    diagnose.add_argument("--against", metavar="FIXED", help="run with the fix: check the prediction against it")
+    _json(diagnose)
+
+
+def _profile(subparsers: Any) -> None:
+    profile = _command(
+        subparsers,
+        "profile",
+        commands.profile,
+        "profile a running job: system samples, a trace of steps, Python stacks",
+    )
+    profile.add_argument("action", choices=("on", "off", "status", "trace", "stacks"))
+    profile.add_argument("run", type=Path, help="run folder")
+    profile.add_argument(
+        "--ms", type=int, help="milliseconds between system samples, 100 to 60000 (default: unchanged)"
+    )
+    profile.add_argument("--steps", type=int, default=5, help="trace: number of steps (default: 5)")
+    profile.add_argument("--seconds", type=float, default=10, help="stacks: duration (default: 10)")
+    profile.add_argument("--hz", type=float, default=100, help="stacks: samples per second (default: 100)")
+
+
+def _launch(subparsers: Any) -> None:
+    """The launcher has parsers of its own, so these take every argument as it is."""
+    launch = subparsers.add_parser("launch", help="train on a cloud: check the job, rehearse it here, submit, follow")
+    platforms = launch.add_subparsers(required=True, metavar="PLATFORM", dest="platform")
+    _command(platforms, "sagemaker", commands.launch, "a training job on Amazon SageMaker", add_help=False)
+    _command(platforms, "fsx", commands.launch, "an FSx for Lustre file system linked to S3", add_help=False)
+
+
+def _prove(subparsers: Any) -> None:
+    prove = _command(subparsers, "prove", commands.prove, "verify the five guarantees on this machine with your config")
+    prove.add_argument("config", nargs="?", help=CONFIG)
+    prove.add_argument("--ranks", default="1,2,4", help="world sizes to compare (default: 1,2,4)")
+    _take_settings(prove)
+
+
+def _bench(subparsers: Any) -> None:
+    bench = subparsers.add_parser("bench", help="measure parts of a run on this machine")
+    rates = _command(
+        bench.add_subparsers(required=True, metavar="COMMAND"),
+        "data",
+        commands.bench_data,
+        "measure the input pipeline: cost per sample, its bottleneck, and whether it keeps the devices busy",
+    )
+    rates.add_argument("config", nargs="?", help=CONFIG)
+    rates.add_argument("--samples", type=int, default=64, help="samples to time, spread over the data (default: 64)")
+    rates.add_argument("--seconds", type=float, default=2.0, help="seconds per loader setting (default: 2)")
+    rates.add_argument("--device-ms", type=float, help="milliseconds that a device needs for train.batch_size images")
+    rates.add_argument("--rate", type=float, help="images/s that a device can train on")
+    _json(rates)
+    _take_settings(rates)
+
+
+def _doctor(subparsers: Any) -> None:
+    doctor = _command(subparsers, "doctor", commands.doctor, "check this machine and installation for problems")
+    _json(doctor)

@@ -1,0 +1,234 @@
+"""What each command does: call one function of the package, which it imports then, and print the result. No logic.
+
+``args``: the arguments that arguments.py describes. ``overrides``: ``section.key=value`` settings. ``argv``: all words
+of the command line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from shlex import quote
+
+from segtrain.errors import EXIT_ERROR, ConfigError
+from segtrain.terminal import printable, say
+
+
+def train(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> int:
+    from segtrain.config import load_config
+    from segtrain.parallel import spawn
+    from segtrain.parallel.cluster import discover
+    from segtrain.train import early
+
+    config = load_config(args.config, overrides)
+    if args.print_config:
+        print(config.to_yaml(), end="")
+        return 0
+    cluster = discover()
+    alone = cluster.source == "none"
+    ranks = spawn.ranks_here(config, lambda text: print(text, file=sys.stderr)) if alone else cluster.world_size
+    early.refuse(config, ranks, ranks if alone else cluster.local_world_size, alone)
+    if alone and ranks > 1:
+        with spawn.children(ranks, argv) as place:
+            return _train_loop(config, place)
+    return _train_loop(config, cluster)
+
+
+def _train_loop(config, cluster) -> int:  # type: ignore[no-untyped-def]
+    from segtrain.train.loop import train
+
+    return train(config, cluster)
+
+
+def score(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> int:
+    from segtrain.parallel.cluster import discover
+    from segtrain.train.score import score
+
+    result = score(
+        args.run, overrides, args.which, discover(), quiet=args.json, images=args.images, confusion=args.confusion
+    )
+    if result is not None and args.json:
+        print(json.dumps(result))
+    return 0
+
+
+def predict(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> int:
+    from segtrain.infer.predict import predict
+
+    settings = [word for word in args.images if re.match(r"(--)?[a-z_]+\.[a-z_.]+=", word) and not Path(word).exists()]
+    images = [word for word in args.images if word not in settings]
+    done = predict(
+        args.run,
+        images,
+        args.out,
+        which=args.which,
+        overlay=not args.no_overlay,
+        probabilities=args.probabilities,
+        device=args.device,
+        overrides=[*settings, *overrides],
+        say=say,
+    )
+    more = ["overlays"] * (not args.no_overlay) + ["probabilities"] * args.probabilities
+    say(", ".join([f"{len(done)} masks in {args.out}/masks", *(f"{kind} in {args.out}/{kind}" for kind in more)]))
+    return 0
+
+
+def export(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> int:
+    from segtrain.infer.export import export
+
+    done = export(args.run, args.out or args.run / "export", tuple(args.formats.split(",")), which=args.which)
+    say("\n".join(map(str, done.files)))
+    if done.onnx:
+        print(f"onnxruntime compared with torch: {json.dumps(done.onnx)}")
+    return 0
+
+
+def data_pack(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> int:
+    from segtrain.data.shards.pack_folder import pack_folder
+
+    done = pack_folder(
+        args.dir,
+        args.folder,
+        args.split,
+        overrides,
+        image=args.image,
+        quality=args.quality,
+        cap=args.cap,
+        shard_mb=args.shard_mb,
+        workers=args.workers,
+        skip_faults=args.skip_faults,
+        only_estimate=args.estimate,
+        say=(lambda text: print(printable(text), file=sys.stderr)) if args.json else say,
+    )
+    if args.json:
+        print(json.dumps(done))
+    return 0
+
+
+def data_convert(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> int:
+    from segtrain.data.convert import convert_folder
+
+    convert_folder(args.dir, args.folder, args.split, overrides, say)
+    return 0
+
+
+def data_check(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> int:
+    from segtrain.data.audit.check import check_folder
+
+    checked = check_folder(args.dir, args.split, overrides)
+    if args.json:
+        print(json.dumps({report.split: report.to_dict() for report in checked.reports}))
+    else:
+        say(checked.text())
+    return EXIT_ERROR if any(report.failed for report in checked.reports) else 0
+
+
+def runs(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> int:
+    from segtrain.runs.remote import rows
+    from segtrain.runs.table import table
+
+    found = rows(args.dir)
+    say("\n".join(json.dumps(row) for row in found) if args.json else table(found))
+    return 0
+
+
+def report(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> int:
+    from segtrain.report.page import report
+    from segtrain.runs.remote import local
+
+    run = local(args.run)
+    out = Path(f"{run.stem}-report.html") if run.stem else None
+    say(report(run.folder, args.open, out=out, shown=run.shown))
+    return 0
+
+
+def diff(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> int:
+    from segtrain.report.diff import diff
+    from segtrain.runs.remote import local
+
+    say(diff(local(args.a).folder, local(args.b).folder, args.out))
+    return 0
+
+
+def diagnose(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> int:
+    from segtrain.diagnose import diagnose, verify, verify_words, words
+    from segtrain.diagnose.earlier_prediction import earlier_prediction
+    from segtrain.runs.remote import local
+
+    run = local(args.run)
+    if args.against is not None:
+        other = local(args.against)
+        both = verify.verify(run.folder, other.folder, shown=(run.shown, other.shown))
+        say(verify.as_json(both) if args.json else verify_words.page(both))
+        return 0
+    found = diagnose(run.folder)
+    if args.json:
+        print(words.as_json(found))
+    elif run.stem:
+        say(words.page(run.folder, found, shown=run.shown))
+    else:
+        say(words.page(run.folder, found, earlier_prediction(run.folder)))
+    return 0
+
+
+def profile(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> int:
+    from segtrain.config import make_config
+    from segtrain.observe.profile import profile
+
+    if args.ms is not None:
+        # The setting has the same range, so its error fits.
+        make_config({"log": {"profile_ms": args.ms}}, source="--ms")
+        if not args.ms:
+            off = f"segtrain profile off {quote(str(args.run))}"
+            raise ConfigError(
+                f"--ms=0 is not an interval. To stop the profile: `{off}`", code="interval-is-zero", key="--ms"
+            )
+    if args.action == "stacks":
+        from segtrain.observe.stacks import stacks
+
+        text, done = stacks(args.run, args.seconds, args.hz)
+    elif args.action == "trace":
+        from segtrain.observe.trace import trace
+
+        text, done = trace(args.run, args.steps)
+    else:
+        text, done = profile(args.action, args.run, args.ms)
+    say(text)
+    return 0 if done else EXIT_ERROR
+
+
+def launch(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> int:
+    from segtrain.launch import fsx, sagemaker
+
+    main = {"sagemaker": sagemaker.main, "fsx": fsx.main}[args.platform]
+    return int(main(argv[2:], f"segtrain launch {args.platform}"))
+
+
+def prove(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> int:
+    from segtrain.prove import parse_ranks, prove
+
+    return prove(args.config, overrides, parse_ranks(args.ranks))
+
+
+def bench_data(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> int:
+    from segtrain.bench.data import bench_data
+
+    bench_data(
+        args.config,
+        overrides,
+        samples=args.samples,
+        seconds=args.seconds,
+        device_ms=args.device_ms,
+        rate=args.rate,
+        as_json=args.json,
+    )
+    return 0
+
+
+def doctor(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> int:
+    from segtrain.doctor import doctor
+
+    return doctor(as_json=args.json)
