@@ -306,7 +306,7 @@ def test_without_it_everything_works(tmp_path: Path) -> None:
     """In a process of its own, since the choice is made from the environment."""
     folder(tmp_path)
     code = (
-        "from segtrain.data import native, decode\n"
+        "from segtrain.data.pixels import native, decode\n"
         "assert not native.available() and 'SEGTRAIN_NATIVE=0' in native.describe()\n"
         f"print(decode.decode_image({str(tmp_path / 'images/train/0.jpg')!r}).shape)"
     )

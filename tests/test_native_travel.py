@@ -44,7 +44,7 @@ def test_the_bundle_brings_the_library_and_what_it_needs(tmp_path: Path) -> None
     needed = {path.name.partition(".so")[0] for path in map(Path, BUILT)}
     assert needed >= {"libsegtrain_data", "libjpeg"}
     pytest.importorskip("numpy")
-    code = "from segtrain.data import native; print(native.available(), native.LIBRARY); print(open('/proc/self/maps').read())"
+    code = "from segtrain.data.pixels import native; print(native.available(), native.LIBRARY); print(open('/proc/self/maps').read())"
     environment = {key: value for key, value in os.environ.items() if not key.startswith("SEGTRAIN_")}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path / "code", capture_output=True, text=True, check=True,
@@ -110,7 +110,7 @@ def test_a_library_finds_what_came_with_it(away: Path) -> None:
     (away / "second").mkdir()
     shutil.copy(whole, away / "second/libwhole.so")
     told = subprocess.run(
-        [sys.executable, "-c", "import sys; from segtrain.data import native; print(native._load(sys.argv[1])[1])",
+        [sys.executable, "-c", "import sys; from segtrain.data.pixels import native; print(native._load(sys.argv[1])[1])",
          away / "second/libwhole.so"], capture_output=True, text=True, cwd=ROOT, check=True,
     ).stdout  # fmt: skip
     assert "cannot be loaded" in told

@@ -188,7 +188,7 @@ def dying(*arguments):
         os.kill(os.getpid(), signal.SIGKILL)
     return made(*arguments)
 pack_shard.pack_sample = dying
-pack.pack(open_dataset(Data(layout="camvid", root="files"), "train"), "shards", Choice(), shard_mb=0.009)
+pack.pack(open_dataset(Data(layout="camvid", root="files"), "train"), "shards", Packing(), shard_mb=0.009)
 """
 
 

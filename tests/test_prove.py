@@ -114,9 +114,9 @@ def test_moments_that_are_lost_are_found(zygote, tmp_path: Path) -> None:  # typ
 
 
 COUNTED_TWICE = """
-from segtrain.train import evaluate
-plain = evaluate.confusions
-evaluate.confusions = lambda *args: plain(*args) * (2 if os.environ.get("RANK") == "1" else 1)
+from segtrain.evaluate import evaluation
+plain = evaluation.confusions
+evaluation.confusions = lambda *args: plain(*args) * (2 if os.environ.get("RANK") == "1" else 1)
 """
 
 
