@@ -309,7 +309,7 @@ def test_all_faults_are_told_at_once_by_data_check(zygote, tmp_path: Path) -> No
     ("arguments", "words"),
     [
         (["data", "check", "sett"], ("sett", "did you mean 'set'?")),
-        (["data", "check", "set/images"], ("set/images", "no known layout", "data.layout=folders")),
+        (["data", "check", "set/images"], ("set/images", "not a known layout", "data.layout=folders")),
         (["data", "check", "set", "--split", "test"], ("set/images/test", "no such folder")),
         (["data", "check", "set", "data.clases=[a]"], ("data.clases", "did you mean 'data.classes'?")),
         (["data", "check", "set/classes.txt"], ("set/classes.txt", "no such folder")),

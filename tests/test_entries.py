@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from segtrain.data.index import entries as kept
 from segtrain.data.index import listing, lists
 from segtrain.data.index import stamps as looks
 from segtrain.data.index.entries import Column, Entries, Entry, TextsBuilder, pack_keys
-from segtrain.data.index.layouts import LISTERS
+from segtrain.data.index.layouts import LAYOUTS
 from segtrain.errors import DataError
 
 
@@ -38,8 +39,9 @@ def counted(monkeypatch):
     """How often a folder was really listed."""
     calls = []
     for name in ("folders", "list", "voc"):
-        plain = LISTERS[name]
-        monkeypatch.setitem(LISTERS, name, lambda *given, plain=plain: calls.append(1) or plain(*given))
+        layout = LAYOUTS[name]
+        lister = lambda *given, plain=layout.lister: calls.append(1) or plain(*given)  # noqa: E731
+        monkeypatch.setitem(LAYOUTS, name, replace(layout, lister=lister))
     return calls
 
 
@@ -281,14 +283,14 @@ def test_a_data_set_pickles_to_little(tmp_path, small):
 
 def test_processes_that_start_together_list_once(tmp_path, small, monkeypatch):
     data, calls = make(tmp_path, ["a", "b"]), []
-    plain = LISTERS["folders"]
+    layout = LAYOUTS["folders"]
 
     def slow(*given):
         calls.append(1)
         time.sleep(0.3)
-        return plain(*given)
+        return layout.lister(*given)
 
-    monkeypatch.setitem(LISTERS, "folders", slow)
+    monkeypatch.setitem(LAYOUTS, "folders", replace(layout, lister=slow))
     found = []
     threads = [threading.Thread(target=lambda: found.append(open_dataset(data, "train"))) for _ in range(4)]
     for thread in threads:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from segtrain.config import Eval
 from segtrain.data.datasets import Dataset
-from segtrain.data.index.layouts import Entry
+from segtrain.data.index.entries import Entry
 from segtrain.data.labels.space import plain_space
 from segtrain.errors import DataError
 from segtrain.evaluate import evaluation as evaluation

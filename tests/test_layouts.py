@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 import zlib
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
+from conftest import ROOT, refused
 from PIL import Image
 from test_datasets import ids, picture
 
@@ -16,9 +22,10 @@ from segtrain.cli import main
 from segtrain.config import Data, load_config
 from segtrain.config.split_by import SplitBy
 from segtrain.data.datasets import open_dataset
-from segtrain.data.index.below import folders_that_fit
 from segtrain.data.index.detect import detect
+from segtrain.data.index.layouts import LAYOUTS
 from segtrain.data.index.names import Pattern, propose
+from segtrain.data.index.unpaired import folders_that_fit
 from segtrain.errors import EXIT_ERROR, ConfigError, DataError
 
 
@@ -89,13 +96,12 @@ def test_an_unknown_folder_is_told_what_was_looked_for(tmp_path):
     (tmp_path / "deep" / "notes.md").write_text("x")
     assert detect(str(tmp_path / "deep"))[0].images == "set/images"
     voc(tmp_path / "far" / "away")
-    with pytest.raises(DataError, match=rf"no known layout; did you mean {tmp_path}/far/away\?"):
+    with refused("layout-unknown", folder=f"{tmp_path}/far", near=f"{tmp_path}/far/away"):
         detect(str(tmp_path / "far"))
     (tmp_path / "void" / "things").mkdir(parents=True)
-    with pytest.raises(DataError) as caught:
+    with refused("layout-unknown", found=["things/"], near=None) as caught:
         detect(str(tmp_path / "void"))
     for word in (
-        "it holds things/",
         "camvid: SPLIT/ and SPLITannot/",
         "JPEGImages/",
         "SPLIT.csv",
@@ -108,7 +114,7 @@ def test_masks_that_are_no_pictures_are_named(tmp_path):
     picture(tmp_path / "images" / "train" / "a.png")
     (tmp_path / "labels" / "train").mkdir(parents=True)
     (tmp_path / "labels" / "train" / "a.txt").write_text("0 0.1 0.2 0.3 0.4")  # boxes, as YOLO has them
-    with pytest.raises(DataError, match="no known layout"):
+    with refused("layout-unknown"):
         detect(str(tmp_path))
     data = Data(layout="folders", root=str(tmp_path), masks="labels/{split}", classes=("a", "b"))
     with pytest.raises(
@@ -219,7 +225,7 @@ def test_patterns_pair_and_say_what_stands_alone(tmp_path):
     picture(root / "x1.png")
     with pytest.raises(DataError, match="the same name"):
         open_dataset(loose, "all")
-    with pytest.raises(DataError, match=r"is both data\.images and data\.masks.*data\.pair"):
+    with refused("masks-among-images", folder=str(root)):
         open_dataset(data.model_copy(update={"pair": None}), "all")
     for wrong in ("[a, '{name}']", "['{name}', '{name}']", "['x/{name}', '{name}_m']"):
         with pytest.raises(ConfigError, match=r"data\.pair"):
@@ -330,3 +336,69 @@ def test_masks_without_class_names_are_told_with_their_values(tmp_path, capsys):
         assert '"data.classes=[background, class1]"' in error
         found = shlex.split(error.rpartition("found so far: ")[2])
         assert found == [f"data.root={root}", "data.layout=folders", "data.images=image", "data.masks=label"]
+
+
+def test_the_config_knows_every_layout():
+    assert {"scenes", *LAYOUTS} == set(get_args(Data.model_fields["layout"].annotation))
+    assert all(name == layout.name for name, layout in LAYOUTS.items())
+
+
+NEW_LAYOUT = """
+import os
+
+from segtrain.data.index.layout import Layout
+from segtrain.data.index.pairs import files_under, pair
+from segtrain.data.labels.space import plain_space
+
+FILES = "{split}/image_2/{name}.png", "{split}/semantic/{name}.png"
+FOLDERS = {"train": "training", "val": "testing"}
+
+
+def kitti(data, split, watch):
+    images, masks = (os.path.join(data.root, os.path.dirname(file)).format(split=FOLDERS[split]) for file in FILES)
+    return pair(files_under(images, "images", watch), files_under(masks, "masks", watch), images)
+
+
+def detect(root):
+    return ({}, ["train", "val"]) if os.path.isdir(os.path.join(root, "training", "image_2")) else None
+
+
+KITTI = Layout(
+    "kitti", "training/image_2/ and training/semantic/", detect, kitti, plain_space(("road", "car")),
+    files=lambda data: FILES, split_folders=FOLDERS,
+)
+"""
+
+
+def test_a_new_layout_takes_one_file_and_one_row(tmp_path):
+    package = tmp_path / "copy" / "segtrain"
+    shutil.copytree(ROOT / "segtrain", package, ignore=shutil.ignore_patterns("__pycache__"))
+    (package / "data/index/kitti.py").write_text(NEW_LAYOUT)
+    for file, old, new in (
+        ("data/index/layouts.py", "(SHARDS, ", "(KITTI, SHARDS, "),
+        ("data/index/layouts.py", "from segtrain.data.index.layout ", "from segtrain.data.index.kitti import KITTI\nfrom segtrain.data.index.layout "),
+        ("config/data.py", 'Literal["scenes", ', 'Literal["scenes", "kitti", '),
+    ):  # fmt: skip
+        text = (package / file).read_text()
+        assert text.count(old) == 1
+        (package / file).write_text(text.replace(old, new))
+    code = """if True:
+        import sys
+        from pathlib import Path
+        from segtrain.cli import main
+        from segtrain.config import load_config
+        from launch.rehearse.drawn import draw
+        from launch.aws.preflight.layout import expected
+        config = load_config(None, ["data.layout=kitti", "data.root=x", "data.scene_size=[48, 64]"])
+        assert draw(Path("set"), config) == {}
+        assert expected(config.data) == ["training/image_2/", "training/semantic/", "testing/image_2/", "testing/semantic/"]
+        sys.exit(main(["data", "check", "set"]))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "copy"), str(ROOT)])},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "layout: kitti" in done.stdout
+    assert "set train" in done.stdout
+    assert "set val" in done.stdout

@@ -235,7 +235,7 @@ def test_folders_without_pictures_are_named(tmp_path: Path, capsys: pytest.Captu
     for name in ("a", "b"):
         (tmp_path / f"boxes/labels/train/{name}.txt").write_text("0 0.1 0.2 0.3 0.4")
     error = refusal(capsys, tmp_path / "boxes", CLASSES)
-    assert "no known layout" in error
+    assert "not a known layout" in error
     assert f"{tmp_path}/boxes/labels/train/ holds 2 .txt files, which are not read (YOLO's labels" in error
     assert "images/train/" not in error.partition("looked for")[0]
     for folder in ("images", "masks"):

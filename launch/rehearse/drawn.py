@@ -8,18 +8,6 @@ from typing import Any
 from segtrain.errors import ConfigError
 
 MOST = 24  # training images; a quarter more to evaluate on
-# layout -> image and mask of one sample; the folders of ADE20K have other names than its splits
-PLACES = {
-    "camvid": ("{split}/{name}.png", "{split}annot/{name}.png"),
-    "cityscapes": (
-        "leftImg8bit/{split}/street/{name}_leftImg8bit.png",
-        "gtFine/{split}/street/{name}_gtFine_labelIds.png",
-    ),
-    "ade20k": ("images/{split}/{name}.jpg", "annotations/{split}/{name}.png"),
-    "voc": ("JPEGImages/{name}.jpg", "SegmentationClass/{name}.png"),
-    "list": ("images/{name}.png", "masks/{name}.png"),
-}
-ADE20K = {"train": "training", "val": "validation"}
 
 
 def draw(folder: Path, config: Any) -> dict[str, Any]:
@@ -27,8 +15,10 @@ def draw(folder: Path, config: Any) -> dict[str, Any]:
 
     Raises ConfigError where the layout cannot be written, and MissingExtra where a package is absent.
     """
+    from segtrain.data.index.layouts import LAYOUTS
+
     data = config.data
-    if data.layout not in (*PLACES, "folders", "scenes"):
+    if data.layout != "scenes" and LAYOUTS[data.layout].files is None:
         raise ConfigError(f"data.layout={data.layout}: no data are at hand for the channel: give --sample FOLDER")
     changes: dict[str, Any] = {}
     if data.layout == "scenes":
@@ -52,38 +42,22 @@ def draw(folder: Path, config: Any) -> dict[str, Any]:
 def _split(folder: Path, data: Any, split: str, indices: range) -> None:
     import cv2
 
+    from segtrain.data.index.layouts import LAYOUTS
     from segtrain.data.scenes.scene import scene
 
-    ids, listed = _raw_ids(data), []
+    layout, ids, listed = LAYOUTS[data.layout], _raw_ids(data), []
     for index in indices:
         image, mask = scene(0, index, data.scene_size)
-        image_file, mask_file = (
-            text.format(split=_folder(data, split), name=f"street_{index:04d}") for text in _places(data)
-        )
-        for name, pixels in ((image_file, image[..., ::-1]), (mask_file, ids[mask])):
+        place = {"split": layout.split_folders.get(split, split), "city": "street", "name": f"street_{index:04d}"}
+        files = [text.format(**place) for text in layout.files(data)]
+        for name, pixels in zip(files, (image[..., ::-1], ids[mask])):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             cv2.imwrite(str(folder / name), pixels)
-        listed.append((image_file, mask_file))
-    if data.layout == "list":
-        _write(folder / data.index.replace("{split}", split), ["image,mask", *(",".join(row) for row in listed)])
-    if data.layout == "voc":
-        names = [Path(image).stem for image, _ in listed]
-        _write(folder / f"ImageSets/Segmentation/{split}.txt", names)
-
-
-def _write(path: Path, lines: list[str]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(lines) + "\n")
-
-
-def _places(data: Any) -> tuple[str, str]:
-    if data.layout == "folders":
-        return f"{data.images}/{{name}}.png", f"{data.masks}/{{name}}.png"
-    return PLACES[data.layout]
-
-
-def _folder(data: Any, split: str) -> str:
-    return ADE20K.get(split, split) if data.layout == "ade20k" else split
+        listed.append((files[0], files[1]))
+    if layout.list_of:
+        path, lines = layout.list_of(data, split, listed)
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text("\n".join(lines) + "\n")
 
 
 def _raw_ids(data: Any) -> Any:
@@ -103,17 +77,11 @@ def _raw_ids(data: Any) -> Any:
 
 
 def _known(data: Any) -> dict[int, int]:
-    from segtrain.data.labels import presets
+    from segtrain.data.index.layouts import LAYOUTS
 
-    spaces = {
-        "camvid": presets.CAMVID11,
-        "cityscapes": presets.CITYSCAPES19,
-        "ade20k": presets.ADE20K150,
-        "voc": presets.VOC21,
-    }
-    if data.layout in spaces:
-        return dict(spaces[data.layout].raw_to_train)
-    count = (
-        len(data.classes) if isinstance(data.classes, tuple) else 1
-    )  # names in a file: the first id is there for sure
+    labels = LAYOUTS[data.layout].labels
+    if labels is not None:
+        return dict(labels.raw_to_train)
+    # Names may stand in a file that is not here. Then only the first id is known to exist.
+    count = len(data.classes) if isinstance(data.classes, tuple) else 1
     return {index: index for index in range(max(1, count))}

@@ -19,7 +19,7 @@ import numpy as np
 from segtrain.bench.held import Held, jpeg, png
 from segtrain.bench.paths import path
 from segtrain.config import Data
-from segtrain.data.index.layouts import Entry
+from segtrain.data.index.entries import Entry
 from segtrain.data.labels.presets import SCENES
 from segtrain.data.record import StoredSample
 from segtrain.data.sample import SampleMaker, Task

@@ -27,7 +27,7 @@ from segtrain.config import Config, Data
 from segtrain.data.augment.geometry import class_center, draw
 from segtrain.data.cache import RamCache, SampleSource
 from segtrain.data.datasets import Dataset
-from segtrain.data.index.layouts import Entry
+from segtrain.data.index.entries import Entry
 from segtrain.data.order import CLASS, rng_for
 from segtrain.data.pixels import decode
 from segtrain.data.record import StoredSample

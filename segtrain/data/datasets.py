@@ -7,18 +7,18 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from segtrain import config
-from segtrain.data.index import layouts
 from segtrain.data.index.entries import Entry
-from segtrain.data.index.listing import Watch, entries_of
+from segtrain.data.index.layouts import LAYOUTS
+from segtrain.data.index.listing import entries_of
+from segtrain.data.index.pairs import no_folder
 from segtrain.data.index.stamps import listing_text, stamps
 from segtrain.data.labels import presets
-from segtrain.data.labels.classes import label_space, read_classes, voc_colored
+from segtrain.data.labels.classes import label_space
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.pixels import decode
 from segtrain.data.pixels.reading import PLAIN, Reading
@@ -175,46 +175,18 @@ def open_dataset(data: config.Data, split: str) -> Dataset:
         return divided(data, split, open_dataset)
     if data.layout == "scenes":
         return _scenes(data, split)
-    if data.layout == "shards":
+    layout = LAYOUTS[data.layout]
+    if layout.lister is None:
         from segtrain.data.shards.reader import open_shards
 
-        return open_shards(data, split, _layout_labels(data))
+        return open_shards(data, split, layout.own_labels(data))
     if not os.path.isdir(data.root):
-        raise DataError(layouts.no_folder(data.root, "data.root"))
-    entries, notes = entries_of(data, split, layouts.LISTERS[data.layout])
-    labels = label_space(data, _layout_labels(data))
+        raise no_folder(data.root, "data.root")
+    entries, notes = entries_of(data, split, layout.lister)
+    labels = label_space(data, layout.own_labels(data), layout.other_classes)
     name = os.path.basename(os.path.abspath(data.root))
     root = os.path.abspath(data.root)
     return Dataset(name, split, labels, entries, root, notes=tuple(notes), reading=Reading.of(data))
-
-
-CLASS_FILES = ("classes.txt", "class_names.txt", "labelmap.txt")  # of one's own, of labelme, of CVAT
-
-
-def class_file(data: config.Data) -> Path | None:
-    """A file of class names that lies beside the data."""
-    names = CLASS_FILES[:1] if data.layout == "camvid" else CLASS_FILES
-    root = layouts.voc_root(data.root, Watch()) if data.layout == "voc" else None
-    places = [Path(folder, name) for name in names for folder in dict.fromkeys((root or data.root, data.root))]
-    return next((place for place in places if place.exists()), None)
-
-
-def _layout_labels(data: config.Data) -> LabelSpace | None:
-    """The label space that a layout brings with it; None where the config must name the classes."""
-    known = {"cityscapes": presets.CITYSCAPES19, "ade20k": presets.ADE20K150}
-    if data.layout in known:
-        return known[data.layout]
-    file = None if data.layout == "voc" and data.classes else class_file(data)
-    if file is None:
-        return {"camvid": presets.CAMVID11, "voc": presets.VOC21}.get(data.layout)
-    own = read_classes(file)
-    if data.layout != "camvid":
-        return voc_colored(own) if data.layout == "voc" else own
-    # SegNet's masks number the classes from 0 and give void the next number.
-    count = own.num_classes - (own.names[-1].lower() in ("void", "unlabeled", "unlabeled"))
-    preset = presets.CAMVID11 if count == presets.CAMVID11.num_classes else own
-    raw = {**{index: index for index in range(count)}, count: presets.VOID, presets.VOID: presets.VOID}
-    return LabelSpace(own.names[:count], preset.palette[:count], presets.VOID, raw, own.colors or preset.colors)
 
 
 @dataclass(frozen=True)

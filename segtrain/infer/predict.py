@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from segtrain.config import Config
-from segtrain.data.index.layouts import SUFFIXES
+from segtrain.data.index.names import SUFFIXES
 from segtrain.data.labels.space import LabelSpace, is_background
 from segtrain.data.pixels.decode import Reading
 from segtrain.errors import ConfigError, DataError

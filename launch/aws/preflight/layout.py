@@ -11,7 +11,6 @@ from launch.job import Channel, Job
 from segtrain.errors import ConfigError
 
 CHANNELS = "/opt/ml/input/data"
-ADE20K = {"train": "training", "val": "validation"}
 
 
 def layout_checks(job: Job, channel: Channel, keys: Sequence[str]) -> Iterator[Finding]:
@@ -57,27 +56,12 @@ def _compare(channel: Channel, keys: Sequence[str], inner: str, data: Any) -> It
 
 def expected(data: Any) -> list[str]:
     """What at least one key must begin with, for each of these; [] for a layout that is not known here."""
-    drawn = bool(getattr(data, "split_by", None))  # the validation images are drawn out of the training images
-    splits = list(dict.fromkeys((data.train_split, *([] if drawn else [data.split]))))
-    if data.layout == "camvid":
-        return [f"{split}{end}/" for split in splits for end in ("", "annot")]
-    if data.layout == "cityscapes":
-        return [f"{top}/{split}/" for split in splits for top in ("leftImg8bit", "gtFine")]
-    if data.layout == "ade20k":
-        return [f"{top}/{ADE20K.get(split, split)}/" for split in splits for top in ("images", "annotations")]
-    if data.layout == "folders":
-        return [_fixed(text.replace("{split}", split)) for split in splits for text in (data.images, data.masks)]
-    if data.layout == "list":
-        return list(dict.fromkeys(_fixed(data.index.replace("{split}", split)) for split in splits))
-    return []
+    from segtrain.data.index.layouts import LAYOUTS
 
-
-def _fixed(text: str) -> str:
-    """The part of a path or pattern that is the same for every sample: of a folder, with its slash."""
-    fixed = text.partition("{")[0].partition("*")[0]
-    if fixed != text:
-        return fixed.rpartition("/")[0] + "/" if "/" in fixed else fixed
-    return fixed if "." in fixed.rpartition("/")[2] else folder(fixed)
+    # Otherwise the validation images are taken out of the training images.
+    splits = list(dict.fromkeys((data.train_split, *([] if data.split_by.on else [data.split]))))
+    layout = LAYOUTS.get(data.layout)
+    return layout.needed(data, splits) if layout else []
 
 
 def _top(key: str) -> str:

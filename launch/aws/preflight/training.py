@@ -113,10 +113,12 @@ def _data(job: Job, config: Config, told: _Told) -> Iterator[Finding]:
         held = [place for _, place in files_of_weights(config)]
         idle = [one.name for one in job.data if not any(_lies_in(place, one.name) for place in held)]
         if idle:
+            from segtrain.data.index.layouts import LAYOUTS
+
             yield warning(
                 "data-unused",
                 f"data.layout=scenes draws its own images: data.{idle[0]} would be mounted and never read",
-                "set data.layout=camvid (or cityscapes, ade20k, voc, folders, list, shards), or leave --data out",
+                f"set data.layout={' or '.join(LAYOUTS)}, or leave --data out",
             )
         return
     if not job.data:

@@ -8,7 +8,7 @@ import re
 from collections import Counter, defaultdict
 from typing import Any
 
-from segtrain.data.index.names import NAME, SUFFIXES, Pattern, fitted, propose
+from segtrain.data.index.names import NAME, SUFFIXES, Pattern, fitted, folders_in, propose
 from segtrain.data.index.pairs import MASK_ENDINGS
 from segtrain.data.index.unpaired import several_masks
 
@@ -84,17 +84,9 @@ def _below(root: str) -> list[str]:
     """Folders under the root, by their names from there with slashes; no deeper than data sets have their splits."""
     found, level = list[str](), [""]
     for _ in range(_DEPTH):
-        level = [os.path.join(above, name) for above in level[:_MANY] for name in _folders(os.path.join(root, above))]
+        level = [os.path.join(above, name) for above in level[:_MANY] for name in folders_in(os.path.join(root, above))]
         found += level[: max(0, _MANY - len(found))]
     return found
-
-
-def _folders(place: str) -> list[str]:
-    try:
-        with os.scandir(place) as listing:
-            return sorted(item.name for item in listing if item.name[0] != "." and item.is_dir())
-    except OSError:
-        return []
 
 
 def _mask_folder(images: str, there: dict[str, str]) -> str | None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from segtrain import config
 from segtrain.data.index.entries import Column, Entries, TextsBuilder
+from segtrain.data.index.layout import Detected, Layout
 from segtrain.data.index.listing import Watch
 from segtrain.data.index.names import SUFFIXES
 from segtrain.data.index.unpaired import in_other_form
@@ -250,3 +251,37 @@ def _absent(paths: Column, watch: Watch) -> list[str]:
             there = np.fromiter((hash(item.name) for item in listing if item.is_file()), np.int64)
         absent += rows[~np.isin(hashes[rows], there)].tolist()
     return [str(paths[row]) for row in sorted(absent)]
+
+
+_ENDINGS = (".csv", ".tsv", ".jsonl")
+
+
+def _detect(root: str) -> Detected | None:
+    names = sorted(os.listdir(root))
+    lists = [name for name in names if name.endswith(_ENDINGS)]
+    lists = lists or [name for name in names if name.endswith(".txt") and _lists_pairs(os.path.join(root, name))]
+    if not lists:
+        return None
+    ending = os.path.splitext(lists[0])[1]
+    return {"index": "{split}" + ending}, [os.path.splitext(name)[0] for name in lists if name.endswith(ending)]
+
+
+def _lists_pairs(path: str) -> bool:
+    try:
+        return is_plain(path)
+    except DataError:  # not UTF-8, or gone
+        return False
+
+
+LIST = Layout(
+    "list",
+    "SPLIT.csv, .tsv or .jsonl; SPLIT.txt with an image and a mask per line",
+    _detect,
+    listed,
+    files=lambda data: ("images/{name}.png", "masks/{name}.png"),
+    list_of=lambda data, split, rows: (
+        data.index.replace("{split}", split),
+        ["image,mask", *(",".join(row) for row in rows)],
+    ),
+    needs=lambda data: (data.index,),
+)

@@ -16,6 +16,22 @@ _LAST = re.compile(r"[_\-. ][^_\-. ]*$")
 _FIRST = re.compile(r"^[^_\-. ]*[_\-. ]")
 
 
+def is_folder(item: os.DirEntry[str]) -> bool:
+    try:
+        return item.is_dir()
+    except OSError:  # a link that leads to itself
+        return False
+
+
+def folders_in(place: str) -> list[str]:
+    """Names of the folders in a folder, sorted, without hidden ones; [] where it cannot be listed."""
+    try:
+        with os.scandir(place) as listing:
+            return sorted(item.name for item in listing if item.name[0] != "." and is_folder(item))
+    except OSError:
+        return []
+
+
 @dataclass(frozen=True)
 class Pattern:
     """File names such as ``{name}_mask.png``: ``{name}`` is what an image and its mask share; without an ending any image's fits."""

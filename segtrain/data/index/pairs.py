@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from segtrain.config.paste import command
-from segtrain.data.index.below import settings_that_fit
 from segtrain.data.index.entries import Column, Entries, Texts, TextsBuilder, pack_keys
 from segtrain.data.index.listing import WARNING, Watch
-from segtrain.data.index.names import NAME, SUFFIXES, Pattern, part, propose
-from segtrain.data.index.unpaired import other_forms, several_masks
+from segtrain.data.index.names import NAME, SUFFIXES, Pattern, is_folder, part, propose
+from segtrain.data.index.unpaired import other_forms, settings_that_fit, several_masks
 from segtrain.errors import DataError
 
 # Endings that annotation tools add to a mask's name. Taken off only where every mask of the split has the same one.
@@ -23,8 +22,8 @@ MASK_ENDINGS = ("_mask", "_masks", "_label", "_labels", "_gt", "_seg", "_L", "-m
 _NOT_READ = {".txt": " (YOLO's labels are boxes or polygons: draw them into masks of class ids)"}
 
 
-def no_folder(folder: str, what: str) -> str:
-    """The message for a folder that is not there: the nearest one that is."""
+def no_folder(folder: str, what: str) -> DataError:
+    """The error for a missing folder, with the nearest name that exists. ``what``: what the folder should hold."""
     place = Path(folder)
     parent = next((p for p in place.parents if p.is_dir()), Path("."))
     missing = place.relative_to(parent).parts[0] if parent in place.parents else place.name
@@ -35,7 +34,12 @@ def no_folder(folder: str, what: str) -> str:
         if near
         else f"{str(parent)!r} holds {', '.join(there[:8]) or 'no folder'}"
     )
-    return f"{folder}: {what}: no such folder: {hint}"
+    return DataError(
+        f"{folder}: {what}: no such folder: {hint}",
+        code="folder-missing",
+        folder=folder,
+        near=near[0] if near else None,
+    )
 
 
 def files_under(folder: str, what: str, watch: Watch, ending: str = "") -> Column:
@@ -44,7 +48,7 @@ def files_under(folder: str, what: str, watch: Watch, ending: str = "") -> Colum
     Raises DataError for a missing folder, for one that cannot be read, and for two files of one key.
     """
     if not os.path.isdir(folder):
-        raise DataError(no_folder(folder, what))
+        raise no_folder(folder, what)
     rows: list[str] = []  # key, "\0", number of what follows the key: sorts as the keys do, and is one object a file
     tails: dict[str, int] = {}
     _walk(folder, "", ending, rows, tails, watch, _above(folder))
@@ -93,7 +97,7 @@ def _walk(
         with os.scandir(watch.look(folder)) as listing:
             for item in listing:
                 name = item.name
-                if _is_folder(item):
+                if is_folder(item):
                     inner.append(name)
                     continue
                 stem, _, suffix = name.rpartition(".")
@@ -109,13 +113,6 @@ def _walk(
         raise DataError(f"{folder}: cannot be listed ({error.strerror or error}): check its rights") from None
     for name in inner:
         _walk(os.path.join(folder, name), f"{below}{name}/", ending, rows, tails, watch, walked)
-
-
-def _is_folder(item: os.DirEntry[str]) -> bool:
-    try:
-        return item.is_dir()
-    except OSError:  # a link that leads to itself
-        return False
 
 
 def _repeated(texts: Texts) -> Iterator[int]:
@@ -249,7 +246,7 @@ def _left_out(patterns: tuple[str, str], pairs: int, counts: list[int], left: li
 def pictures(folder: str, what: str, watch: Watch) -> list[str]:
     """Paths of the pictures in a folder and below it, from there. Raises DataError where it cannot be listed."""
     if not os.path.isdir(folder):
-        raise DataError(no_folder(folder, what))
+        raise no_folder(folder, what)
     rows, tails = list[str](), dict[str, int]()
     _walk(folder, "", "", rows, tails, watch, _above(folder))
     endings = list(tails)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,11 @@ from segtrain.data.labels.space import Color, LabelSpace, code, color_wheel, pla
 from segtrain.errors import ConfigError, DataError
 
 
-def label_space(data: config.Data, default: LabelSpace | None = None) -> LabelSpace:
+def label_space(
+    data: config.Data,
+    default: LabelSpace | None = None,
+    other_classes: Callable[[LabelSpace], LabelSpace] | None = None,
+) -> LabelSpace:
     """The label space of a run: the layout's own, or what data.classes, data.label_map and data.ignore_index say.
 
     A ``label_map`` replaces the whole table from raw to train ids (a raw ``ignore_index`` stays ignored).
@@ -25,7 +30,7 @@ def label_space(data: config.Data, default: LabelSpace | None = None) -> LabelSp
             f"list them in data.classes=[...], or in a file classes.txt in {data.root or 'the data folder'}"
         )
     if data.classes:
-        space = _own_names(data, default)
+        space = _own_names(data, default, other_classes)
     elif default is None:
         space = plain_space(tuple(f"class {i}" for i in range(max(data.label_map.values()) + 1)), ignore)
     else:
@@ -45,7 +50,9 @@ def _with_ignore(space: LabelSpace, ignore: int) -> LabelSpace:
     return LabelSpace(space.names, space.palette, ignore, moved(space.raw_to_train), moved(space.colors))
 
 
-def _own_names(data: config.Data, default: LabelSpace | None) -> LabelSpace:
+def _own_names(
+    data: config.Data, default: LabelSpace | None, other_classes: Callable[[LabelSpace], LabelSpace] | None
+) -> LabelSpace:
     if isinstance(data.classes, dict):
         space = _mapped(data.classes, data.ignore_index)
     elif isinstance(data.classes, str):
@@ -54,8 +61,8 @@ def _own_names(data: config.Data, default: LabelSpace | None) -> LabelSpace:
         space = plain_space(tuple(data.classes), data.ignore_index)
     if default is None or data.label_map:
         return space
-    if data.layout == "voc" and space.num_classes != default.num_classes:  # the folders of VOC, with other classes
-        return voc_colored(space)
+    if other_classes and space.num_classes != default.num_classes:
+        return other_classes(space)
     if space.num_classes == default.num_classes:  # the layout's ids under other names
         own = space if space.colors else default
         table = _with_ignore(default, data.ignore_index)

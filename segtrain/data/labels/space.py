@@ -227,7 +227,7 @@ def code(color: Color) -> int:
 
 # Okabe & Ito (2008): told apart with every common kind of color vision. Class 0 of a set with a background is not tinted.
 _SAFE = ((230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0), (204, 121, 167))
-BACKGROUND = ("background", "bg", "other", "others", "none", "unlabeled", "unlabeled")
+BACKGROUND = ("background", "bg", "other", "others", "none", "unlabeled", "unlabelled")
 
 
 def class_palette(names: tuple[str, ...]) -> tuple[Color, ...]:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from segtrain.config.paste import command
 from segtrain.data import storage
-from segtrain.data.index.layouts import no_folder
+from segtrain.data.index.pairs import no_folder
 from segtrain.data.index.split_by import POOL
 from segtrain.data.keep import cache_folder
 from segtrain.data.pixels import decode
@@ -58,7 +58,7 @@ def index_of(root: str, split: str) -> ShardIndex:
     Raises DataError for no shards, a tar that is damaged, and samples without image or mask (all named at once).
     """
     if not os.path.isdir(root):
-        raise DataError(no_folder(root, "data.root"))
+        raise no_folder(root, "data.root")
     names = shards_of(root, split)
     if not names:
         raise DataError(_nothing(root, split))

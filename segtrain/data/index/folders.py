@@ -1,0 +1,52 @@
+"""The layout ``folders``: a folder of images and a folder of masks that ``data.images`` and ``data.masks`` name."""
+
+from __future__ import annotations
+
+import os
+
+from segtrain import config
+from segtrain.config.paste import command
+from segtrain.data.index.detect_pairs import IMAGE_WORDS, MASK_WORDS, pair_of_folders
+from segtrain.data.index.entries import Entries
+from segtrain.data.index.layout import Layout
+from segtrain.data.index.listing import Watch
+from segtrain.data.index.names import NAME, Pattern
+from segtrain.data.index.pairs import by_pattern, files_under, name_patterns, pair, pictures
+from segtrain.data.index.unpaired import several_masks
+from segtrain.errors import DataError
+
+
+def _folders(data: config.Data, split: str, watch: Watch) -> Entries:
+    """Files of the two folders, paired by name or by ``data.pair``. ``{split}`` in a folder stands for the split."""
+    texts = (text.replace("{split}", split).removesuffix("/.") for text in (data.images, data.masks))
+    images, masks = (data.root if text == "." else os.path.join(data.root, text) for text in texts)
+    if data.pair:
+        return by_pattern(data.pair, images, masks, watch)
+    if os.path.isdir(images) and os.path.realpath(images) == os.path.realpath(masks):
+        names = pictures(images, "data.images", watch)
+        several = several_masks(names, names, Pattern(NAME), together=True)
+        if several:
+            raise DataError(f"{images}: {several}", code="several-masks-per-image", folder=images)
+        raise DataError(
+            f"{images}: data.images and data.masks are the same folder: say which files are masks, as in "
+            + command({"data.pair": ["{name}.jpg", "{name}_mask.png"]}),
+            code="masks-among-images",
+            folder=images,
+        )
+    found = files_under(images, "data.images", watch), files_under(masks, "data.masks", watch)
+    return pair(*found, images, name_patterns)
+
+
+def _files(data: config.Data) -> tuple[str, str]:
+    images, masks = ("" if text == "." else f"{text}/" for text in (data.images, data.masks))
+    return f"{images}{{name}}.png", f"{masks}{{name}}.png"
+
+
+FOLDERS = Layout(
+    "folders",
+    f"a folder of images ({', '.join(IMAGE_WORDS[:5])}, ...) and one of masks ({', '.join(MASK_WORDS[:5])}, ...), with or "
+    "without splits above or below; or a.jpg and a_mask.png in one folder",
+    pair_of_folders,
+    _folders,
+    files=_files,
+)

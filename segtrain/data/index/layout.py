@@ -1,0 +1,81 @@
+"""The type of a layout: how images and masks lie in a folder, with everything that segtrain knows about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from segtrain import config
+from segtrain.data.index.listing import Lister
+from segtrain.data.labels.classes import read_classes
+from segtrain.data.labels.space import LabelSpace
+
+# Settings besides root and layout, and the names of the splits.
+Detected = tuple[dict[str, Any], list[str]]
+Recode = Callable[[LabelSpace], LabelSpace]
+
+# Files of class names beside the data: the user's own, labelme's, CVAT's.
+CLASS_FILES = ("classes.txt", "class_names.txt", "labelmap.txt")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One value of ``data.layout``. The table of all layouts is ``LAYOUTS`` in layouts.py.
+
+    name: the value of data.layout. example: the files that ``detect`` looks for, for the error about an unknown folder.
+    detect: settings and splits of a folder that has this layout; None for any other folder.
+    lister: entries of a split, sorted by name; raises one DataError that lists every odd file. None: not one file per image.
+    labels: label space of the original data set; None: the config or a file beside the data names the classes.
+    class_files: names of such files. from_file: the label space of the masks, given the one that a file describes.
+    other_classes: the same for ``data.classes`` with another number of classes than ``labels``; None: that is an error.
+    home: the folder under the root that holds the images; None: the root itself.
+    files: paths of one image and its mask under the root, with ``{split}``, ``{name}``, and ``{city}``. Rehearsals write
+    generated images there; None: they cannot. split_folders: folder of a split where it has another name.
+    list_of: path and lines of the list of a split, given its (image, mask) paths; None: the layout has no lists.
+    needs: paths with ``{split}`` that an uploaded data set must have; None: the folders of ``files``.
+    """
+
+    name: str
+    example: str
+    detect: Callable[[str], Detected | None]
+    lister: Lister | None = None
+    labels: LabelSpace | None = None
+    class_files: tuple[str, ...] = CLASS_FILES
+    from_file: Recode | None = None
+    other_classes: Recode | None = None
+    home: Callable[[str], str | None] | None = None
+    files: Callable[[config.Data], tuple[str, str]] | None = None
+    split_folders: Mapping[str, str] = field(default_factory=dict)
+    list_of: Callable[[config.Data, str, Sequence[tuple[str, str]]], tuple[str, list[str]]] | None = None
+    needs: Callable[[config.Data], tuple[str, ...]] | None = None
+
+    def class_file(self, root: str) -> Path | None:
+        """The file beside the data that names the classes."""
+        home = self.home(root) if self.home else None
+        places = (Path(folder, name) for name in self.class_files for folder in dict.fromkeys((home or root, root)))
+        return next((place for place in places if place.exists()), None)
+
+    def own_labels(self, data: config.Data) -> LabelSpace | None:
+        """The label space that comes with the data; None where the config must name the classes. Raises DataError."""
+        # Where any classes fit the folders, those of the config come before those of a file.
+        file = None if self.other_classes and data.classes else self.class_file(data.root)
+        if file is None:
+            return self.labels
+        found = read_classes(file)
+        return self.from_file(found) if self.from_file else found
+
+    def needed(self, data: config.Data, splits: Sequence[str]) -> list[str]:
+        """Paths under the root, up to the first part that differs between samples, that must exist for these splits."""
+        paths = self.needs(data) if self.needs else self.files(data) if self.files else ()
+        named = (path.replace("{split}", self.split_folders.get(split, split)) for split in splits for path in paths)
+        return list(dict.fromkeys(path for path in map(_fixed, named) if path))
+
+
+def _fixed(path: str) -> str:
+    """The part of a path or pattern that is the same for every sample; a folder ends with a slash."""
+    fixed = path.partition("{")[0].partition("*")[0]
+    if fixed == path or "/" not in fixed:
+        return fixed
+    return fixed.rpartition("/")[0] + "/"

@@ -1,0 +1,107 @@
+"""Layouts with a folder of images and a folder of masks for each split: CamVid, Cityscapes, ADE20K."""
+
+from __future__ import annotations
+
+import os
+
+from segtrain import config
+from segtrain.data.index.entries import Entries
+from segtrain.data.index.layout import CLASS_FILES, Detected, Layout
+from segtrain.data.index.listing import Watch
+from segtrain.data.index.names import folders_in
+from segtrain.data.index.pairs import files_under, pair
+from segtrain.data.labels import presets
+from segtrain.data.labels.space import LabelSpace
+
+
+def _of_split(images: str, masks: str, split: str, watch: Watch, endings: tuple[str, str] = ("", "")) -> Entries:
+    """Entries of two folders. ``endings``: what the file names in each of them end with, before the suffix."""
+    return pair(
+        files_under(images, f"images of split {split!r}", watch, endings[0]),
+        files_under(masks, f"masks of split {split!r}", watch, endings[1]),
+        images,
+    )
+
+
+def _camvid(data: config.Data, split: str, watch: Watch) -> Entries:
+    """SegNet's form of CamVid: ``val/NAME`` beside ``valannot/NAME``."""
+    return _of_split(os.path.join(data.root, split), os.path.join(data.root, split + "annot"), split, watch)
+
+
+def _detect_camvid(root: str) -> Detected | None:
+    splits = [split for split in folders_in(root) if os.path.isdir(os.path.join(root, split + "annot"))]
+    return ({}, splits) if splits else None
+
+
+def _segnet_ids(own: LabelSpace) -> LabelSpace:
+    """Classes of a classes.txt in SegNet's masks, which number the classes from 0 and give void the next number."""
+    count = own.num_classes - (own.names[-1].lower() in ("void", "unlabeled", "unlabelled"))
+    preset = presets.CAMVID11 if count == presets.CAMVID11.num_classes else own
+    raw = {**{index: index for index in range(count)}, count: presets.VOID, presets.VOID: presets.VOID}
+    return LabelSpace(own.names[:count], preset.palette[:count], presets.VOID, raw, own.colors or preset.colors)
+
+
+CAMVID = Layout(
+    "camvid",
+    "SPLIT/ and SPLITannot/",
+    _detect_camvid,
+    _camvid,
+    presets.CAMVID11,
+    class_files=CLASS_FILES[:1],
+    from_file=_segnet_ids,
+    files=lambda data: ("{split}/{name}.png", "{split}annot/{name}.png"),
+)
+
+
+def _cityscapes(data: config.Data, split: str, watch: Watch) -> Entries:
+    """``leftImg8bit/val/CITY/NAME_leftImg8bit.png`` beside ``gtFine/val/CITY/NAME_gtFine_labelIds.png``."""
+    images, masks = (os.path.join(data.root, part, split) for part in ("leftImg8bit", "gtFine"))
+    return _of_split(images, masks, split, watch, ("_leftImg8bit", "_gtFine_labelIds"))
+
+
+def _detect_cityscapes(root: str) -> Detected | None:
+    images = os.path.join(root, "leftImg8bit")
+    return ({}, folders_in(images)) if os.path.isdir(images) else None
+
+
+CITYSCAPES = Layout(
+    "cityscapes",
+    "leftImg8bit/ and gtFine/",
+    _detect_cityscapes,
+    _cityscapes,
+    presets.CITYSCAPES19,
+    class_files=(),
+    files=lambda data: (
+        "leftImg8bit/{split}/{city}/{name}_leftImg8bit.png", "gtFine/{split}/{city}/{name}_gtFine_labelIds.png",
+    ),
+)  # fmt: skip
+
+_ADE20K_FOLDERS = {"train": "training", "val": "validation"}
+
+
+def _ade20k(data: config.Data, split: str, watch: Watch) -> Entries:
+    """``images/validation/NAME.jpg`` beside ``annotations/validation/NAME.png``; the splits are called train and val."""
+    folder = _ADE20K_FOLDERS.get(split, split)
+    images, masks = (os.path.join(data.root, part, folder) for part in ("images", "annotations"))
+    return _of_split(images, masks, split, watch)
+
+
+def _detect_ade20k(root: str) -> Detected | None:
+    masks = os.path.join(root, "annotations")
+    if not (os.path.isdir(masks) and os.path.isdir(os.path.join(root, "images", "training"))):
+        return None
+    names = {folder: split for split, folder in _ADE20K_FOLDERS.items()}
+    # A folder of test images has no masks to evaluate on, whatever splits there are.
+    return {"split": "val"}, [names.get(folder, folder) for folder in folders_in(masks)]
+
+
+ADE20K = Layout(
+    "ade20k",
+    "images/training/ and annotations/",
+    _detect_ade20k,
+    _ade20k,
+    presets.ADE20K150,
+    class_files=(),
+    files=lambda data: ("images/{split}/{name}.jpg", "annotations/{split}/{name}.png"),
+    split_folders=_ADE20K_FOLDERS,
+)
