@@ -17,6 +17,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+from segtrain.files import writing
+
 FOLDER, CONTROL = "stacks", "control.json"  # of a run folder
 MOST_S, MOST_HZ = 600.0, 1000.0
 DEPTH = 200  # frames of a stack, the innermost
@@ -129,6 +131,5 @@ def write(folder: Path, name: str, stacks: Stacks, facts: dict[str, Any]) -> Non
         if (milliseconds := round(1000 * seconds))
     ]
     for suffix, text in ((".txt", "".join(lines)), (".json", json.dumps(facts) + "\n")):
-        partial = folder / f".{name}.{os.getpid()}.part"
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, folder / f"{name}{suffix}")
+        with writing(folder / f"{name}{suffix}") as stream:
+            stream.write(text.encode())

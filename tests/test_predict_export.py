@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -175,7 +176,7 @@ def test_a_failed_write_leaves_nothing(run: Path, tmp_path: Path, monkeypatch: p
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(predict.os, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
     with pytest.raises(DataError, match=r"masks/a\.png: No space left on device"):
         predict.predict(run, [tmp_path / "a.png"], tmp_path / "out")
     assert files(tmp_path / "out") == {}

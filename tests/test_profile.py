@@ -191,7 +191,7 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
     code = f"""
 import resource
 from segtrain.observe.profile_format import *
-writer = Writer({str(tmp_path)!r}, "algo-1")
+writer = ProfileWriter({str(tmp_path)!r}, "algo-1")
 writer.write({MINUTE}, [Value("cpu", "cpu0", "CPUUtilization", 1)])
 resource.setrlimit(resource.RLIMIT_FSIZE, (150, 150))
 for _ in range(2):

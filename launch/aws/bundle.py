@@ -10,7 +10,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-import os
 import re
 import tarfile
 from collections.abc import Iterator, Mapping
@@ -73,12 +72,10 @@ def build(root: Path, job: Job, target: Path) -> dict[str, Any]:
             tar.addfile(entry, io.BytesIO(body))
     body = content.getvalue()
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f"{target.name}.{os.getpid()}.tmp")
-    try:
-        partial.write_bytes(body)
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
+    from segtrain.files import writing
+
+    with writing(target) as stream:
+        stream.write(body)
     return {"files": len(files), "bytes": len(body), "sha256": hashlib.sha256(body).hexdigest()}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tarfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -53,12 +52,10 @@ def _words(error: Exception, uri: str) -> str:
 def _download(clients: Clients, bucket: str, key: str, target: Path) -> None:
     """Whole or not at all."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(target.name + ".part")
-    try:
+    from segtrain.files import replacing
+
+    with replacing(target) as partial:
         clients.s3.download_file(bucket, key, str(partial))
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _archive(clients: Clients, uri: str, target: Path) -> int | None:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import mmap
 import os
-import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import BinaryIO
 
+from segtrain import files
 from segtrain.errors import DataError
 
 _MAPS = 128  # files mapped at once in a process; each holds a file descriptor
@@ -67,25 +68,15 @@ def writing(path: str, beside: str = "") -> Iterator[BinaryIO]:
 
     Raises DataError where it cannot be written; after any error nothing of it stays.
     """
-    folder = beside or os.path.dirname(path) or "."
-    scratch = ""
+    folder = Path(beside or os.path.dirname(path))
     try:
-        os.makedirs(folder, exist_ok=True)
-        handle, scratch = tempfile.mkstemp(dir=folder, prefix=".part-")
-        with os.fdopen(handle, "w+b") as stream:
+        folder.mkdir(parents=True, exist_ok=True)
+        with files.writing(Path(path), sync=True, beside=folder) as stream:
             yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(scratch, 0o666 & ~_umask())
-        os.replace(scratch, path)
-        scratch = ""
     except OSError as error:
         raise DataError(
             f"{path}: cannot be written ({error.strerror or error}): check the space and the rights"
         ) from None
-    finally:
-        if scratch and os.path.exists(scratch):
-            os.unlink(scratch)
 
 
 def map(path: str) -> memoryview:
@@ -158,13 +149,6 @@ def _fresh() -> None:
 
 if hasattr(os, "register_at_fork"):  # another thread may have held the lock
     os.register_at_fork(after_in_child=_fresh)
-
-
-def _umask() -> int:
-    """The rights that new files of this process do not have (mkstemp takes all but the owner's away)."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _unreadable(path: str, error: Exception) -> DataError:

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from segtrain.cores import affinity, cpu_quota
-from segtrain.data.keep import cache_folder
 from segtrain.doctor.line import NOTE, OK, PROBLEM, CheckLine
+from segtrain.files import cache_folder
 from segtrain.memory import memory_limit
 
 LEAST_SHM = 64 << 20  # Docker's default, which is too small for batches of some workers

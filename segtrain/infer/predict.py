@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -22,6 +21,7 @@ from segtrain.data.pixels.decode import Reading
 from segtrain.errors import ConfigError, DataError
 from segtrain.evaluate.load import load_run
 from segtrain.evaluate.tiles import predict_ids, predict_scores, single_view
+from segtrain.files import writing
 from segtrain.infer.picture import Picture, read_picture
 from segtrain.infer.view import View, bytes_per_pixel, counted, fitted, free_memory, with_settings
 from segtrain.metrics import predict_classes
@@ -281,16 +281,11 @@ def legend(ids: np.ndarray, labels: LabelSpace, width: int) -> np.ndarray:
 
 def _write(path: Path, save: Callable[[BinaryIO], Any]) -> None:
     """Write beside, then rename: a reader sees a whole file or none. Raises DataError; nothing half-written stays."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(partial, "wb") as file:
+        with writing(path) as file:
             save(file)
-        os.replace(partial, path)
     except OSError as error:
         raise DataError(
             f"cannot write {path}: {error.strerror or error}: free space or choose another folder"
         ) from None
-    finally:
-        with contextlib.suppress(OSError):  # its folder may be a file
-            partial.unlink(missing_ok=True)

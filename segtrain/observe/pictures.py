@@ -6,7 +6,6 @@ One row an image, captions with the image's own mIoU, a legend of the classes th
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from segtrain.errors import DataError
+from segtrain.files import writing
 
 Color = tuple[int, int, int]
 Font = Union[ImageFont.ImageFont, ImageFont.FreeTypeFont]
@@ -257,14 +257,10 @@ def _draw_legend(
 def save_png(path: str | Path, picture: np.ndarray) -> Path:
     """Write uint8 (H, W, 3) RGB or (H, W): whole or not at all. Raises DataError where the place cannot be written."""
     path = Path(path)
-    part = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            Image.fromarray(picture).save(part, format="PNG")
-            os.replace(part, path)
-        finally:
-            part.unlink(missing_ok=True)
+        with writing(path) as stream:
+            Image.fromarray(picture).save(stream, format="PNG")
     except OSError as error:
         raise DataError(f"cannot write the picture {path}: {error.strerror or error}") from None
     return path

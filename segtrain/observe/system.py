@@ -28,6 +28,7 @@ from typing import Any
 
 from segtrain import json_text
 from segtrain.errors import SegtrainError
+from segtrain.files import writing
 from segtrain.observe.counters import Look, open_counters, rates
 from segtrain.observe.gpus import open_gpus
 from segtrain.observe.journal import say_on_stderr
@@ -56,13 +57,8 @@ def state_file(folder: Path, node: str) -> Path:
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """A reader sees the old file or the new one, never a part. Raises OSError."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        partial.write_text(json.dumps(content) + "\n", encoding="utf-8")
-        os.replace(partial, path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
+    with writing(path) as stream:
+        stream.write(json.dumps(content).encode() + b"\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from shlex import quote
 from typing import Any
 
 from segtrain.errors import SegtrainError
+from segtrain.files import writing
 from segtrain.observe.journal import FILE, parse_lines
 from segtrain.observe.spans import Records, read_spans
 from segtrain.observe.system import read_json, write_json
@@ -104,9 +104,8 @@ def offset_us(trace: dict[str, Any], before: Sequence[float]) -> float:
 
 def write_trace(path: Path, trace: dict[str, Any]) -> None:
     """Whole or not at all. Raises OSError."""
-    partial = path.with_name(f".{path.name}.part")
-    partial.write_text(json.dumps(trace), encoding="utf-8")
-    os.replace(partial, path)
+    with writing(path) as stream:
+        stream.write(json.dumps(trace).encode())
 
 
 def trace(run: Path, steps: int) -> tuple[str, bool]:

@@ -19,6 +19,7 @@ import torch._dynamo  # optimizers and DDP import it at their first use, which w
 
 import segtrain.models.pico  # noqa: F401
 from segtrain.errors import SegtrainError
+from segtrain.files import writing
 from segtrain.parallel.cluster import Cluster, free_port
 
 TIMEOUT_S = 300.0  # for one group of ranks; far more than any of them needs
@@ -108,6 +109,5 @@ def _child(folder: Path, parent: int, place: Cluster, function: Callable[..., An
     except Exception as error:
         traceback.print_exc()
         outcome = ("error", f"{type(error).__name__}: {error}")
-    partial = folder / f".result-{place.rank}"
-    partial.write_bytes(pickle.dumps(outcome))
-    partial.rename(folder / f"result-{place.rank}")
+    with writing(folder / f"result-{place.rank}") as stream:
+        stream.write(pickle.dumps(outcome))

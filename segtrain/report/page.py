@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import webbrowser
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
@@ -11,6 +10,7 @@ from typing import Any
 
 from segtrain import __version__
 from segtrain.errors import DataError
+from segtrain.files import writing
 from segtrain.observe.journal import say_on_stderr
 from segtrain.report import bound, charts, classes, costs, facts, flame, summary
 from segtrain.report.gallery import gallery
@@ -50,13 +50,9 @@ def report(
 
 def write(path: Path, text: str) -> Path:
     """Whole or not at all: a page that is open in a browser is replaced, not torn."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        try:
-            part.write_text(text, encoding="utf-8")
-            os.replace(part, path)
-        finally:
-            part.unlink(missing_ok=True)
+        with writing(path) as stream:
+            stream.write(text.encode())
     except OSError as error:
         raise DataError(f"cannot write the page {path}: {error.strerror or error}: check the folder's rights") from None
     return path

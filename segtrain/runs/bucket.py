@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from segtrain.errors import ConfigError, DataError, MissingExtra, SegtrainError
+from segtrain.files import replacing
 
 PARALLEL = 16  # files at once: most are small, and their time is that of an answer
 MOST_OBJECTS = 300_000  # a listing of more takes minutes, and is a bucket rather than a run
@@ -121,20 +122,20 @@ class Account:
     def fetch(self, item: Object, target: Path, most: int) -> None:
         """Into a file, whole or not at all; of one larger than ``most`` bytes, which must be of lines, the first and the newest lines."""
         target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_name(f".{target.name}.{os.getpid()}.part")
         try:
-            with partial.open("wb") as file:
-                if item.size > most:
-                    with self.stream(item, first=HEAD) as stream:
-                        head = stream.read()
-                        file.write(head[: head.rfind(b"\n") + 1])
-                with self.stream(item, last=most if item.size > most else None) as stream:
+            with replacing(target) as partial:
+                with partial.open("wb") as file:
                     if item.size > most:
-                        stream.readline()  # most likely the end of a line
-                    while block := stream.read(1 << 20):
-                        file.write(block)
-            os.utime(partial, (item.modified, item.modified))  # how young a journal is tells whether its run lives
-            os.replace(partial, target)
+                        with self.stream(item, first=HEAD) as stream:
+                            head = stream.read()
+                            file.write(head[: head.rfind(b"\n") + 1])
+                    with self.stream(item, last=most if item.size > most else None) as stream:
+                        if item.size > most:
+                            stream.readline()  # most likely the end of a line
+                        while block := stream.read(1 << 20):
+                            file.write(block)
+                # The age of a journal tells whether its run is alive.
+                os.utime(partial, (item.modified, item.modified))
         except SegtrainError:
             raise
         except OSError as error:
@@ -143,8 +144,6 @@ class Account:
             ) from None
         except Exception as error:  # the connection broke in the middle
             raise explain(error, item.uri) from None
-        finally:
-            partial.unlink(missing_ok=True)
 
     def training_job(self, name: str) -> Mapping[str, Any]:
         """DescribeTrainingJob. Raises SegtrainError."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from segtrain.errors import DataError, SegtrainError
+from segtrain.files import writing
 from segtrain.runs.bucket import PARALLEL, Account, Object, explain
 
 INDEX = "fetched.json"
@@ -125,10 +126,9 @@ class Copy:
         self._keep()
 
     def _keep(self) -> None:
-        partial = self.folder / f".{INDEX}.{os.getpid()}.part"
         try:
-            partial.write_text(json.dumps(self._marks), encoding="utf-8")
-            os.replace(partial, self.folder / INDEX)
+            with writing(self.folder / INDEX) as stream:
+                stream.write(json.dumps(self._marks).encode())
         except OSError as error:
             raise _unwritable(self.folder, error) from None
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from segtrain.errors import ConfigError, DataError
+from segtrain.files import cache_folder
 from segtrain.observe.journal import FILE, parse_lines, say_on_stderr
 from segtrain.observe.profile_format import MINUTE, minute_and_node
 from segtrain.runs.bucket import Account, Object, split
@@ -275,5 +275,4 @@ def _stem(place: str) -> str:
 
 
 def _folder(place: str, uris: Sequence[str]) -> Path:
-    cache = Path(os.environ.get("SEGTRAIN_CACHE") or os.path.expanduser("~/.cache/segtrain"))
-    return cache / "remote" / f"{_stem(place)}-{hashlib.sha256(chr(10).join(uris).encode()).hexdigest()[:12]}"
+    return cache_folder() / "remote" / f"{_stem(place)}-{hashlib.sha256(chr(10).join(uris).encode()).hexdigest()[:12]}"

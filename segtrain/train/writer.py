@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,6 +12,7 @@ import torch
 
 from segtrain.checkpoint import FORMAT, SUFFIX, Best, best_of, checkpoints, named_best, write_best
 from segtrain.errors import CheckpointError, SegtrainError
+from segtrain.files import PARTIAL, replacing
 
 
 class _Remembering:
@@ -47,10 +46,8 @@ class CheckpointWriter:
         self.folder, self.keep, self.background, self._guard = folder, keep, background, guard
         self._thread: threading.Thread | None = None
         self._error: SegtrainError | None = None
-        # Another process that has taken over may write the same step when this one wakes up and takes its own part away.
-        self._token = uuid.uuid4().hex[:8]
         folder.mkdir(parents=True, exist_ok=True)
-        for torn in folder.glob(".*.part"):  # left by a run that was killed while it wrote
+        for torn in folder.glob(PARTIAL):  # left by a run that was killed while it wrote
             torn.unlink(missing_ok=True)
 
     def save(self, step: int, state: dict[str, Any]) -> Path:
@@ -66,16 +63,16 @@ class CheckpointWriter:
         return path
 
     def _write(self, path: Path, state: dict[str, Any]) -> None:
-        partial = path.with_name(f".{path.name}.{self._token}.part")
         file = None
         try:
-            with open(partial, "wb") as stream:
-                file = _Remembering(stream)
-                torch.save({"format": FORMAT, **state}, file)  # type: ignore[arg-type]  # it asks for write and flush
-                stream.flush()
-                os.fsync(stream.fileno())
-            self._guard()
-            os.replace(partial, path)
+            with replacing(path) as partial:
+                with open(partial, "wb") as stream:
+                    file = _Remembering(stream)
+                    # It asks for write and flush alone.
+                    torch.save({"format": FORMAT, **state}, file)  # type: ignore[arg-type]
+                    stream.flush()
+                    os.fsync(stream.fileno())
+                self._guard()
             _sync_folder(self.folder)
             best = best_of(state["state"])
             if best is not None and best != named_best(self.folder.parent):
@@ -93,9 +90,6 @@ class CheckpointWriter:
                 f"cannot write the checkpoint {path}: {words.splitlines()[0]}; earlier checkpoints are untouched: "
                 f"{cure}, and start the same command again"
             )
-        if self._error is not None:
-            with contextlib.suppress(OSError):  # a disk that has become read-only refuses this too
-                partial.unlink(missing_ok=True)
 
     def _prune(self, best: Best | None) -> None:
         for path in checkpoints(self.folder.parent)[: -self.keep]:

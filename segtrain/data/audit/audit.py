@@ -18,11 +18,11 @@ from segtrain.data.audit.image_depth import Look, look_at
 from segtrain.data.audit.mask_values import MaskValueCounter, MaskValues, smear, top_of, values_of
 from segtrain.data.audit.statistics import AuditReport, class_weights, label_warnings, load, save
 from segtrain.data.datasets import Dataset
-from segtrain.data.keep import cache_folder
 from segtrain.data.pixels import native
 from segtrain.data.pixels.crop import size_of
 from segtrain.data.pixels.jpeg_tiles import Tiles
 from segtrain.errors import DataError
+from segtrain.files import cache_folder
 
 __all__ = ["AuditReport", "audit", "check_before_training", "class_weights"]
 

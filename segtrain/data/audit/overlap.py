@@ -17,8 +17,8 @@ from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.datasets import Dataset
 from segtrain.data.index.split_by import POOL, division, names_of
 from segtrain.data.index.stamps import relative
-from segtrain.data.keep import cache_folder, writing
 from segtrain.errors import DataError
+from segtrain.files import cache_folder, writing
 
 VERSION = 1  # of the kept results
 _SHOWN = 3
@@ -53,6 +53,7 @@ def overlap(train: Dataset, other: Dataset, workers: int = 8) -> SplitOverlap:
     if found is None:
         found = _by_content(train, other, stamped[0][:, 0, 0], stamped[1][:, 0, 0], workers)
         try:
+            place.parent.mkdir(parents=True, exist_ok=True)
             with writing(place) as stream:
                 stream.write(json.dumps(asdict(found)).encode())
         except OSError:  # the audit has said that nothing can be kept

@@ -14,7 +14,7 @@ import numpy as np
 
 from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.audit.mask_values import MaskValues
-from segtrain.data.keep import writing
+from segtrain.files import writing
 
 
 @dataclass(frozen=True)
@@ -176,6 +176,7 @@ def load(place: Path) -> tuple[AuditReport | None, str]:
 def save(place: Path, report: AuditReport) -> list[str]:
     """Write whole or not at all; a note where it is not possible."""
     try:
+        place.parent.mkdir(parents=True, exist_ok=True)
         with writing(place) as stream:
             mask_crc = base64.b64encode(zlib.compress(report.mask_crc.tobytes())).decode()
             stream.write(json.dumps({**report.to_dict(), "mask_crc": mask_crc}).encode())

@@ -19,8 +19,8 @@ from typing import Any, Union
 
 import numpy as np
 
-from segtrain.data.keep import writing
 from segtrain.errors import DataError
+from segtrain.files import writing
 
 ENDING = ".entries"
 _MAGIC = (
@@ -220,6 +220,7 @@ def save(entries: Entries, folder: Path) -> Entries:
     try:
         return load(str(path), whole=True)
     except (OSError, ValueError):  # not there, or damaged
+        folder.mkdir(parents=True, exist_ok=True)
         with writing(path) as stream:
             for number, part in enumerate([_MAGIC, struct.pack("<Q", len(header)), header, *blocks]):
                 stream.write(b"\0" * (-stream.tell() % _ALIGN if number > 2 else 0) + part)

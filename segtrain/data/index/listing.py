@@ -19,7 +19,7 @@ from typing import Union
 from segtrain import config
 from segtrain.data.index import entries as kept
 from segtrain.data.index.entries import Entries
-from segtrain.data.keep import cache_folder, writing
+from segtrain.files import cache_folder, writing
 from segtrain.filetime import now_ns
 
 VERSION = 3  # of what a lister finds in a folder: raise it with every change of segtrain/data/index/layouts.py that finds other files

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from segtrain.data.cache import SampleSource
-from segtrain.data.keep import cache_folder
 from segtrain.data.pixels import native
+from segtrain.files import cache_folder
 
 _HEAD = struct.Struct("<4sIIII")  # magic, sample, checksum of its file name, bytes that follow, their checksum
 _MAGIC = b"STt2"  # also of the form of the index: see kIndexMagic in native/jpeg.h

@@ -13,13 +13,13 @@ from segtrain.config.paste import command
 from segtrain.data import storage
 from segtrain.data.index.pairs import no_folder
 from segtrain.data.index.split_by import POOL
-from segtrain.data.keep import cache_folder
 from segtrain.data.pixels import decode
 from segtrain.data.shards import index as shard_index
 from segtrain.data.shards.index import Description, Shard, ShardIndex, ShardSpan
 from segtrain.data.shards.reader import array
 from segtrain.data.shards.tar import Member, members
 from segtrain.errors import DataError
+from segtrain.files import cache_folder
 
 _PICTURES = ("jpg", "jpeg", "png", "npy", "webp", "tif", "tiff", "bmp", "ppm")
 _IMAGES = ("", "image", "img", "rgb", "input")  # what stands before the last ending of an image: "jpg", "image.jpg"

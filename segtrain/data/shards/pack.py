@@ -218,7 +218,8 @@ def _alone(hidden: str) -> Iterator[str]:
         except (ImportError, OSError):  # a system or file system without locks
             pass
         for name in os.listdir(hidden):
-            if name.startswith(".part-"):  # of a pack that was killed
+            # Left by a pack that was killed; version 0.1 named them .part-XXXX.
+            if name.startswith(".") and ".part" in name:
                 os.unlink(os.path.join(hidden, name))
         yield hidden
     finally:

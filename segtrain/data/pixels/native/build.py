@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+
+from segtrain.files import replacing
 
 SOURCES = Path(__file__).parent
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-g0")  # those of setup.py
@@ -26,15 +27,13 @@ def build(target: Path) -> str:
     else:
         return "there are no headers of libdeflate or zlib"
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f"{target.name}.{os.getpid()}.tmp")
     sources = sorted(str(path) for path in SOURCES.glob("*.cpp"))
-    done = subprocess.run(
-        [compiler, *FLAGS, *sources, "-o", str(partial), "-ljpeg", *inflate], capture_output=True, text=True
-    )
-    if done.returncode:
-        partial.unlink(missing_ok=True)
-        return f"{Path(compiler).name} failed: {done.stderr.strip().splitlines()[-1:] or done.returncode}"
-    os.replace(partial, target)
+    try:
+        with replacing(target) as partial:
+            command = [compiler, *FLAGS, *sources, "-o", str(partial), "-ljpeg", *inflate]
+            subprocess.run(command, capture_output=True, text=True, check=True)
+    except subprocess.CalledProcessError as error:
+        return f"{Path(compiler).name} failed: {error.stderr.strip().splitlines()[-1:] or error.returncode}"
     return ""
 
 
