@@ -16,7 +16,7 @@ NATIVE := $(wildcard segtrain/data/pixels/native/*.cpp segtrain/data/pixels/nati
 NATIVE_PACKAGES := g++ libjpeg-dev libdeflate-dev
 HAS_LIBRARIES := printf '\#include <stdio.h>\n\#include <jpeglib.h>\n\#include <libdeflate.h>\n' | c++ -E -x c++ - >/dev/null 2>&1
 
-.PHONY: libraries install train test test-oldest test-planted lint lock
+.PHONY: libraries install train test test-oldest test-planted lint lock docs
 
 libraries:
 	@$(HAS_LIBRARIES) || if test "$$(id -u)" = 0 && command -v apt-get >/dev/null; then \
@@ -46,6 +46,10 @@ lint: install
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+
+# The pages as a site, in site/. A link that leads nowhere or a page without a place in the navigation is an error.
+docs: install
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
 
 # The quick suite on the oldest releases that are supported, in an environment of their own.
 test-oldest: $(OLD_VENV)/.installed
