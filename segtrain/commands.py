@@ -47,10 +47,11 @@ def score(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> in
     from segtrain.parallel.cluster import discover
     from segtrain.train.score import score
 
+    cluster = discover()
     result = score(
-        args.run, overrides, args.which, discover(), quiet=args.json, images=args.images, confusion=args.confusion
+        args.run, overrides, args.which, cluster, quiet=args.json, images=args.images, confusion=args.confusion
     )
-    if result is not None and args.json:
+    if args.json and not cluster.rank:
         print(json.dumps(result))
     return 0
 

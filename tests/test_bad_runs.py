@@ -172,9 +172,9 @@ def test_prediction_on_a_gpu_that_is_not_there(zygote, place: Path) -> None:  # 
         zygote,
         place,
         ["predict", "run", "set/images/val", "--device", "cuda"],
-        "--device cuda",
+        "device cuda",
         "no GPU",
-        "--device cpu",
+        "device cpu",
     )
     refuse(zygote, place, ["eval", "run", "train.device=cuda"], "train.device=cuda", "no GPU", "train.device=cpu")
 

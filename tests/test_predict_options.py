@@ -20,7 +20,7 @@ from segtrain.data.pixels.normalize import normalize
 from segtrain.errors import CheckpointError, ConfigError, DataError
 from segtrain.evaluate.load import load_run
 from segtrain.evaluate.tiles import predict_ids, predict_scores
-from segtrain.infer import predict, view
+from segtrain.infer import predict, predictor, view
 from segtrain.losses import build_criterion
 from segtrain.memory import memory_free
 from segtrain.models import build_model
@@ -113,14 +113,14 @@ def test_an_image_that_does_not_fit_is_predicted_in_windows(
     pixels = picture(tmp_path / "a.png", 200, 260)
     model, inputs = seen(run, pixels)
     per_pixel = view.bytes_per_pixel(model, torch.device("cpu"))
-    monkeypatch.setattr(predict, "free_memory", lambda device: 100 * 100 * per_pixel / view.TILE_SHARE)
+    monkeypatch.setattr(predictor, "free_memory", lambda device: 100 * 100 * per_pixel / view.TILE_SHARE)
     said: list[str] = []
     (job,) = predict.predict(run, [tmp_path / "a.png"], tmp_path / "out", say=said.append)
     assert any("a.png: 200 x 260 pixels would take about" in line and "windows of 96 x 96" in line for line in said)
     with torch.inference_mode():
         expected = predict_ids(model, inputs, tile=(96, 96))[0].numpy()
     assert np.array_equal(np.asarray(Image.open(job.mask)), expected)
-    monkeypatch.setattr(predict, "free_memory", lambda device: 300 * 300 * per_pixel / view.SHARE)
+    monkeypatch.setattr(predictor, "free_memory", lambda device: 300 * 300 * per_pixel / view.SHARE)
     said.clear()
     predict.predict(run, [tmp_path / "a.png"], tmp_path / "out", say=said.append)
     assert len(said) == 1

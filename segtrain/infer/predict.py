@@ -12,19 +12,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import torch
 
-from segtrain.config import Config
 from segtrain.data.index.names import SUFFIXES
 from segtrain.data.labels.space import LabelSpace, is_background
 from segtrain.data.pixels.decode import Reading
-from segtrain.errors import ConfigError, DataError
-from segtrain.evaluate.load import load_run
-from segtrain.evaluate.tiles import predict_ids, predict_scores, single_view
+from segtrain.errors import DataError
 from segtrain.files import writing
 from segtrain.infer.picture import Picture, read_picture
-from segtrain.infer.view import View, bytes_per_pixel, counted, fitted, free_memory, with_settings
-from segtrain.metrics import predict_classes
+from segtrain.infer.predictor import load
 
 MARK = "segtrain"  # PNG text key of the files written here: only those are ever replaced
 
@@ -63,21 +58,17 @@ def predict(
     Raises DataError before any work where an output would replace a file that was not made here (inputs above all) or
     two images would share a name; and after all others are done where images cannot be read, naming each.
     """
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("--device cuda, but torch sees no GPU: check the driver (nvidia-smi), or take --device cpu")
     jobs = plan(paths, Path(out), overlay, say, probabilities)
-    model, config, labels = load_run(run_dir, which)
-    config = with_settings(config, overrides)
-    where = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
-    segment = _segmenter(model.to(where), config, where, say or (lambda text: None))
+    predictor = load(run_dir, *overrides, which=which, device=device, say=say or (lambda text: None))
+    labels = predictor.labels
     done: list[PredictTask] = []
     faults: list[str] = []
-    for number, (job, picture) in enumerate(_images(jobs, Reading.of(config.data)), 1):
+    for number, (job, picture) in enumerate(_images(jobs, Reading.of(predictor.config.data)), 1):
         if isinstance(picture, DataError):
             faults.append(str(picture))
             continue
         image = picture.pixels
-        ids, scores = segment(image, job)
+        ids, scores = predictor.segment(image, str(job.image), job.probabilities is not None)
         write_mask(job.mask, ids, labels)
         if job.overlay:
             write_overlay(job.overlay, image, ids, labels, alpha)
@@ -181,39 +172,6 @@ def _images(jobs: list[PredictTask], reading: Reading) -> Iterator[tuple[Predict
                 yield job, current.result()
             except DataError as error:
                 yield job, error
-
-
-def _segmenter(
-    model: torch.nn.Module, config: Config, device: torch.device, say: Callable[[str], None]
-) -> Callable[[np.ndarray, PredictTask], tuple[np.ndarray, np.ndarray | None]]:
-    """Image uint8 (H, W, 3) to train ids uint8 (H, W) and, where the job asks for them, probabilities float16 (C, H, W).
-
-    The image is seen as the run's evaluation sees it; in windows where it would not fit into memory.
-    """
-    from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD, normalize
-
-    chosen = View.of(config)
-    per_pixel = bytes_per_pixel(model, device)
-    stride = int(getattr(model, "stride", 32))
-
-    @torch.inference_mode()
-    def segment(image: np.ndarray, job: PredictTask) -> tuple[np.ndarray, np.ndarray | None]:
-        size = (image.shape[0], image.shape[1])
-        view, remark = fitted(chosen, size, per_pixel, free_memory(device), config.data.crop, stride)
-        if remark:
-            say(f"{job.image}: {remark}")
-        pixels = torch.from_numpy(np.ascontiguousarray(image))[None].to(device)
-        inputs = normalize(pixels, IMAGENET_MEAN, IMAGENET_STD, False)
-        forward = counted(model, view.windows(size), say)
-        if job.probabilities is None:
-            return predict_ids(forward, inputs, **view.arguments())[0].to(torch.uint8).cpu().numpy(), None
-        scores = predict_scores(forward, inputs, **view.arguments())
-        ids = predict_classes(scores)[0].to(torch.uint8).cpu().numpy()
-        if single_view(size, view.tile, view.scales, view.flip):
-            scores = scores.softmax(1)
-        return ids, scores[0].half().cpu().numpy()
-
-    return segment
 
 
 def write_mask(path: Path, ids: np.ndarray, labels: LabelSpace) -> None:

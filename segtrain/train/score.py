@@ -1,7 +1,8 @@
-"""`segtrain eval`: a run's weights on a split, on one rank or many."""
+"""Evaluation of a run: `segtrain eval` and `segtrain.evaluate`, on one rank or many."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,15 @@ from segtrain.cores import cores
 from segtrain.data.audit.statistics import label_warnings
 from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.index.subset import without
+from segtrain.data.labels.space import LabelSpace
 from segtrain.data.workers.autoscaler import worker_count
 from segtrain.errors import DataError
-from segtrain.evaluate.evaluation import evaluate
+from segtrain.evaluate import evaluation
 from segtrain.evaluate.load import load_run
+from segtrain.evaluate.named_scores import NamedScores
 from segtrain.observe.console import of_classes
-from segtrain.observe.image_table import table
-from segtrain.parallel.cluster import Cluster
+from segtrain.observe.image_table import ImageRow, table
+from segtrain.parallel.cluster import Cluster, discover
 from segtrain.parallel.strategy import start
 from segtrain.terminal import say
 from segtrain.train.faults import FILE, left_out
@@ -25,7 +28,30 @@ from segtrain.train.rundir import open_run
 from segtrain.train.sample_lists import trained_on
 from segtrain.train.scored import extremes, open_folder, refuse_confusion, write_confusion, write_images
 
-_SHOWN = 5  # images by name
+# Images by name.
+_SHOWN = 5
+
+
+def evaluate(
+    run: str | Path,
+    *overrides: str,
+    data: str | Path | None = None,
+    which: str = "best",
+    images: str | Path | None = None,
+    confusion: str | Path | None = None,
+    quiet: bool = True,
+) -> NamedScores:
+    """Score a run on a split, as ``segtrain eval`` does. Under torchrun every rank calls it and gets the same scores.
+
+    overrides: settings of the sections data and eval, such as ``"data.split=test"`` or ``"eval.flip=true"``.
+    data: the folder of the data, if not that of the run. which: the ``best`` or the ``last`` checkpoint.
+    images: a folder for the scores of all images and for pictures of the worst and the best ones.
+    confusion: a .csv or .json file for the confusion matrix. quiet: print no table. Raises SegtrainError.
+    """
+    settings = [*([f"data.root={json.dumps(str(data))}"] if data is not None else []), *overrides]
+    places = [Path(place) if place is not None else None for place in (images, confusion)]
+    values = score(Path(run), settings, which, discover(), quiet, *places)
+    return NamedScores.of(values, values["class_names"])
 
 
 def score(
@@ -36,12 +62,10 @@ def score(
     quiet: bool,
     images: Path | None = None,
     confusion: Path | None = None,
-) -> dict[str, Any] | None:
-    """Scores, protocol and checkpoint as JSON values on rank 0, None elsewhere. Prints a table unless ``quiet``.
+) -> dict[str, Any]:
+    """Scores, protocol, and checkpoint as JSON values. Rank 0 prints a table unless ``quiet``, and writes what is asked for.
 
-    ``overrides`` change the run's config: data.root, data.split, eval.tile, ... ``images``: a folder for the scores of all
-    images and pictures of the worst and the best. ``confusion``: a .csv or .json file for the confusion matrix. Nothing is written
-    without them. Raises SegtrainError.
+    See ``evaluate``, whose arguments these are.
     """
     if confusion:
         refuse_confusion(confusion)
@@ -50,8 +74,11 @@ def score(
     dataset = open_dataset(config.data, config.data.split)
     if dataset.labels.num_classes != labels.num_classes:
         raise DataError(
-            f"{dataset.name} has {dataset.labels.num_classes} classes, the run {run_dir} was trained on {labels.num_classes}: "
-            "score it on data with the same classes"
+            f"{dataset.name} has {dataset.labels.num_classes} classes, but the run {run_dir} was trained on "
+            f"{labels.num_classes}: score it on data with the same classes",
+            code="class-count-differs",
+            found=dataset.labels.num_classes,
+            expected=labels.num_classes,
         )
     skipped = left_out(run_dir, dataset)
     dataset = without(dataset, skipped)
@@ -60,7 +87,7 @@ def score(
     if images and not cluster.rank:
         open_folder(images)
     with start(config.parallel, cluster, config.train.device) as strategy:
-        result = evaluate(
+        result = evaluation.evaluate(
             model.to(strategy.device),
             dataset,
             config.eval,
@@ -75,26 +102,19 @@ def score(
             base_scale=config.data.base_scale,
             extremes=extremes(config) if images else 0,
         )
-    if cluster.rank:
-        return None
     caveats = (*label_warnings(labels.names, result.scores.pixels), *_trained_on(run_dir, dataset, trained))
-    rows = result.images.rows(dataset)
-    worst = [row for row in rows if row.miou is not None][:_SHOWN]
-    few = of_classes(result.scores.pixels)
-    title = f"{config.name or run_dir.name}  {which}  mIoU {100 * result.scores.miou:.1f}%{few}"
-    written = write_images(images, result, dataset, title) if images else []
-    if confusion:
-        write_confusion(confusion, result.confusion.tolist(), labels.names)
-    if not quiet:
-        say(result.scores.table(labels.names))
-        say(f"\n{table(worst)}\n" if worst else "no image has a score: all of them are void")
+    worst = [row for row in result.images.rows(dataset) if row.miou is not None][:_SHOWN]
+    if not cluster.rank:
+        written = []
         if images:
-            say(f"written into {images}: {', '.join(written)}\n")
+            score_text = f"mIoU {100 * result.scores.miou:.1f}%{of_classes(result.scores.pixels)}"
+            written = write_images(images, result, dataset, f"{config.name or run_dir.name}  {which}  {score_text}")
         if confusion:
-            say(f"confusion matrix (rows: truth, columns: prediction, pixels) in {confusion}\n")
-        say(f"mIoU {100 * result.scores.miou:.2f}%{few}  {result.protocol['line']}")
-        for text in caveats:
-            say(f"warning: {dataset.split}: {text}")
+            write_confusion(confusion, result.confusion.tolist(), labels.names)
+        if not quiet:
+            _show(result, labels, worst, images, written, confusion)
+            for text in caveats:
+                say(f"warning: {dataset.split}: {text}")
     return {
         **result.scores.to_dict(),
         "class_names": list(labels.names),
@@ -107,8 +127,26 @@ def score(
     }
 
 
+def _show(
+    result: evaluation.Evaluation,
+    labels: LabelSpace,
+    worst: list[ImageRow],
+    images: Path | None,
+    written: list[str],
+    confusion: Path | None,
+) -> None:
+    say(result.scores.table(labels.names))
+    say(f"\n{table(worst)}\n" if worst else "no image has a score: all of them are void")
+    if images:
+        say(f"written into {images}: {', '.join(written)}\n")
+    if confusion:
+        say(f"confusion matrix (rows: truth, columns: prediction, pixels) in {confusion}\n")
+    few = of_classes(result.scores.pixels)
+    say(f"mIoU {100 * result.scores.miou:.2f}%{few}  {result.protocol['line']}")
+
+
 def _trained_on(run_dir: Path, dataset: Dataset, trained: Config) -> list[str]:
-    """The remark that a score must be read with where its images are some that the run was trained on."""
+    """A remark if the run was trained on some of these images: the score says little about new ones."""
     count = trained_on(run_dir, dataset, dataset.split == trained.data.train_split)
     if not count:
         return []

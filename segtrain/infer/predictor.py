@@ -1,0 +1,141 @@
+"""Predictor: a trained model that turns images into masks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Union
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from segtrain.config import Config
+from segtrain.data.labels.space import LabelSpace
+from segtrain.data.pixels.decode import Reading
+from segtrain.data.pixels.normalize import IMAGENET_MEAN, IMAGENET_STD, normalize
+from segtrain.errors import ConfigError, DataError
+from segtrain.evaluate.load import load_run
+from segtrain.evaluate.tiles import predict_ids, predict_scores, single_view
+from segtrain.infer.picture import read_picture
+from segtrain.infer.view import View, bytes_per_pixel, counted, fitted, free_memory, with_settings
+from segtrain.metrics import predict_classes
+from segtrain.terminal import say as say_it
+
+Image = Union[str, os.PathLike[str], np.ndarray, Tensor]
+
+
+def load(
+    run: str | Path,
+    *overrides: str,
+    which: str = "best",
+    device: str = "auto",
+    say: Callable[[str], None] = say_it,
+) -> Predictor:
+    """Load the model of a run folder, or of the folder of an export, as a ``Predictor``.
+
+    overrides: settings of how an image is read and seen, such as ``"eval.tile=[512,512]"`` or ``"eval.flip=true"``.
+    which: the ``best`` or the ``last`` checkpoint. device: ``cpu``, ``cuda``, or ``auto``.
+    say: gets a line where an image needs a remark. Raises ConfigError or CheckpointError.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            "the device cuda was asked for, but torch sees no GPU: check the driver (nvidia-smi), or choose the device cpu",
+            code="no-gpu",
+            device=device,
+        )
+    model, config, labels = load_run(run, which)
+    place = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+    return Predictor(model.to(place), with_settings(config, overrides), labels, say)
+
+
+class Predictor:
+    """A model in evaluation mode with its labels; predicts images of any size, as the evaluation of its run does.
+
+    model: maps normalized images (N, 3, H, W) to logits (N, C, H, W). config: the config of the run.
+    labels: names and colors of the classes; a mask holds their indices.
+    """
+
+    def __init__(
+        self, model: nn.Module, config: Config, labels: LabelSpace, say: Callable[[str], None] = say_it
+    ) -> None:
+        self.model, self.config, self.labels, self.say = model, config, labels, say
+        self.view = View.of(config)
+
+    def predict(self, images: Image | Iterable[Image]) -> list[np.ndarray]:
+        """The mask of each image: uint8 (H, W) of class ids, of the size of the image.
+
+        images: one image or several. An image is a path, an array uint8 (H, W, 3) RGB, or a tensor uint8 (3, H, W) or
+        (H, W, 3). A batch of images is an array or a tensor with one more dimension. Files are read as ``segtrain predict``
+        reads them, upright. Raises DataError for an image that cannot be read or has another shape or type.
+        """
+        masks = []
+        for image in _each(images):
+            if isinstance(image, (str, os.PathLike)):
+                name = os.fspath(image)
+                pixels = read_picture(name, Reading.of(self.config.data)).pixels
+            else:
+                name, pixels = f"image {len(masks)}", _pixels(image)
+            masks.append(self.segment(pixels, name)[0])
+        return masks
+
+    @torch.inference_mode()
+    def segment(
+        self, pixels: np.ndarray, name: str, probabilities: bool = False
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Class ids uint8 (H, W) of an image uint8 (H, W, 3), and with ``probabilities`` those: float16 (C, H, W).
+
+        The image is seen as the evaluation of the run sees it, but in windows if it would not fit into memory whole.
+        """
+        size, device = (pixels.shape[0], pixels.shape[1]), self._device
+        stride = int(getattr(self.model, "stride", 32))
+        crop = self.config.data.crop
+        view, remark = fitted(self.view, size, self._bytes_per_pixel, free_memory(device), crop, stride)
+        if remark:
+            self.say(f"{name}: {remark}")
+        inputs = torch.from_numpy(np.require(pixels, requirements=["C", "W"]))[None].to(device)
+        inputs = normalize(inputs, IMAGENET_MEAN, IMAGENET_STD, False)
+        forward = counted(self.model, view.windows(size), self.say)
+        if not probabilities:
+            return predict_ids(forward, inputs, **view.arguments())[0].to(torch.uint8).cpu().numpy(), None
+        scores = predict_scores(forward, inputs, **view.arguments())
+        ids = predict_classes(scores)[0].to(torch.uint8).cpu().numpy()
+        if single_view(size, view.tile, view.scales, view.flip):
+            scores = scores.softmax(1)
+        return ids, scores[0].half().cpu().numpy()
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @cached_property
+    def _bytes_per_pixel(self) -> float:
+        return bytes_per_pixel(self.model, self._device)
+
+
+def _each(images: Any) -> Iterable[Image]:
+    """The images of a batch or an iterable one by one; a single image alone."""
+    if isinstance(images, (str, os.PathLike)) or getattr(images, "ndim", 0) == 3 or hasattr(images, "getbands"):
+        return [images]
+    if not isinstance(images, (np.ndarray, Tensor, Iterable)) or getattr(images, "ndim", 4) != 4:
+        return [images]
+    return images
+
+
+def _pixels(image: Any) -> np.ndarray:
+    """uint8 (H, W, 3) of an array, a tensor, or a PIL image. Raises DataError for another shape or type."""
+    array = image.detach().cpu().numpy() if isinstance(image, Tensor) else np.asarray(image)
+    found = array.shape
+    if isinstance(image, Tensor) and array.ndim == 3 and array.shape[2] != 3:
+        array = array.transpose(1, 2, 0)
+    if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3 or not array.size:
+        raise DataError(
+            f"an image of type {array.dtype} and shape {found} cannot be predicted: give uint8 values 0 to 255, not "
+            "normalized, as an array (H, W, 3) or a tensor (3, H, W)",
+            code="image-array",
+            found=found,
+            dtype=str(array.dtype),
+        )
+    return array

@@ -1,0 +1,179 @@
+"""Tests of the Python way to predict and to evaluate: equal to what the commands write."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import refused
+from PIL import Image
+from test_predict_export import NAMES, make_run, picture
+
+from segtrain import cli
+from segtrain.config import make_config
+from segtrain.data.labels.presets import SCENES
+from segtrain.infer import predict, predictor
+from segtrain.infer.predictor import Predictor, load
+from segtrain.models import build_model
+from segtrain.train.score import evaluate
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "small"
+    make_run(folder)
+    return folder
+
+
+@pytest.fixture
+def subject(run: Path) -> Predictor:
+    return load(run, device="cpu")
+
+
+def written(run: Path, image: Path, out: Path, *overrides: str) -> np.ndarray:
+    (task,) = predict.predict(run, [image], out, overrides=overrides, device="cpu")
+    return np.asarray(Image.open(task.mask))
+
+
+INPUTS = {
+    "path": lambda path, pixels: path,
+    "text": lambda path, pixels: str(path),
+    "array": lambda path, pixels: pixels,
+    "tensor, channels first": lambda path, pixels: torch.from_numpy(pixels).permute(2, 0, 1),
+    "tensor, channels last": lambda path, pixels: torch.from_numpy(pixels),
+    "PIL image": lambda path, pixels: Image.fromarray(pixels),
+    "batch of arrays": lambda path, pixels: pixels[None],
+    "batch of tensors": lambda path, pixels: torch.from_numpy(pixels).permute(2, 0, 1)[None],
+    "list": lambda path, pixels: [pixels],
+}
+
+
+@pytest.mark.parametrize("kind", INPUTS)
+def test_each_kind_of_image_gives_the_mask_that_the_command_writes(
+    subject: Predictor, run: Path, tmp_path: Path, kind: str
+) -> None:
+    path = tmp_path / "a.png"
+    pixels = picture(path, 70, 90)
+    (mask,) = subject.predict(INPUTS[kind](path, pixels))
+    assert mask.dtype == np.uint8
+    assert mask.shape == (70, 90)
+    assert len(np.unique(mask)) > 1
+    assert np.array_equal(mask, written(run, path, tmp_path / "out"))
+
+
+def test_images_of_several_sizes_and_kinds_keep_their_order(subject: Predictor, tmp_path: Path) -> None:
+    first, second = picture(tmp_path / "a.png", 40, 50), picture(tmp_path / "b.png", 33, 60, seed=1)
+    masks = subject.predict([first, tmp_path / "b.png", torch.from_numpy(second)])
+    assert [mask.shape for mask in masks] == [(40, 50), (33, 60), (33, 60)]
+    assert np.array_equal(masks[1], masks[2])
+    assert subject.predict([]) == []
+    assert all(map(np.array_equal, subject.predict(iter([first, second])), masks[:2]))
+
+
+def test_a_predictor_has_the_labels_the_model_and_the_config(subject: Predictor, run: Path) -> None:
+    assert subject.labels.names == NAMES
+    assert subject.config.model.arch == "pico"
+    assert not subject.model.training
+
+
+def test_overrides_and_the_last_checkpoint(run: Path, tmp_path: Path) -> None:
+    pixels = picture(tmp_path / "a.png", 90, 70)
+    tiled = load(run, "eval.tile=[32,32]", "eval.flip=true", device="cpu").predict(pixels)[0]
+    assert np.array_equal(
+        tiled, written(run, tmp_path / "a.png", tmp_path / "out", "eval.tile=[32,32]", "eval.flip=true")
+    )
+    last = load(run, which="last", device="cpu").predict(pixels)[0]
+    assert not np.array_equal(last, load(run, device="cpu").predict(pixels)[0])
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        np.zeros((4, 5, 3), np.float32),
+        np.zeros((4, 5), np.uint8),
+        np.zeros((4, 5, 4), np.uint8),
+        np.zeros((0, 5, 3), np.uint8),
+        torch.zeros(3, 4, 5),
+        torch.zeros(1, 4, 5, dtype=torch.uint8),
+    ],
+    ids=["float array", "gray", "four channels", "empty", "float tensor", "one channel"],
+)
+def test_other_types_and_shapes_are_refused(subject: Predictor, image: object) -> None:
+    with refused("image-array", found=tuple(image.shape), dtype=str(np.asarray(image).dtype)):  # type: ignore[attr-defined]
+        subject.predict(image)  # type: ignore[arg-type]
+
+
+def test_an_image_that_does_not_fit_is_named(
+    subject: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(predictor, "free_memory", lambda device: 1.0)
+    said: list[str] = []
+    subject.say = said.append
+    subject.predict([np.zeros((4, 4, 3), np.uint8), picture(tmp_path / "a.png", 200, 260)])
+    assert [line.partition(":")[0] for line in said] == ["image 0", "image 1"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_gpu_that_is_not_there(run: Path) -> None:
+    with refused("no-gpu", device="cuda"):
+        load(run, device="cuda")
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on generated scenes."""
+    folder = tmp_path_factory.mktemp("runs") / "scenes"
+    config = make_config({"model": {"arch": "pico"}, "data": {"scenes": 8, "scene_size": [48, 64], "crop": [32, 32]}})
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / "config.yaml").write_text(config.to_yaml())
+    (folder / "labels.json").write_text(json.dumps(SCENES.to_dict()))
+    torch.manual_seed(0)
+    content = {"format": 1, "step": 1, "model": build_model(config.model, SCENES.num_classes).state_dict(), "ema": None}
+    torch.save(content, folder / "checkpoints/step-00000001.pt")
+    return folder
+
+
+@pytest.mark.parametrize("overrides", [[], ["data.split=train", "eval.flip=true"]])
+def test_evaluate_gives_the_scores_of_the_command(
+    scored: Path, capsys: pytest.CaptureFixture[str], overrides: list[str]
+) -> None:
+    found = evaluate(scored, *overrides)
+    assert capsys.readouterr().out == ""
+    assert cli.main(["eval", str(scored), "--json", *overrides]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert found.miou == told["miou"] > 0
+    assert list(found.per_class) == told["class_names"] == list(SCENES.names)
+    known = [iou for iou in told["iou"] if iou is not None]
+    assert [iou for iou in found.per_class.values() if iou == iou] == known
+    assert (found.accuracy, found.mean_dice) == (told["accuracy"], told["mean_dice"])
+    assert {**found.values, "seconds": 0} == {**told, "seconds": 0}
+
+
+def test_evaluate_writes_what_it_is_asked_for(scored: Path, tmp_path: Path) -> None:
+    evaluate(scored, images=tmp_path / "images", confusion=str(tmp_path / "confusion.json"))
+    assert (tmp_path / "images/images.csv").is_file()
+    counts = json.loads((tmp_path / "confusion.json").read_text())["pixels"]
+    assert sum(map(sum, counts)) == sum(evaluate(scored).values["pixels"])
+
+
+def test_evaluate_on_another_folder(run: Path, tmp_path: Path) -> None:
+    """The run has four classes, and reads its images from a folder when it is told so."""
+    with refused("class-count-differs", found=10, expected=4):
+        evaluate(run)
+    for split, seed in (("val", 1), ("train", 2)):
+        picture(tmp_path / f"data/{split}/images/a.png", 40, 50, seed)
+        (tmp_path / f"data/{split}/masks").mkdir()
+        ids = np.random.default_rng(seed).integers(0, len(NAMES), (40, 50), np.uint8)
+        Image.fromarray(ids).save(tmp_path / f"data/{split}/masks/a.png")
+    settings = [
+        "data.layout=folders",
+        f"data.classes={json.dumps(list(NAMES))}",
+        "data.images={split}/images",
+        "data.masks={split}/masks",
+    ]
+    found = evaluate(run, *settings, data=tmp_path / "data")
+    assert found.values["protocol"]["images"] == 1
+    assert sum(found.values["pixels"]) == 40 * 50
