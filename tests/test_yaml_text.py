@@ -1,4 +1,4 @@
-"""Is YAML that someone else wrote read without harm, wherever a run's config is read?"""
+"""Tests of the safe YAML reader, and of the hints about YAML typos."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from conftest import refused
 
 from segtrain.config import load_config, load_saved, load_yaml
 from segtrain.config.paste import shell_word
 from segtrain.diagnose.evidence import _config
-from segtrain.errors import ConfigError
 from segtrain.runs.folder import load
 from segtrain.runs.table import read_run
 
@@ -23,13 +23,13 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
 
 REFUSED = {
     "alias bomb": (BOMB, "line 6", "100,000"),
-    "alias of itself": ("a: &a [*a]\n", "line 1", "itself"),
+    "alias of itself": ("a: &a [*a]\n", "line 1", "*a"),
     "unknown alias": ("a: *b\n", "line 1", "*b"),
     "deep": ("[" * 200_000, "line 1", "50 deep"),
     "deep blocks": ("- " * 3_000, "line 1", "50 deep"),
     "key twice": ("train:\n  seed: 1\n  lr: 2\n  seed: 3\n", "line 4", "'seed'", "line 2"),
     "key twice in a flow": ("{a: 1, b: [2], a: 3}", "line 1", "'a'"),
-    "no date": ("a: 2001-99-99\n", "month"),
+    "impossible date": ("a: 2001-99-99\n", "month"),
 }
 
 
@@ -42,11 +42,11 @@ def test_what_is_refused_and_where(name: str, tmp_path: Path) -> None:
     path.write_text(text)
     (tmp_path / "journal.jsonl").write_text('{"event": "run_start", "ts": 1.0}\n')
     for read in (load_config, load_saved):
-        with pytest.raises(ConfigError, match=r"config\.yaml") as told:
+        with refused("refused-yaml", file=str(path), reason=str(caught.value)) as told:
             read(path)
         assert "\n" not in str(told.value)
-        assert all(word in str(told.value) for word in words), (caught.value, told.value)
-    assert _config(tmp_path) == {}  # what tells of runs leaves a gap
+    assert all(word in str(caught.value) for word in words), caught.value
+    assert _config(tmp_path) == {}  # commands that read runs go on without the config
     assert read_run(tmp_path)["hash"] is None
     assert load(tmp_path).config == {}
 
@@ -70,32 +70,44 @@ def test_what_is_read_as_pyyaml_reads_it(text: str) -> None:
         assert load_yaml(text) == yaml.safe_load(text)
 
 
-def test_a_key_is_told_from_a_value() -> None:
+def test_a_value_may_equal_a_key() -> None:
     assert load_yaml("{a: {b: a}, b: [a, {c: b}], c: b}") == {"a": {"b": "a"}, "b": ["a", {"c": "b"}], "c": "b"}
 
 
-SLIPS = {
-    "backslash": ('data:\n  split_by: {val: 20%, group: "p(\\d)"}\n', "line 2", "single quotes: split_by: {val: 20%, group: 'p(\\d)'}"),
-    "path": ('data:\n  layout: folders\n  root: "C:\\data"\n', "line 3", "root: 'C:\\data'"),
-    "no space": ("optim:\n  lr:0.1\n  name: sgd\n", "line 2", "a space is missing after the ':': lr: 0.1"),
-    "no space in a flow": ("optim: {lr:0.1, name:sgd}\n", "line 1", "after the ':': optim: {lr: 0.1, name: sgd}"),
-    "no space after numbers": ("data:\n  label_map: {0:0,7:1}\n", "line 2", "after the ':': label_map: {0: 0, 7: 1}"),
-    "no space in a section": ("optim:\n  lr:0.1\n", "optim='lr:0.1': expected a mapping", "after the ':': lr: 0.1"),
-    "no space in a map": ("data:\n  label_map:\n    0:0\n    7:1\n", "data.label_map='0:0 7:1'", "after the ':': {0: 0, 7: 1}"),
-    "no space at all": ("name:x\n", "holds a str", "after the ':': name: x"),
-    "tab": ("train:\n\tseed: 1\n", "line 2", "use spaces: seed: 1"),
-    "both": ('data:\n  split_by: {val:20%, group:"p(\\d)"}\n', "line 2", "{val: 20%, group: 'p(\\d)'}"),
-}  # fmt: skip
+TYPOS = {
+    "backslash": ('data:\n  split_by: {val: 20%, group: "p(\\d)"}\n', 2, "split_by: {val: 20%, group: 'p(\\d)'}"),
+    "path": ('data:\n  layout: folders\n  root: "C:\\data"\n', 3, "root: 'C:\\data'"),
+    "no space": ("optim:\n  lr:0.1\n  name: sgd\n", 2, "lr: 0.1"),
+    "no space in braces": ("optim: {lr:0.1, name:sgd}\n", 1, "optim: {lr: 0.1, name: sgd}"),
+    "no space after numbers": ("data:\n  label_map: {0:0,7:1}\n", 2, "label_map: {0: 0, 7: 1}"),
+    "tab": ("train:\n\tseed: 1\n", 2, "seed: 1"),
+    "both": ('data:\n  split_by: {val:20%, group:"p(\\d)"}\n', 2, "split_by: {val: 20%, group: 'p(\\d)'}"),
+}
 
 
-@pytest.mark.parametrize("name", SLIPS)
-def test_a_slip_is_shown_put_right(name: str, tmp_path: Path) -> None:
-    text, *words = SLIPS[name]
+@pytest.mark.parametrize("name", TYPOS)
+def test_a_typo_is_shown_repaired(name: str, tmp_path: Path) -> None:
+    text, line, fix = TYPOS[name]
     (tmp_path / "mine.yaml").write_text(text)
-    with pytest.raises(ConfigError, match=r"mine\.yaml") as told:
+    with refused("yaml-typo", file=f"{tmp_path}/mine.yaml", line=line, fix=fix) as told:
         load_config(tmp_path / "mine.yaml")
+    assert str(told.value).endswith(f": {fix}")
     assert "\n" not in str(told.value)
-    assert all(word in str(told.value) for word in words), told.value
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "hint"),
+    [
+        ("optim:\n  lr:0.1\n", "wrong-type", "lr: 0.1"),
+        ("data:\n  label_map:\n    0:0\n    7:1\n", "wrong-type", "{0: 0, 7: 1}"),
+        ("name:x\n", "config-not-a-mapping", "name: x"),
+    ],
+)
+def test_text_instead_of_keys_is_shown_with_its_spaces(text: str, code: str, hint: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(text)
+    with refused(code) as told:
+        load_config(tmp_path / "mine.yaml")
+    assert str(told.value).endswith(f": a space is missing after the ':': {hint}")
 
 
 ARGUMENTS = {
@@ -109,15 +121,13 @@ ARGUMENTS = {
 
 
 @pytest.mark.parametrize("given", ARGUMENTS)
-def test_a_slip_on_the_command_line_is_shown_as_a_shell_reads_it(given: str) -> None:
-    with pytest.raises(ConfigError) as told:
+def test_a_typo_on_the_command_line_is_shown_as_an_argument_to_paste(given: str) -> None:
+    fixed = shell_word(ARGUMENTS[given])
+    with refused("yaml-typo", key=given.partition("=")[0], fix=fixed) as told:
         load_config(None, [given])
-    message = str(told.value)
-    assert message.startswith(f"{given}: ")
-    before, _, word = message.partition(f": {shell_word(ARGUMENTS[given])}")
-    assert before
-    assert not word
-    assert shlex.split(shell_word(ARGUMENTS[given])) == [ARGUMENTS[given]]
+    assert str(told.value).startswith(f"{given}: ")
+    assert str(told.value).endswith(f": {fixed}")
+    assert shlex.split(fixed) == [ARGUMENTS[given]]
     mine = ["data.layout=folders", "data.root=mine", "data.images=i", "data.masks=m", "data.split_by.val=1"]
     load_config(None, [*mine, ARGUMENTS[given]])
 

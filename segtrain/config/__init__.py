@@ -1,8 +1,7 @@
-"""One typed description of a run: flat YAML, ``section.key=value`` overrides, and a hash.
+"""The typed config of a run: YAML files, ``section.key=value`` overrides, checks, and a hash.
 
-pydantic was chosen over jsonargparse, tyro and OmegaConf: it checks types and ranges with errors that name
-the key, writes a JSON schema, is on most machines already, and leaves the command line to us (jsonargparse and
-tyro make a flag of every field and import slowly; OmegaConf checks neither ranges nor combinations).
+Why pydantic: it checks types, ranges, and combinations, names the key in its errors, and is installed on most machines.
+jsonargparse and tyro turn every field into a flag and import slowly. OmegaConf checks no ranges or combinations.
 """
 
 from segtrain.config.data import Data

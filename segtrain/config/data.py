@@ -1,4 +1,4 @@
-"""Which settings say where the samples are and how one is drawn?"""
+"""Settings of the data set, its labels, and the augmentation."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, Union, get_args
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from segtrain.config.label_values import refuse_ids, refuse_names
-from segtrain.config.section import Section, Size, UserPath
+from segtrain.config.label_values import refuse_class_names, refuse_label_map
+from segtrain.config.section import Section, SettingError, Size, UserPath
 from segtrain.config.sources import pinned
 from segtrain.config.split_by import SplitBy
 
@@ -17,110 +17,157 @@ Color = tuple[Channel, Channel, Channel]  # red, green, blue
 
 
 class Data(Section):
-    """Where the images and masks are, what the labels mean, and how a sample is drawn."""
+    """Where the images and masks are, what the labels mean, and how training samples are augmented."""
 
-    root: UserPath = Field("", description="folder of the data set; empty with layout 'scenes'")
+    root: UserPath = Field("", description="folder of the data set; leave it empty for layout 'scenes'")
     layout: Literal["scenes", "camvid", "cityscapes", "ade20k", "voc", "folders", "list", "shards"] = Field(
-        "scenes", description="how images and masks lie in the folder"
+        "scenes",
+        description="how the images and masks are stored; see layouts.md. 'scenes' generates street scenes and needs "
+        "no "
+        "files",
     )
     train_split: str = Field("train", description="split to train on")
     split: str = Field("val", description="split to evaluate on")
-    images: str = Field("images/{split}", description="layout 'folders': image folder under root")
-    masks: str = Field("masks/{split}", description="layout 'folders': mask folder under root")
+    images: str = Field("images/{split}", description="layout 'folders': folder of the images, relative to data.root")
+    masks: str = Field("masks/{split}", description="layout 'folders': folder of the masks, relative to data.root")
     pair: Union[tuple[str, str], None] = Field(
         None,
-        description="layout 'folders': names of an image and its mask, as `['{name}_frame.jpg', '{name}_mask.png']`; without an ending "
-        "any fits; null: the same name, or a mask's with a usual ending such as _mask",
+        description="layout 'folders': name patterns of an image and its mask, such as `['{name}_frame.jpg', "
+        "'{name}_mask.png']`; a pattern without an extension matches any. null: same name, or a mask with a "
+        "common suffix such as _mask",
     )
-    index: str = Field("{split}.csv", description="layout 'list': CSV or JSONL with the columns image, mask, ...")
+    index: str = Field(
+        "{split}.csv",
+        description="layout 'list': CSV or JSONL file with the columns image, mask, and optional ones; see layouts.md",
+    )
     classes: Union[str, tuple[str, ...], dict[str, Union[Color, tuple[Color, ...]]]] = Field(
         "",
-        description="class names: a list; a mapping of name to the color, or colors, in RGB masks (`{road: [128, 64, 128]}`; "
-        "'void' is ignored); or a .txt/.yaml file; empty: the layout's own",
+        description="class names: a list; or a mapping of each name to its color (or colors) in RGB masks, such as "
+        "`{road: [128, 64, 128]}`, where the name 'void' is ignored; or a .txt or .yaml file. Empty: the "
+        "classes of the layout",
     )
     label_map: dict[int, int] = Field(
-        default_factory=dict, description="raw id -> train id; -1 means ignore; empty: the layout's own"
+        default_factory=dict,
+        description="maps the values in mask files to class ids; -1 means ignore. Empty: the mapping of the layout",
     )
-    ignore_index: int = Field(255, ge=0, le=255, description="train id that no loss and no metric counts")
+    ignore_index: int = Field(255, ge=0, le=255, description="class id of pixels that losses and metrics ignore")
     bits: Union[int, Literal["auto"]] = Field(
         "auto",
-        description="bits of the values in images that store 16 a band, 8 to 16: 12 for 0..4095; "
-        "auto: 16, and images that would turn nearly black are refused",
+        description="images with 16-bit storage: number of bits in use, 8 to 16 (12 for values 0 to 4095). auto: 16, "
+        "but images that would become nearly black are an error",
     )
     extra_bands: Literal["error", "drop"] = Field(
-        "error", description="TIFF images with bands beyond RGB: 'error' refuses them, 'drop' reads the first three"
+        "error", description="TIFF images with more than three bands: 'error' refuses them, 'drop' uses the first three"
     )
     split_by: SplitBy = Field(
-        default_factory=SplitBy, description="divide a set without splits: `{val: 20%}`; see below"
+        default_factory=SplitBy, description="splits a data set that has no splits, such as `{val: 20%}`; see below"
     )
     overlap: Literal["refuse", "accept"] = Field(
         "refuse",
-        description="training images that are validation images too: 'refuse' stops; 'accept' goes on and says so",
+        description="training images that are also in the validation split: 'refuse' is an error, 'accept' prints a "
+        "warning",
     )
-    limit: int = Field(0, ge=0, description="use only this many images of each split, evenly spread; 0: all")
-    crop: Size = Field((256, 256), description="height, width of a training sample")
-    scale: tuple[float, float] = Field((0.5, 2.0), description="least and most random scale")
+    limit: int = Field(0, ge=0, description="use only this many images of each split, evenly spaced; 0: all")
+    crop: Size = Field((256, 256), description="height and width of a training crop in pixels")
+    scale: tuple[float, float] = Field((0.5, 2.0), description="range of the random scale factor")
     scale_end: Union[tuple[float, float], None] = Field(
-        None, description="the scale range slides to this one over the run; null: it stays"
+        None, description="the scale range moves linearly to this range over the run; null: it does not change"
     )
-    base_scale: float = Field(1.0, ge=0.01, le=100, description="scale of the image before random scale")
+    base_scale: float = Field(
+        1.0,
+        ge=0.01,
+        le=100,
+        description="fixed scale factor of every image, in training and evaluation; the random scale is applied on top",
+    )
     flip: float = Field(0.5, ge=0, le=1, description="probability of a horizontal flip")
-    rotate: float = Field(0.0, ge=0, le=180, description="rotation about the crop's center: +- degrees")
+    rotate: float = Field(
+        0.0,
+        ge=0,
+        le=180,
+        description="largest random rotation about the center of the crop, in degrees, in either direction",
+    )
     scale_sampling: Literal["log", "uniform"] = Field(
         "log",
-        description="how the scale is drawn; log: halving is as likely as doubling; uniform: as most recipes have it",
+        description="distribution of the random scale. log: 0.5x is as likely as 2x; uniform: uniform in the factor",
     )
-    jitter: tuple[Share, Share, Share] = Field((0.3, 0.3, 0.3), description="brightness, contrast, saturation: +-")
-    hue: float = Field(0.0, ge=0, le=0.5, description="hue: +- turns of the color circle")
-    color_jitter_prob: float = Field(1.0, ge=0, le=1, description="probability that colors are changed at all")
+    jitter: tuple[Share, Share, Share] = Field(
+        (0.3, 0.3, 0.3),
+        description="strength of random brightness, contrast, and saturation: 0.3 draws factors from 0.7 to 1.3",
+    )
+    hue: float = Field(
+        0.0, ge=0, le=0.5, description="largest random hue shift, in turns of the color wheel, in either direction"
+    )
+    color_jitter_prob: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="probability that a sample gets color jitter (brightness, contrast, saturation, hue)",
+    )
     color_jitter_on: Literal["auto", "cpu", "device"] = Field(
-        "auto", description="where colors are changed; auto: on the device with CUDA, else while decoding"
+        "auto",
+        description="where color jitter is computed. auto: on the GPU with CUDA, otherwise in the loader workers",
     )
     class_balanced_crop_prob: float = Field(
-        0.0, ge=0, le=1, description="probability that a crop is centered on a pixel of a drawn class"
+        0.0,
+        ge=0,
+        le=1,
+        description="probability that a crop is centered on a pixel of a class drawn at random, so that rare classes "
+        "are seen more often",
     )
     transforms: Union[str, dict[str, Any], tuple[dict[str, Any], ...]] = Field(
         "",
-        description="your own augmentation: a file of `albumentations.save`, `package.module:attribute`, "
-        "`file.py:attribute`, or a list `[{HorizontalFlip: {p: 0.5}}, ...]` of albumentations classes; see transforms.md",
+        description="your own augmentation: a file written by `albumentations.save`, `package.module:attribute`, "
+        "`file.py:attribute`, or a list of albumentations classes such as `[{HorizontalFlip: {p: 0.5}}]`; "
+        "see transforms.md",
     )
     transforms_mode: Literal["after", "replace"] = Field(
-        "after", description="'after' scale, crop, flip and color; or 'replace' all of them, on whole images"
+        "after",
+        description="'after': data.transforms run after the scale, crop, flip, and color jitter above. 'replace': they "
+        "run instead of these, on whole images",
     )
-    cache: Literal["off", "ram"] = Field("off", description="keep decoded images: 'ram' for small sets")
-    check: Literal["full", "off"] = Field("full", description="read every image and mask before training")
+    cache: Literal["off", "ram"] = Field("off", description="'ram' keeps decoded images in memory, for small data sets")
+    check: Literal["full", "off"] = Field(
+        "full", description="'full' reads and checks every image and mask before training; the result is cached"
+    )
     faults: Literal["error", "skip"] = Field(
-        "error", description="what to do about faulty files: 'error' stops before training, 'skip' trains on the others"
+        "error", description="faulty files: 'error' stops before training, 'skip' trains without them"
     )
     workers: Union[int, Literal["auto"]] = Field(
         "auto",
-        description="decoding workers of a rank; 0: in the loop; auto: as many as are needed of its share of the host",
+        description="loader workers per rank; 0: load in the training loop. auto: adjusts the number during the run, "
+        "up "
+        "to the rank's share of the CPU cores",
     )
     worker_kind: Literal["auto", "thread", "process"] = Field(
-        "auto", description="auto: threads, but processes where data.transforms is set (Python's lock binds those)"
+        "auto",
+        description="threads or processes. auto: threads, because decoding releases Python's global lock; processes if "
+        "data.transforms is set",
     )
-    prefetch: int = Field(4, ge=1, le=1024, description="batches a rank keeps ready")
+    prefetch: int = Field(4, ge=1, le=1024, description="batches that each rank keeps ready")
     scenes: int = Field(
-        240, ge=2, le=1_000_000, description="layout 'scenes': number of training images (a quarter more for val)"
+        240,
+        ge=2,
+        le=1_000_000,
+        description="layout 'scenes': number of training images; the validation split has a quarter as many",
     )
-    scene_size: Size = Field((144, 192), description="layout 'scenes': height, width")
+    scene_size: Size = Field((144, 192), description="layout 'scenes': height and width of an image in pixels")
 
     @property
     def own_splits(self) -> bool:
-        """Whether the layout tells one split from another, so that ``data.split_by`` must name the one to divide."""
+        """Whether the layout has splits of its own, so that ``data.split_by.of`` must name the one to divide."""
         named = {"folders": (self.images, self.masks), "list": (self.index,)}.get(self.layout)
         return named is None or any("{split}" in text for text in named)
 
     @field_validator("classes", mode="before")
     @classmethod
     def _texts(cls, value: Any) -> Any:
-        refuse_names(value)
+        refuse_class_names(value)
         return value
 
     @field_validator("label_map", mode="before")
     @classmethod
     def _ids(cls, value: Any) -> Any:
-        refuse_ids(value)
+        refuse_label_map(value)
         return value
 
     @field_validator("cache", "check", mode="before")
@@ -131,7 +178,8 @@ class Data(Section):
     @field_validator("transforms", mode="before")
     @classmethod
     def _transforms(cls, value: Any, info: ValidationInfo) -> Any:
-        if isinstance(value, str) and (info.context or {}).get("saved"):  # nothing beside a run's config is looked up
+        # For the config of a run folder, no other file is read.
+        if isinstance(value, str) and (info.context or {}).get("saved"):
             return value
         return pinned(value) if isinstance(value, str) else "" if value is None else value
 
@@ -139,7 +187,7 @@ class Data(Section):
     @classmethod
     def _ordered(cls, value: tuple[float, float] | None) -> tuple[float, float] | None:
         if value is not None and not 0.01 <= value[0] <= value[1] <= 100:
-            raise ValueError("must be [least, most] with 0.01 <= least <= most <= 100")
+            raise ValueError("must be [low, high] with 0.01 <= low <= high <= 100")
         return value
 
     @field_validator("workers")
@@ -155,10 +203,12 @@ class Data(Section):
         for text in value or ():
             if text.count("{name}") != 1 or "/" in text:
                 raise ValueError(
-                    f"{text!r} must be a file name with one {{name}}, as '{{name}}_mask.png'; folders stand in data.images and data.masks"
+                    f"{text!r} must be a file name with {{name}} in it once, such as '{{name}}_mask.png'; folders go "
+                    "into "
+                    "data.images and data.masks"
                 )
         if value and value[0] == value[1]:
-            raise ValueError("an image and its mask would be the same file: give the mask another name")
+            raise ValueError("the image and the mask have the same pattern: give the mask another one")
         return value
 
     @field_validator("bits")
@@ -171,12 +221,15 @@ class Data(Section):
     @model_validator(mode="after")
     def _root(self) -> Data:
         if self.layout != "scenes" and not self.root:
-            raise ValueError(f"data.root is empty, but layout {self.layout!r} reads files: set data.root=FOLDER")
+            raise SettingError(
+                f"data.root is empty, but layout {self.layout!r} reads files: set data.root=FOLDER", "data.root"
+            )
         if self.layout == "scenes" and self.root:
             layouts = [name for name in get_args(Data.model_fields["layout"].annotation) if name != "scenes"]
-            raise ValueError(
-                "data.root is set, but layout 'scenes' draws its own images: "
-                f"set data.layout to {', '.join(layouts[:-1])} or {layouts[-1]}"
+            raise SettingError(
+                "data.root is set, but layout 'scenes' generates its images: "
+                f"set data.layout to {', '.join(layouts[:-1])}, or {layouts[-1]}",
+                "data.layout",
             )
         return self
 
@@ -192,30 +245,43 @@ class Data(Section):
         if not self.split_by.on:
             return self
         if self.layout == "scenes":
-            raise ValueError("data.split_by: layout 'scenes' draws splits of its own: leave data.split_by out")
+            raise SettingError(
+                "data.split_by: layout 'scenes' generates its splits: remove data.split_by", "data.split_by"
+            )
         if not self.split_by.of and self.own_splits:
             keys = {"folders": "data.images or data.masks has {split}", "list": "data.index has {split}"}
-            whole = " (of: all, where shards were packed without splits)" if self.layout == "shards" else ""
-            raise ValueError(
-                f"data.split_by: layout {self.layout!r} has splits of its own ({keys.get(self.layout, 'by its folders')}): say "
-                f"which one to divide, as in data.split_by={{of: train, val: 20%}}{whole}"
+            whole = " (of: all, if shards were packed without splits)" if self.layout == "shards" else ""
+            raise SettingError(
+                f"data.split_by: layout {self.layout!r} has splits of its own "
+                f"({keys.get(self.layout, 'by its folders')}): "
+                f"name the split to divide, such as data.split_by={{of: train, val: 20%}}{whole}",
+                "data.split_by",
             )
         if self.train_split in ("val", "test"):
-            raise ValueError(f"data.train_split={self.train_split}: data.split_by makes that one: name it 'train'")
+            raise SettingError(
+                f"data.train_split={self.train_split}: data.split_by creates a split of this name: set it to 'train'",
+                "data.train_split",
+            )
         return self
 
     @model_validator(mode="after")
     def _policies(self) -> Data:
         if self.faults == "skip" and self.check == "off":
-            raise ValueError("data.faults=skip: faulty files are known only after a check: set data.check=full")
+            raise SettingError(
+                "data.faults=skip needs the check that finds faulty files: set data.check=full", "data.faults"
+            )
         if self.color_jitter_on == "device" and (self.transforms or self.rotate):
             key = "transforms" if self.transforms else "rotate"
-            raise ValueError(
-                f"data.color_jitter_on=device: data.{key} comes after the change of colors, so that must happen before: "
-                "set data.color_jitter_on=auto"
+            raise SettingError(
+                f"data.color_jitter_on=device: data.{key} runs on the CPU after color jitter: set "
+                "data.color_jitter_on=auto",
+                "data.color_jitter_on",
             )
         if self.transforms and self.transforms_mode == "replace" and self.class_balanced_crop_prob > 0:
-            raise ValueError(
-                "data.transforms_mode=replace: the transforms choose the crop, so data.class_balanced_crop_prob cannot: set it to 0"
+            raise SettingError(
+                "data.class_balanced_crop_prob has no effect with data.transforms_mode=replace, where the transforms "
+                "choose "
+                "the crop: set it to 0",
+                "data.class_balanced_crop_prob",
             )
         return self

@@ -1,4 +1,4 @@
-"""Class names and ids that YAML reads as something else (`no` is false), refused with what to write instead."""
+"""Checks of class names and label maps, which YAML may read as something else (`no` is false)."""
 
 from __future__ import annotations
 
@@ -7,60 +7,75 @@ from collections.abc import Mapping
 from typing import Any
 
 from segtrain.config.paste import command, flow
+from segtrain.config.section import SettingError
 from segtrain.config.yaml_slips import unspaced
 
 _RANGE = re.compile(r"(\d+) ?(?:-|\.\.\.?) ?(\d+)")
-_EXPECTED = "expected raw id: train id, both integers, as data.label_map={0: 0, 255: 1}"
-_SPELLED = 64  # ids that a message writes out
+_EXPECTED = "expected pairs of integers, mask value: class id, such as data.label_map={0: 0, 255: 1}"
+# A message lists at most this many ids.
+_SPELLED = 64
 
 
-def refuse_names(given: Any) -> None:
-    """Raises ValueError for a value of ``data.classes`` other than a file, a list of names, a mapping of names to colors."""
+def refuse_class_names(given: Any) -> None:
+    """Raises ValueError unless ``data.classes`` is a file name, a list of names, or a mapping of names to colors."""
     if isinstance(given, str):
         return
     if not isinstance(given, (list, tuple, Mapping)) or any(isinstance(name, (list, dict)) for name in given):
-        raise ValueError("expected a list of names, a mapping of names to colors, or a file")
+        raise SettingError(
+            f"data.classes={given!r}: expected a list of names, a mapping of names to colors, or a file",
+            "data.classes",
+            "wrong-type",
+        )
     odd = [name for name in given if not isinstance(name, str)]
     if odd:
         why = f"{flow(odd[0])} is not text"
         if any(isinstance(name, bool) for name in odd):
-            why = "YAML reads no and off as false, and yes and on as true"
+            why = "YAML reads no and off as false, yes and on as true"
         names = [_text(name) for name in given]
         fixed: Any = dict(zip(names, given.values())) if isinstance(given, Mapping) else names
-        raise ValueError(f"data.classes: {why}: put such names in quotes: {command({'data.classes': fixed})}")
+        fix = command({"data.classes": fixed})
+        raise SettingError(
+            f"data.classes: {why}. Quote such names: {fix}", "data.classes", "class-name-not-text", fix=fix
+        )
     if not isinstance(given, Mapping):
         return
     if given and all(colors is None for colors in given.values()):  # {road, car}
-        raise ValueError(f"data.classes: names without colors are a list: {command({'data.classes': list(given)})}")
+        fix = command({"data.classes": list(given)})
+        raise SettingError(
+            f"data.classes: write names without colors as a list: {fix}", "data.classes", "colors-missing", fix=fix
+        )
     for name, colors in given.items():
         several = isinstance(colors, (list, tuple)) and all(isinstance(color, (list, tuple)) for color in colors)
         if not all(map(_is_color, colors if several else [colors])):
-            raise ValueError(
-                f"data.classes.{name}={colors!r}: a color is [red, green, blue], integers from 0 to 255; several are "
-                "[[...], [...]], and [] is none"
+            raise SettingError(
+                f"data.classes.{name}={colors!r}: a color is [red, green, blue] with integers from 0 to 255. Several "
+                "colors are [[...], [...]]; [] is no color",
+                f"data.classes.{name}",
+                "invalid-color",
+                found=colors,
             )
 
 
-def refuse_ids(given: Any) -> None:
-    """Raises ValueError for a value of ``data.label_map`` other than a mapping of integers to integers."""
+def refuse_label_map(given: Any) -> None:
+    """Raises ValueError unless ``data.label_map`` maps integers to integers."""
     if not isinstance(given, Mapping):
-        raise ValueError(f"{_EXPECTED}{unspaced(given)}")
+        raise SettingError(f"data.label_map={given!r}: {_EXPECTED}{unspaced(given)}", "data.label_map", "wrong-type")
     spelled: dict[Any, Any] = {}
     for raw, train in given.items():
         if not _is_integer(train) or not (_is_integer(raw) or _range(raw)):
-            raise ValueError(f"data.label_map={{{flow(raw)}: {flow(train)}}}: {_EXPECTED}")
+            pair = f"{{{flow(raw)}: {flow(train)}}}"
+            raise SettingError(f"data.label_map={pair}: {_EXPECTED}", "data.label_map", "wrong-type")
         spelled |= dict.fromkeys(_range(raw) or [raw], train)
     ranges = [raw for raw in given if not _is_integer(raw)]
     if ranges:
         short = len(spelled) <= _SPELLED
         fix = command({"data.label_map": spelled}) if short else "data.label_map={0: 0, 1: 0, ...}"
-        raise ValueError(
-            f"data.label_map: {ranges[0]!r} is not an id, and there are no ranges: write out each id: {fix}"
-        )
+        text = f"data.label_map: {ranges[0]!r} is not an integer. Ranges are not supported; list each id: {fix}"
+        raise SettingError(text, "data.label_map", "label-range", fix=fix)
 
 
 def _range(raw: Any) -> range | None:
-    """The ids of `0-6` or `0..6`, of many the first ones."""
+    """The ids of `0-6` or `0..6`, at most ``_SPELLED + 1``."""
     match = _RANGE.fullmatch(raw) if isinstance(raw, str) else None
     return range(int(match[1]), int(match[2]) + 1)[: _SPELLED + 1] if match else None
 

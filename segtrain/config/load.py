@@ -1,4 +1,4 @@
-"""How a YAML file and ``section.key=value`` become a Config."""
+"""Loads a Config from a YAML file and ``section.key=value`` overrides."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import yaml
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from segtrain.config.mistakes import explained, fields
+from segtrain.config.mistakes import Mistake, config_error, explained, fields
 from segtrain.config.paste import shell_word
 from segtrain.config.renamed import with_new_names
 from segtrain.config.run import Config
@@ -26,7 +26,7 @@ RUN_HEADER = "# segtrain run "
 
 
 def parse_overrides(arguments: list[str]) -> dict[str, Any]:
-    """``section.key=value``, ``--section.key=value`` and ``--section.key value`` to nested settings; values are YAML."""
+    """Nested settings from ``section.key=value``, ``--section.key=value``, and ``--section.key value``."""
     settings: dict[str, Any] = {}
     rest = list(arguments)
     while rest:
@@ -34,7 +34,9 @@ def parse_overrides(arguments: list[str]) -> dict[str, Any]:
         key, equals, text = argument.lstrip("-").partition("=")
         if not equals:
             if not argument.startswith("--") or not rest:
-                raise ConfigError(f"cannot read the argument {argument!r}: write section.key=value")
+                raise ConfigError(
+                    f"{argument!r} is not a setting: write section.key=value", code="not-a-setting", found=argument
+                )
             text = rest.pop(0)
         value = _value(key, text, rest)
         *path, last = key.split(".")
@@ -42,13 +44,18 @@ def parse_overrides(arguments: list[str]) -> dict[str, Any]:
         for part in path:
             place = place.setdefault(part, {})
             if not isinstance(place, dict):
-                raise ConfigError(f"{key}: {part!r} has a value already and cannot hold {last!r}")
+                raise ConfigError(
+                    f"{key}: {part!r} is already set to a value, so {last!r} cannot be set inside it: remove one of "
+                    "the two",
+                    code="setting-has-value",
+                    key=key,
+                )
         place[last] = value
     return with_new_names(settings, "the command line")
 
 
 def _value(key: str, text: str, rest: list[str]) -> Any:
-    """YAML; or the text as it stands, where the setting takes text and YAML would make something else of it."""
+    """The value of a YAML text; or the text itself, if the setting takes text and YAML reads something else."""
     kinds = _kinds(fields().get(key))
     try:
         value = load_yaml(text) if text else ""
@@ -58,13 +65,21 @@ def _value(key: str, text: str, rest: list[str]) -> Any:
         if as_it_stands and not text.startswith('"') if slip else as_it_stands and not isinstance(error, RefusedYaml):
             return text
         if slip:
-            raise ConfigError(f"{key}={text}: {slip.cause}: {shell_word(f'{key}={slip.text}')}") from None
+            fix = shell_word(f"{key}={slip.text}")
+            raise ConfigError(
+                f"{key}={text}: {slip.cause}: {fix}", code="yaml-typo", key=key, cause=slip.cause, fix=fix
+            ) from None
         if isinstance(error, RefusedYaml):
-            raise ConfigError(f"{key}={text[:80]}: {str(error).removeprefix('line 1: ')}") from None
+            why = str(error).removeprefix("line 1: ")
+            raise ConfigError(f"{key}={text[:80]}: {why}", code="refused-yaml", key=key, reason=why) from None
+        fix = _quoted(key, text, rest)
         raise ConfigError(
-            f"the value of {key}={text} is no YAML ({' '.join(str(error).split())}): {_quoted(key, text, rest)}"
+            f"{key}={text} is not valid YAML ({' '.join(str(error).split())}): {fix}",
+            code="invalid-yaml",
+            key=key,
+            fix=fix,
         ) from None
-    # YAML 1.1 reads 1e-3 as a string: a number is meant.
+    # YAML 1.1 reads 1e-3 as text, but a number is meant.
     if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", value) and str not in kinds:
         return float(value)
     if str in kinds and value is not None and not isinstance(value, str):
@@ -74,14 +89,14 @@ def _value(key: str, text: str, rest: list[str]) -> Any:
 
 
 def _kinds(field: FieldInfo | None) -> set[Any]:
-    """What a setting takes: plain types, tuple and dict; nothing for an unknown one."""
+    """The types that a setting takes, among them tuple and dict. Empty for an unknown setting."""
     if field is None:
         return set()
     return members(field.annotation, containers=True)
 
 
 def _quoted(key: str, text: str, rest: list[str]) -> str:
-    """How to write an argument that the shell has cut at a space, or that has a bracket too few."""
+    """How to write an argument that the shell split at a space, or that lacks a closing bracket."""
     closing = {"[": "]", "{": "}"}.get(text[:1])
     words = [text]
     for word in rest:
@@ -89,9 +104,9 @@ def _quoted(key: str, text: str, rest: list[str]) -> str:
             break
         words.append(word)
     if closing and closing in words[-1] and len(words) > 1:
-        return f"quote the whole argument, so that the shell leaves it in one piece: '{key}={' '.join(words)}'"
+        return f"quote the whole argument, because the shell splits it at spaces: '{key}={' '.join(words)}'"
     bare = text.replace('"', "")
-    return f"close its brackets, or if it is plain text, quote it: '{key}=\"{bare}\"'"
+    return f"close the brackets, or quote plain text: '{key}=\"{bare}\"'"
 
 
 def _merge(base: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
@@ -103,11 +118,11 @@ def _merge(base: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
 
 
 def load_config(path: str | Path | None = None, overrides: list[str] | tuple[str, ...] = ()) -> Config:
-    """Read a YAML file (or only defaults), apply overrides, check everything.
+    """Read a YAML file (None: the defaults), apply overrides, and check the result.
 
-    A run's config.yaml trains again, also one of an older version: see ``upgrade_settings``.
+    The config.yaml of a run folder can be used as it is, also one of an older version: see ``upgrade_settings``.
 
-    Raises ConfigError with one line for each mistake: the key, the value, the nearest right key, the cure.
+    Raises ConfigError with one line per mistake: the key, the value, the closest valid key, and the fix.
     """
     settings: dict[str, Any] = (
         {} if path is None else {"name": Path(path).stem, **with_new_names(_read(Path(path)), str(path))}
@@ -117,9 +132,9 @@ def load_config(path: str | Path | None = None, overrides: list[str] | tuple[str
 
 
 def load_saved(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Config:
-    """As ``load_config``, of a config.yaml that a run has written, perhaps an older version, or on another machine.
+    """Read the config.yaml of a run folder, which an older version or another machine may have written.
 
-    ``data.transforms`` is not looked up, so no code beside the run is touched; and see ``upgrade_settings``.
+    Like ``load_config``, but without looking up ``data.transforms``: no other file is read, and no code is imported.
     """
     settings = _read(Path(path))
     given = parse_overrides(list(overrides))
@@ -132,29 +147,39 @@ def _read(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
         loaded = load_yaml(text)
     except OSError as error:
-        raise ConfigError(f"cannot read the config {path}: {error.strerror}: {_near_file(path)}") from None
+        text = f"cannot read the config {path} ({error.strerror}): {_near_file(path)}"
+        raise ConfigError(text, code="unreadable-config", file=str(path)) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         if slip := find_slip(text):
-            raise ConfigError(f"{path}: line {slip.line}: {slip.cause}: {slip.now}") from None
-        why = str(error) if isinstance(error, RefusedYaml) else f"it is no YAML: {' '.join(str(error).split())}"
-        raise ConfigError(f"{path}: {why}") from None
+            raise ConfigError(
+                f"{path}: line {slip.line}: {slip.cause}: {slip.now}",
+                code="yaml-typo", file=str(path), line=slip.line, cause=slip.cause, fix=slip.now,
+            ) from None  # fmt: skip
+        if isinstance(error, RefusedYaml):
+            raise ConfigError(f"{path}: {error}", code="refused-yaml", file=str(path), reason=str(error)) from None
+        why = " ".join(str(error).split())
+        raise ConfigError(f"{path} is not valid YAML: {why}", code="invalid-yaml", file=str(path)) from None
     if loaded is not None and not isinstance(loaded, dict):
-        raise ConfigError(f"{path} holds a {type(loaded).__name__}, not sections with keys{unspaced(loaded)}")
+        kind = type(loaded).__name__
+        raise ConfigError(
+            f"{path} contains a {kind}, but a config consists of sections with keys{unspaced(loaded)}",
+            code="config-not-a-mapping", file=str(path), found=kind,
+        )  # fmt: skip
     settings = loaded or {}
     return upgrade_settings(settings) if text.startswith(RUN_HEADER) else settings
 
 
 def _near_file(path: Path) -> str:
     if str(path) in fields():
-        return f"it is the name of a setting: write {path}=VALUE"
+        return f"{path} is a setting: write {path}=VALUE"
     folder = path.parent
     there = sorted(p.name for p in folder.glob("*.y*ml")) if folder.is_dir() else []
     near = difflib.get_close_matches(path.name, there, n=1, cutoff=0.4)
-    return f"did you mean {str(folder / near[0])!r}?" if near else "check the path and its rights"
+    return f"did you mean {str(folder / near[0])!r}?" if near else "check the path and its permissions"
 
 
 def _other_block(settings: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """``settings`` of a file without what the command line's ``optim.name`` or ``optim.schedule`` leaves no meaning to."""
+    """The file's ``settings`` that apply to ``optim.name`` and ``optim.schedule`` of the command line."""
     mine, theirs = settings.get("optim"), given.get("optim")
     if not isinstance(mine, dict) or not isinstance(theirs, dict):
         return settings
@@ -179,7 +204,7 @@ def upgrade_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _own(block: dict[str, Any], key: str, default: str) -> dict[str, Any]:
-    """The settings of a block without those that only other blocks have, by its name (or its schedule)."""
+    """The settings of an optimizer or loss term without those that belong to others only."""
     known = blocks(fields()[key])
     own = known.get(str(block.get("name", default)))
     if own is None:
@@ -191,32 +216,32 @@ def _own(block: dict[str, Any], key: str, default: str) -> dict[str, Any]:
 
 
 def make_config(settings: dict[str, Any], source: str = "the settings", saved: bool = False) -> Config:
-    """Check nested settings. Raises ConfigError as ``load_config`` does. ``saved``: see ``load_saved``."""
+    """A Config from nested settings. Raises ConfigError like ``load_config``. ``saved``: see ``load_saved``."""
     settings = with_new_names(settings, source)
-    wrong = [f"{source}: {line}" for line in _booleans(settings, Config, "")]
+    wrong = _booleans(settings, Config, "")
     if wrong:
-        raise ConfigError("\n".join(wrong))
+        raise config_error(wrong, source)
     try:
         return Config.model_validate(settings, context={"saved": saved})
     except ValidationError as error:
-        raise ConfigError(explained(error, source)) from None
+        raise explained(error, source) from None
 
 
-def _booleans(settings: Any, kind: type[Section], prefix: str) -> list[str]:
-    """What is wrong with booleans where numbers alone are wanted, for which pydantic takes 0 and 1."""
-    lines: list[str] = []
+def _booleans(settings: Any, kind: type[Section], prefix: str) -> list[Mistake]:
+    """Booleans given for numbers. pydantic would accept them as 0 and 1."""
+    found: list[Mistake] = []
     for name, value in settings.items() if isinstance(settings, dict) else ():
         field = kind.model_fields.get(name) if isinstance(name, str) else None
         if field is None:
             continue
         known, key = blocks(field), f"{prefix}{name}"
         if is_section(field.annotation):
-            lines += _booleans(value, field.annotation, f"{key}.")
+            found += _booleans(value, field.annotation, f"{key}.")
         elif known:
             for place, block in enumerate(value) if isinstance(value, list) else [("", value)]:
                 if isinstance(block, dict):
                     own = known.get(str(block.get("name"))) or next(iter(known.values()))
-                    lines += _booleans(block, own, f"{key}.{place}." if place != "" else f"{key}.")
+                    found += _booleans(block, own, f"{key}.{place}." if place != "" else f"{key}.")
         else:
             kinds = members(field.annotation)
             if (
@@ -224,10 +249,9 @@ def _booleans(settings: Any, kind: type[Section], prefix: str) -> list[str]:
                 and kinds & {int, float}
                 and any(isinstance(leaf, bool) for leaf in _leaves(value))
             ):
-                lines.append(
-                    f"{key}={value!r}: true and false are no numbers (YAML reads on, off, yes and no so): write a number"
-                )
-    return lines
+                text = f"{key}={value!r}: expected a number (YAML reads on, off, yes, and no as true and false)"
+                found.append(Mistake(text, "boolean-for-number", key, {"found": value}))
+    return found
 
 
 def _leaves(value: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Which networks and encoders there are, as far as can be told in milliseconds: no torch is imported for it."""
+"""Names of the known architectures and encoders, looked up without importing torch."""
 
 from __future__ import annotations
 
@@ -32,19 +32,22 @@ def is_file_name(text: str | None) -> bool:
 
 
 def refuse_arch(model: Model) -> None:
-    """Raises ConfigError for an architecture that is not there, with the nearest one."""
+    """Raises ConfigError for an unknown architecture, with the closest known name."""
     arch = model.arch.lower()
     if arch not in architectures():
         near = difflib.get_close_matches(arch, architectures(), n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]!r}?" if near else "see the list below."
-        raise ConfigError(f"unknown model.arch={model.arch!r}: {hint} Known: {', '.join(architectures())}")
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(
+            f"unknown model.arch={model.arch!r}: {hint}Choose from {', '.join(architectures())}",
+            code="unknown-arch", key="model.arch", found=model.arch, suggestion=near[0] if near else None,
+        )  # fmt: skip
 
 
 def refuse_names(model: Model) -> None:
-    """Raises ConfigError for an architecture, encoder or weights whose name no library here can know.
+    """Raises ConfigError for an architecture, encoder, or weights that no installed library knows.
 
-    The source files of segmentation-models-pytorch and timm are searched for the name, which is quick. A name that is found may
-    still be wrong for this encoder: that is told when the network is built.
+    Searches the source files of segmentation-models-pytorch and timm for the name, which is fast. A known name may
+    still be wrong for this encoder. Building the network then raises the error.
     """
     refuse_arch(model)
     if model.arch.lower() not in SMP:
@@ -55,27 +58,39 @@ def refuse_names(model: Model) -> None:
         bare = name.removeprefix("tu-").partition(".")[0]
         if "resnet18" in known and bare not in known:
             near = difflib.get_close_matches(bare, known, n=1, cutoff=0.6)
-            hint = f"did you mean 'tu-{near[0]}'?" if near else "timm.list_models() names all"
-            raise ConfigError(f"unknown model.encoder={name!r}: {hint}")
+            hint = f"did you mean 'tu-{near[0]}'?" if near else "timm.list_models() lists all names"
+            raise ConfigError(
+                f"unknown model.encoder={name!r}: {hint}",
+                code="unknown-encoder", key="model.encoder", found=name, suggestion=f"tu-{near[0]}" if near else None,
+            )  # fmt: skip
         return
     text = _source("segmentation_models_pytorch", "encoders")
-    if '"resnet18"' not in text or name.startswith("timm-"):  # another release, which writes its names in another way
+    # Another release may write its names differently.
+    if '"resnet18"' not in text or name.startswith("timm-"):
         return
     if f'"{name}"' not in text:
         near = difflib.get_close_matches(name, re.findall(r'^\s+"([\w.-]+)": ', text, re.M), n=1, cutoff=0.6)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise ConfigError(
-            f"unknown model.encoder={name!r}: {hint}It is an encoder of segmentation-models-pytorch, or tu-NAME for every NAME in timm"
-        )
+            f"unknown model.encoder={name!r}: {hint}Use an encoder of segmentation-models-pytorch, or tu-NAME for a "
+            "model of timm",
+            code="unknown-encoder", key="model.encoder", found=name, suggestion=near[0] if near else None,
+        )  # fmt: skip
     if weights is not None and not is_file_name(weights) and f'"{weights}"' not in text:
         near = difflib.get_close_matches(weights, re.findall(r'^\s+"([\w.-]+)": ', text, re.M), n=1, cutoff=0.6)
         hint = f"did you mean {near[0]!r}?" if near else "most encoders have imagenet; null trains from scratch"
-        raise ConfigError(f"unknown model.encoder_weights={weights!r} for {name}: {hint}")
+        raise ConfigError(
+            f"unknown model.encoder_weights={weights!r} for {name}: {hint}",
+            code="unknown-encoder-weights",
+            key="model.encoder_weights",
+            found=weights,
+            suggestion=near[0] if near else None,
+        )
 
 
 @lru_cache(maxsize=2)
 def _source(package: str, folder: str) -> str:
-    """The Python files of a package's folder as one text; empty where it is not installed. Nothing is imported."""
+    """The Python files in a folder of a package as one text, without importing it. Empty if it is not installed."""
     found = importlib.util.find_spec(package)
     if found is None or not found.origin:
         return ""
@@ -85,5 +100,5 @@ def _source(package: str, folder: str) -> str:
 
 @lru_cache(maxsize=1)
 def _functions() -> frozenset[str]:
-    """Of timm's models: each architecture is one."""
+    """The functions of timm's models: each architecture is one."""
     return frozenset(re.findall(r"^def (\w+)\(", _source("timm", "models"), re.M))

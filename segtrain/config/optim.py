@@ -1,4 +1,4 @@
-"""The settings of the optimizer, with those of its own name and schedule and no others."""
+"""Settings of the optimizer: what all optimizers share, and one section for each optimizer."""
 
 from __future__ import annotations
 
@@ -6,43 +6,48 @@ from typing import Annotated, Any, Literal, Union
 
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
-from segtrain.config.section import Section, durations
+from segtrain.config.section import Section, SettingError, durations
 
 POLY_POWER = 0.9
 
 
 class _Optim(Section):
-    """What all optimizers share."""
+    """Settings that all optimizers share."""
 
     name: str = Field("", description="which optimizer")
-    lr: float = Field(1e-3, gt=0, description="learning rate, before the schedule")
-    encoder_lr: float = Field(1.0, ge=0, description="multiplier of lr for the encoder")
-    weight_decay: float = Field(1e-2, ge=0, description="not applied to biases and norms")
+    lr: float = Field(1e-3, gt=0, description="peak learning rate, before the schedule")
+    encoder_lr: float = Field(1.0, ge=0, description="factor on lr for the encoder")
+    weight_decay: float = Field(1e-2, ge=0, description="weight decay; not applied to biases and normalization layers")
     schedule: Literal["constant", "poly", "cosine", "onecycle", "linear"] = Field(
-        "poly", description="learning rate over the run; after the warm-up it falls to 0 (but constant)"
+        "poly", description="learning rate schedule; after the warm-up, all but 'constant' decay to 0"
     )
     poly_power: Union[float, None] = Field(
-        POLY_POWER, gt=0, description="only with schedule=poly: (1 - step / steps) ** power"
+        POLY_POWER, gt=0, description="schedule 'poly': lr * (1 - step / steps) ** power"
     )
-    warmup: str = Field("0st", description="linear warm-up (onecycle: its rise): '1ep', '500st' or '15%'")
-    clip: float = Field(0.0, ge=0, description="global gradient norm; 0: off")
-    ema: float = Field(0.0, ge=0, lt=1, description="decay of the moving average of the weights; 0: off")
+    warmup: str = Field(
+        "0st", description="linear warm-up: '1ep', '500st', or '15%' of the run; with 'onecycle', the rising part"
+    )
+    clip: float = Field(0.0, ge=0, description="largest global gradient norm; 0: no clipping")
+    ema: float = Field(0.0, ge=0, lt=1, description="decay of an exponential moving average of the weights; 0: off")
 
     _check_warmup = field_validator("warmup", mode="before")(durations("ep", "st", "%", zero=True))
 
     @model_validator(mode="before")
     @classmethod
     def _schedule(cls, value: Any) -> Any:
-        """``poly_power`` is a setting of one schedule: with another one it is None, and cannot be set."""
+        """``poly_power`` belongs to one schedule. With any other it is None, and cannot be set."""
         if not isinstance(value, dict):
             return value
         schedule, power = value.get("schedule", "poly"), value.get("poly_power")
         if schedule == "poly":
             return {**value, "poly_power": POLY_POWER if power is None else power}
         if power is not None:
-            raise ValueError(
-                f"optim.poly_power={power!r}: schedule {schedule!r} has no poly_power, a setting of poly: remove it, or set "
-                "optim.schedule=poly"
+            raise SettingError(
+                f"optim.poly_power={power!r}: schedule {schedule!r} has no poly_power: remove it, or set "
+                "optim.schedule=poly",
+                "optim.poly_power",
+                "setting-of-another-choice",
+                owners=("poly",),
             )
         return {**value, "poly_power": None}
 
@@ -61,23 +66,25 @@ class AdamWOptim(_Optim):
     """AdamW."""
 
     name: Literal["adamw"] = Field("adamw", description="which optimizer")
-    betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="decay of the two moments")
+    betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="decay rates of the two moments")
 
 
 class SGDOptim(_Optim):
     """SGD with Nesterov momentum."""
 
     name: Literal["sgd"] = Field("sgd", description="which optimizer")
-    momentum: float = Field(0.9, ge=0, lt=1, description="0: plain SGD")
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum; 0: plain SGD")
 
 
 class MuonOptim(_Optim):
-    """Muon for the convolution filters, AdamW for the rest."""
+    """Muon for convolution filters, AdamW for all other weights."""
 
     name: Literal["muon"] = Field("muon", description="which optimizer")
-    muon_lr: float = Field(2e-2, gt=0, description="learning rate of the convolution filters; lr is for the rest")
-    momentum: float = Field(0.9, ge=0, lt=1, description="of the convolution filters")
-    betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="decay of the two moments of the rest")
+    muon_lr: float = Field(
+        2e-2, gt=0, description="learning rate of the convolution filters; lr is for all other weights"
+    )
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of the convolution filters")
+    betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="decay rates of the two moments of AdamW")
 
 
 Optim = Annotated[Union[AdamWOptim, SGDOptim, MuonOptim], Field(discriminator="name")]

@@ -1,4 +1,4 @@
-"""Settings as text to paste: one word of a shell, or lines of a config file."""
+"""Settings as text to paste: shell arguments, or lines of a config file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 Settings = Mapping[str, Any]  # "data.label_map" -> {0: 0, 255: 1}
-# What a shell changes between double quotes: variables, commands, the history, and backslashes before some characters.
+# What a shell changes inside double quotes: variables, commands, the history, and backslashes before some characters.
 _CHANGED = re.compile(r"[\"$`!\n]|\\\\|\\\Z")
 
 
@@ -37,7 +37,7 @@ def in_yaml(settings: Settings) -> str:
 
 
 def flow(value: Any) -> str:
-    """A value as YAML on one line; what YAML has no form for, as Python shows it."""
+    """A value as YAML on one line. A value that YAML cannot express is shown as Python code."""
     try:
         text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=1 << 30, allow_unicode=True)
     except yaml.YAMLError:
@@ -46,7 +46,7 @@ def flow(value: Any) -> str:
 
 
 def shell_word(word: str) -> str:
-    """One argument as a shell reads it; between double quotes where that changes nothing."""
+    """One argument quoted for a shell, with double quotes if they do not change it."""
     if shlex.quote(word) == word:
         return word
     return shlex.quote(word) if _CHANGED.search(word) else f'"{word}"'

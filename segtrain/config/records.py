@@ -1,4 +1,4 @@
-"""Which settings say how a run is scored, saved and written down?"""
+"""Settings of evaluation, checkpoints, and logging."""
 
 from __future__ import annotations
 
@@ -10,22 +10,28 @@ from segtrain.config.section import Section, Size, durations
 
 Scale = Annotated[float, Field(ge=0.01, le=16)]
 
-AUTO = "auto: each epoch, in small sets after as many epochs as have 25 steps, but at least 4 times; always at the end"
+AUTO = "auto: every epoch; with few images, every few epochs (about 25 steps), but at least 4 times; always at the end"
 
 
 class Eval(Section):
-    """How a model is scored."""
+    """How the model is evaluated."""
 
     every: str = Field("auto", description=f"'1ep' or '500st'; {AUTO}")
     batch_size: int = Field(
-        1, ge=1, le=65_536, description="images of one forward; groups are the same on any number of ranks"
+        1, ge=1, le=65_536, description="images per forward pass; the score is the same on any number of ranks"
     )
-    tile: Union[Size, None] = Field(None, description="sliding window; null: whole image")
-    overlap: float = Field(0.5, ge=0, le=0.95, description="share of a tile that its neighbor covers too")
-    scales: tuple[Scale, ...] = Field((1.0,), min_length=1, description="multi-scale test")
-    flip: bool = Field(False, description="average with the mirrored image")
+    tile: Union[Size, None] = Field(
+        None, description="height and width of a sliding window; null: the whole image at once"
+    )
+    overlap: float = Field(0.5, ge=0, le=0.95, description="fraction of a window that overlaps its neighbor")
+    scales: tuple[Scale, ...] = Field(
+        (1.0,), min_length=1, description="scale factors for multi-scale evaluation; the predictions are averaged"
+    )
+    flip: bool = Field(False, description="average with the prediction of the mirrored image")
     size: Union[Size, None] = Field(
-        None, description="score at this size (labels resized by nearest); null: the mask's"
+        None,
+        description="score at this height and width, with masks resized by nearest neighbor. null: the size of the "
+        "mask",
     )
 
     _check_duration = field_validator("every", mode="before")(durations("ep", "st", auto=True))
@@ -34,56 +40,65 @@ class Eval(Section):
 class Checkpoint(Section):
     """What is saved, and when."""
 
-    every: str = Field("auto", description=f"'1ep' or '500st'; {AUTO}; a signal saves at once")
-    keep: int = Field(2, ge=1, description="newest checkpoints that stay; the best stays as well")
-    background: bool = Field(True, description="write while training goes on")
-    resume: bool = Field(True, description="go on from the newest whole checkpoint of the run folder")
+    every: str = Field("auto", description=f"'1ep' or '500st'; {AUTO}. SIGTERM and Ctrl-C also save")
+    keep: int = Field(2, ge=1, description="number of recent checkpoints to keep; the best one is also kept")
+    background: bool = Field(True, description="write checkpoints in a thread while training continues")
+    resume: bool = Field(True, description="continue from the newest complete checkpoint in the run folder")
     data_changed: Literal["refuse", "accept"] = Field(
         "refuse",
-        description="a resumed run finds other data than it was trained on: an error, or go on and say what no longer holds",
+        description="what to do if the data changed since the run began: 'refuse' is an error; 'accept' continues, and "
+        "prints which guarantees no longer hold",
     )
 
     _check_duration = field_validator("every", mode="before")(durations("ep", "st", auto=True))
 
 
 class Log(Section):
-    """What is written down while training."""
+    """What is recorded during training."""
 
     every: int = Field(10, ge=1, description="optimizer steps between two log lines")
-    tensorboard: bool = Field(True, description="scalars and pictures into RUN/tensorboard")
-    mlflow: str = Field("", description="tracking URI; empty: off")
-    wandb: str = Field("", description="project of Weights & Biases; empty: off")
+    tensorboard: bool = Field(True, description="write scalars and pictures to RUN/tensorboard")
+    mlflow: str = Field("", description="MLflow tracking URI; empty: off")
+    wandb: str = Field("", description="Weights & Biases project; empty: off")
     pictures: int = Field(
         8,
         ge=0,
-        description="validation images on the contact sheet; at the end half as many of the worst, and of the best",
+        description="number of validation images to draw during training; at the end, also half as many of the worst "
+        "and of the best",
     )
-    digest: bool = Field(False, description="journal a checksum of each step's samples and pixels (costs a little CPU)")
-    spans: bool = Field(True, description="what each rank and its workers did, second by second, into RUN/spans")
+    digest: bool = Field(
+        False,
+        description="write a checksum of the samples and pixels of each step to the journal; costs a little CPU time",
+    )
+    spans: bool = Field(
+        True, description="record the time that each rank and worker spends in each phase, in RUN/spans"
+    )
     sentinel: int = Field(
-        500, ge=0, description="steps between two looks whether all ranks still train the same network; 0: off"
+        500, ge=0, description="optimizer steps between two checks that all ranks still hold the same weights; 0: off"
     )
     hang_s: Union[float, Literal["auto"]] = Field(
         "auto",
-        description="seconds without progress until each rank reports what it waits for; auto: parallel.timeout_s / 2; 0: off",
+        description="seconds without progress until each rank reports what it waits for. auto: parallel.timeout_s / 2; "
+        "0: off",
     )
     profile_ms: int = Field(
         500,
         ge=0,
         le=60_000,
-        description="milliseconds between samples of the system profile, from 100; 0: off at the start",
+        description="milliseconds between samples of the system profile, at least 100. 0: off until `segtrain profile "
+        "on`",
     )
 
     @field_validator("hang_s")
     @classmethod
-    def _not_before_now(cls, seconds: Any) -> Any:
+    def _not_negative(cls, seconds: Any) -> Any:
         if seconds != "auto" and not 0 <= seconds < float("inf"):
-            raise ValueError("a number of seconds, auto, or 0 for no report")
+            raise ValueError("must be a number of seconds, 0 for no report, or auto")
         return seconds
 
     @field_validator("profile_ms")
     @classmethod
     def _legal(cls, ms: int) -> int:
         if 0 < ms < 100:
-            raise ValueError("samples are 100 to 60000 ms apart: use 500, or 0 to start without a profile")
+            raise ValueError("must be from 100 to 60000, or 0 to start without a profile")
         return ms

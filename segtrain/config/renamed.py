@@ -1,11 +1,11 @@
-"""Settings with a new name. Configs, command lines, and run folders with the old one still work."""
+"""Renamed settings: old names still work in configs, on the command line, and in run folders."""
 
 from __future__ import annotations
 
 import warnings
 from typing import Any
 
-# Section and old key -> new key. The hash of a run still has the old one, so that a run keeps its hash.
+# Section -> old key -> new key. The hash of a run is computed from the old keys, so that existing runs keep their hash.
 KEYS = {
     "data": {
         "colour": "color_jitter_on",
@@ -15,12 +15,14 @@ KEYS = {
         "transforms_at": "transforms_mode",
     },
 }
-VALUES = {("data", "transforms_mode"): {"instead": "replace"}}  # likewise: old value -> new value
-TERMS = {"keep": "min_kept"}  # of a term of the loss
+# Section and key -> old value -> new value.
+VALUES = {("data", "transforms_mode"): {"instead": "replace"}}
+# In a term of the loss: old key -> new key.
+TERMS = {"keep": "min_kept"}
 
 
 def with_new_names(settings: dict[str, Any], source: str, warn: bool = True) -> dict[str, Any]:
-    """Nested ``settings`` under today's names. ``warn``: say once for each old name what it is called now."""
+    """Nested ``settings`` with the current names. ``warn``: issue one FutureWarning per old name."""
     settings = dict(settings)
     for section, keys in KEYS.items():
         if isinstance(settings.get(section), dict):
@@ -41,7 +43,7 @@ def with_new_names(settings: dict[str, Any], source: str, warn: bool = True) -> 
 
 def _renamed(block: dict[str, Any], keys: dict[str, str], prefix: str, source: str, warn: bool) -> dict[str, Any]:
     for old in keys.keys() & block.keys():
-        # Where both are given, the old one stays, and is refused as an unknown key.
+        # If both names are given, the old one stays, and is later refused as an unknown key.
         if keys[old] not in block:
             block = {keys[old] if key == old else key: value for key, value in block.items()}
             if warn:
@@ -51,7 +53,7 @@ def _renamed(block: dict[str, Any], keys: dict[str, str], prefix: str, source: s
 
 
 def with_old_names(changed: dict[str, Any]) -> dict[str, Any]:
-    """Changed settings, in JSON form, under the names that the hash of a run was first made of."""
+    """Changed settings, in JSON form, with the names that the first hashes were computed from."""
     changed = dict(changed)
     for (section, key), values in VALUES.items():
         if (value := changed.get(section, {}).get(key)) in values.values():

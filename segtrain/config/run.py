@@ -1,4 +1,4 @@
-"""What is a run, whole: do its sections go together, which hash names it, where is its folder?"""
+"""The complete config of a run: checks between sections, the hash, and the run folder."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from segtrain.config.loss import Loss
 from segtrain.config.optim import AdamWOptim, Optim
 from segtrain.config.records import Checkpoint, Eval, Log
 from segtrain.config.renamed import with_old_names
-from segtrain.config.section import Section, UserPath, outlasts
+from segtrain.config.section import Section, SettingError, UserPath, outlasts
 from segtrain.config.training import Model, Parallel, Train
 
-# Where and how a run goes, not what is trained: no part of the hash, and free to change on resume.
+# Settings that do not change what is trained. They are not part of the hash, and may change when a run resumes.
 NOT_HASHED: Any = {
     "out": True,
     "name": True,
@@ -44,7 +44,7 @@ NOT_HASHED: Any = {
 
 
 def _changed(section: Section, without: Any) -> dict[str, Any]:
-    """The fields that differ from their defaults, but those ``without``. A block's name stands with it."""
+    """The settings that are not at their defaults, except those in ``without``. Optimizers and losses keep names."""
     usual = type(section)()
     found: dict[str, Any] = {}
     for name, plain in section.model_dump(mode="json").items():
@@ -63,10 +63,10 @@ def _changed(section: Section, without: Any) -> dict[str, Any]:
 
 
 class Config(Section):
-    """A run, whole. See docs/config.md for every key."""
+    """All settings of a run. docs/config.md lists every key."""
 
     out: UserPath = Field("", description="run folder; empty: runs/NAME-HASH")
-    name: str = Field("", description="name in tables and trackers; empty: the config file's")
+    name: str = Field("", description="name in tables and trackers; empty: the name of the config file")
     data: Data = Field(default_factory=Data)
     model: Model = Field(default_factory=Model)
     loss: Loss = Field(default_factory=Loss)
@@ -81,7 +81,7 @@ class Config(Section):
     @classmethod
     def _one_line(cls, value: str) -> str:
         if any(unicodedata.category(character) == "Cc" for character in value):
-            raise ValueError("holds a line break or another control character, which no name needs: leave it out")
+            raise ValueError("must not contain a line break or another control character")
         return value
 
     @field_validator("optim", mode="before")
@@ -93,43 +93,70 @@ class Config(Section):
     def _combinations(self) -> Config:
         train, parallel, loss = self.train, self.parallel, self.loss
         if train.batch_size % train.accumulate:
-            raise ValueError(
-                f"train.batch_size={train.batch_size} does not divide into train.accumulate={train.accumulate} "
-                f"micro-batches: use a multiple of {train.accumulate}"
+            raise SettingError(
+                f"train.batch_size={train.batch_size} is not a multiple of train.accumulate={train.accumulate}: "
+                f"use a multiple of {train.accumulate}",
+                "train.batch_size",
             )
         if outlasts(self.optim.warmup, train.duration):
-            raise ValueError(
-                f"optim.warmup={self.optim.warmup} does not end within train.duration={train.duration}: shorten it"
+            raise SettingError(
+                f"optim.warmup={self.optim.warmup} is not shorter than train.duration={train.duration}: shorten it",
+                "optim.warmup",
             )
         if self.log.hang_s != "auto" and self.log.hang_s >= parallel.timeout_s:
-            raise ValueError(
-                f"log.hang_s={self.log.hang_s:g} comes too late: parallel.timeout_s={parallel.timeout_s:g} ends the job first; "
-                "lower log.hang_s, or set it to auto"
+            raise SettingError(
+                f"log.hang_s={self.log.hang_s:g} is not below parallel.timeout_s={parallel.timeout_s:g}, which ends "
+                "the job "
+                "first: lower log.hang_s, or set it to auto",
+                "log.hang_s",
             )
-        if parallel.strategy == "smddp" and parallel.sync_bn:
-            raise ValueError("parallel.sync_bn=true: the smddp backend has no SyncBatchNorm; set it to false")
-        if parallel.strategy == "smddp" and train.device == "cpu":
-            raise ValueError("parallel.strategy=smddp runs on GPUs only: use ddp on a CPU")
-        if train.device == "cpu" and parallel.backend == "nccl":
-            raise ValueError("parallel.backend=nccl needs GPUs: set parallel.backend=gloo or auto")
         if train.progressive and self.data.transforms and self.data.transforms_mode == "replace":
-            raise ValueError(
-                "train.progressive changes the crop, data.transforms_mode=replace gives crops of one size: "
-                "use one of the two"
+            raise SettingError(
+                "train.progressive changes the crop size, but data.transforms_mode=replace gives crops of one size: "
+                "use one of the two",
+                "train.progressive",
             )
         if train.device == "cpu" and train.precision == "fp16":
-            raise ValueError("train.precision=fp16 needs a GPU: use fp32 (or bf16 where the CPU has bf16 units)")
-        if self.optim.name == "muon" and parallel.strategy == "fsdp":
-            raise ValueError("optim.name=muon needs whole weight matrices, which fsdp cuts: use ddp, or adamw")
-        if train.channels_last is True and parallel.strategy == "fsdp":
-            raise ValueError(
-                "train.channels_last=true: fsdp shards contiguous weights only; set it to auto, or use ddp"
+            raise SettingError(
+                "train.precision=fp16 needs a GPU: use fp32, or bf16 on a CPU with bf16 units", "train.precision"
             )
-        if parallel.compress != "none" and parallel.strategy in ("single", "dp", "fsdp"):
-            raise ValueError(f"parallel.compress={parallel.compress} works with ddp and smddp, not {parallel.strategy}")
         weights, classes = loss.class_weights, self.data.classes
         if isinstance(weights, tuple) and isinstance(classes, tuple) and len(weights) != len(classes):
-            raise ValueError(f"loss.class_weights has {len(weights)} numbers for {len(classes)} classes")
+            raise SettingError(
+                f"loss.class_weights has {len(weights)} numbers for {len(classes)} classes: give one number per class",
+                "loss.class_weights",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _strategy(self) -> Config:
+        """What a parallel strategy or backend cannot do."""
+        train, parallel = self.train, self.parallel
+        if parallel.strategy == "smddp" and parallel.sync_bn:
+            raise SettingError(
+                "parallel.sync_bn=true: the smddp backend has no SyncBatchNorm: set it to false", "parallel.sync_bn"
+            )
+        if parallel.strategy == "smddp" and train.device == "cpu":
+            raise SettingError("parallel.strategy=smddp needs GPUs: use ddp on a CPU", "parallel.strategy")
+        if train.device == "cpu" and parallel.backend == "nccl":
+            raise SettingError(
+                "parallel.backend=nccl needs GPUs: set parallel.backend=gloo or auto", "parallel.backend"
+            )
+        if self.optim.name == "muon" and parallel.strategy == "fsdp":
+            raise SettingError(
+                "optim.name=muon needs whole weight matrices, but fsdp shards them: use ddp, or adamw", "optim.name"
+            )
+        if train.channels_last is True and parallel.strategy == "fsdp":
+            raise SettingError(
+                "train.channels_last=true: fsdp shards contiguous weights only: set it to auto, or use ddp",
+                "train.channels_last",
+            )
+        if parallel.compress != "none" and parallel.strategy in ("single", "dp", "fsdp"):
+            raise SettingError(
+                f"parallel.compress={parallel.compress} works with ddp and smddp, not with {parallel.strategy}: "
+                "set it to none",
+                "parallel.compress",
+            )
         return self
 
     @classmethod
@@ -150,9 +177,9 @@ class Config(Section):
 
     @property
     def hash(self) -> str:
-        """Eight hex digits that name what is trained: of every setting that changes the result and is not its default.
+        """Eight hex digits from the settings that change the result and are not at their defaults.
 
-        So a release that adds a setting, with a default that does what was done before, leaves the hash of every run as it was.
+        A release that adds a setting, whose default keeps the behavior, therefore keeps the hash of every run.
         """
         return hashlib.sha256(
             json.dumps(with_old_names(_changed(self, NOT_HASHED)), sort_keys=True).encode()

@@ -1,4 +1,4 @@
-"""What all sections of a config share: no unknown key, no change afterwards, plain numbers, blocks, sizes, durations."""
+"""Base class of all config sections, and the types that several sections share: sizes, paths, durations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from segtrain.errors import ConfigError
 
 def _sides(size: tuple[int, int]) -> tuple[int, int]:
     if not 8 <= min(size) <= max(size) <= 65_536:
-        raise ValueError("height and width must be at least 8 pixels, and at most 65,536")
+        raise ValueError("height and width must be from 8 to 65,536 pixels")
     return size
 
 
@@ -28,33 +28,44 @@ def _at_home(path: str) -> str:
     return os.path.expanduser(path) if path.startswith("~/") else path
 
 
-# A path in a file, or behind `key=`, where no shell knows ``~``: a folder of that name would be made in the working folder.
+# No shell expands ``~`` in a file or behind `key=`. Left as it is, it would become a folder of that name.
 UserPath = Annotated[str, AfterValidator(_at_home)]
 
-MOST = 10**9  # epochs or steps of a duration
+MAX_DURATION = 10**9  # epochs or steps
 _DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>ep|st|%)")
 _UNITS = {"ep": "'20ep' (epochs)", "st": "'500st' (optimizer steps)", "%": "'15%' (of the run)"}
 
 
+class SettingError(ValueError):
+    """A complete message about a mistake. ``code``, ``key``, and ``values`` become those of the ConfigError."""
+
+    def __init__(self, message: str, key: str, code: str = "conflicting-settings", **values: Any) -> None:
+        super().__init__(message)
+        self.key, self.code, self.values = key, code, values
+
+
 class Section(BaseModel):
+    """A frozen group of settings that refuses unknown keys, infinity, and NaN."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
     def _empty(cls, value: Any) -> Any:
-        """A section of a file without a line in it, or with comments alone, is null to YAML: it is at its defaults."""
+        """YAML reads a section without settings as null. Such a section is at its defaults."""
         return {} if value is None else value
 
 
 def is_section(kind: Any) -> TypeGuard[type[Section]]:
-    """Whether an annotation is a section. On Python 3.10 ``tuple[str, str]`` passes for a class as well, and then is none."""
+    """Whether an annotation is a section."""
+    # On Python 3.10, ``isinstance(tuple[str, str], type)`` is true.
     return typing.get_origin(kind) is None and isinstance(kind, type) and issubclass(kind, Section)
 
 
 def members(kind: Any, containers: bool = False) -> set[Any]:
-    """The plain types that occur in an annotation: {int, str} of ``Union[int, tuple[str, ...]]``.
+    """The plain types in an annotation: {int, str} for ``Union[int, tuple[str, ...]]``.
 
-    ``containers``: those at its top instead, tuple and dict among them: {int, tuple}.
+    ``containers``: only the outermost types, with tuple and dict among them: {int, tuple}.
     """
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is Literal:
@@ -67,7 +78,7 @@ def members(kind: Any, containers: bool = False) -> set[Any]:
 
 
 def blocks(field: FieldInfo) -> dict[str, type[Section]]:
-    """Name -> section, of a field (or a list) whose settings depend on its name, as an optimizer's do; else empty."""
+    """Name -> section for a field (or a list) whose settings depend on its name, as with optimizers. Else empty."""
     return _blocks(field.annotation)
 
 
@@ -82,7 +93,7 @@ def _blocks(kind: Any) -> dict[str, type[Section]]:
 
 
 def durations(*units: str, zero: bool = False, auto: bool = False) -> Callable[[Any], Any]:
-    """A check for durations in these units; ``zero``: of none as well; ``auto``: the word as well."""
+    """A validator for durations in these units. ``zero``: 0 is allowed. ``auto``: the word is allowed."""
 
     def check(value: Any) -> Any:
         if auto and value == "auto":
@@ -91,18 +102,18 @@ def durations(*units: str, zero: bool = False, auto: bool = False) -> Callable[[
         if match is None or match["unit"] not in units:
             known = [_UNITS[unit] for unit in units]
             words = f"{', '.join(known[:-1])} or {known[-1]}"
-            raise ValueError(f"a duration is a number with a unit: {words}{'; or auto' if auto else ''}")
+            raise ValueError(f"must be a number with a unit: {words}{'; or auto' if auto else ''}")
         if not zero and not float(match["number"]):
-            raise ValueError("that is no step at all: use at least '1st'")
-        if len(match["number"]) > 15 or float(match["number"]) > MOST:
-            raise ValueError(f"that is more than {MOST:,}")
+            raise ValueError("must be longer than 0: use at least '1st'")
+        if len(match["number"]) > 15 or float(match["number"]) > MAX_DURATION:
+            raise ValueError(f"must be at most {MAX_DURATION:,}")
         return value
 
     return check
 
 
 def outlasts(part: str, whole: str) -> bool:
-    """Whether a duration cannot be a part of another one, as far as can be told without counting images."""
+    """Whether ``part`` is not shorter than ``whole``, as far as known before the images are counted."""
     one, other = _DURATION.fullmatch(part), _DURATION.fullmatch(whole)
     if one is None or other is None:
         return False
@@ -112,11 +123,16 @@ def outlasts(part: str, whole: str) -> bool:
 
 
 def duration_in_steps(text: str, samples: int, batch_size: int, steps: int | None = None) -> int:
-    """Optimizer steps in a duration: ``20ep`` rounds up so that every sample is seen 20 times; ``500st`` is 500;
-    ``15%`` is of ``steps``, the whole run."""
+    """Optimizer steps in a duration.
+
+    ``20ep`` rounds up, so that every sample is seen 20 times. ``15%`` is a share of ``steps``, the whole run.
+    Raises ConfigError for another text, and for a percentage without ``steps``.
+    """
     match = _DURATION.fullmatch(text)
     if match is None or (match["unit"] == "%" and steps is None):
-        raise ConfigError(f"{text!r} is no duration here: write '20ep' or '500st'")
+        raise ConfigError(
+            f"{text!r} is not a valid duration: write '20ep' or '500st'", code="invalid-duration", found=text
+        )
     number = float(match["number"])
     if match["unit"] == "%":
         return math.ceil(number / 100 * steps)  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""How is a set without splits divided into train, val and test?"""
+"""Settings that divide a data set without splits into train, val, and test."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, Union
 
 from pydantic import Field, field_validator, model_validator
 
-from segtrain.config.section import Section
+from segtrain.config.section import Section, SettingError
 
 Part = Union[int, float, str]
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?) ?%")
 
 
 def share(part: Part) -> float | None:
-    """0.2 of ``20%`` and of 0.2; None of a number of images."""
+    """0.2 for ``20%`` and for 0.2; None for a number of images."""
     if isinstance(part, str):
         match = _PERCENT.fullmatch(part)
         return float(match[1]) / 100 if match else 0.0
@@ -23,23 +23,24 @@ def share(part: Part) -> float | None:
 
 
 class SplitBy(Section):
-    """Divides the images of a set that has no splits, by their names: an image stays in its split when others are added.
+    """Splits the images of a data set that has no splits, by name. An image stays in its split when others are added.
 
-    Off unless ``val`` is given. The splits are `data.train_split` (what is left), `val` and `test`.
+    Off unless `val` is set. The resulting splits are `data.train_split` (the rest), `val`, and `test`.
     """
 
     val: Part = Field(
         "",
-        description="images to validate on: a share (`20%`, 0.2) or a number (50); empty: the set has splits of its own",
+        description="images to validate on: a share (`20%` or 0.2) or a number (50). Empty: the data set has splits of "
+        "its own",
     )
-    test: Part = Field("", description="images to keep for a test, likewise; empty: none")
-    seed: int = Field(0, ge=0, description="another seed gives another division")
+    test: Part = Field("", description="images to hold out for testing: a share or a number. Empty: none")
+    seed: int = Field(0, ge=0, description="a different seed gives a different split")
     group: str = Field(
         "",
-        description="regular expression; images whose names give the same first group (or match) stay in one split: scene, "
-        "patient, drive",
+        description="regular expression for image names. Images with the same first group (or the same match) stay in "
+        "one split: a scene, patient, or drive",
     )
-    of: str = Field("", description="the split to divide, where the layout has splits of its own, such as `train`")
+    of: str = Field("", description="split to divide, such as `train`, if the layout has splits of its own")
 
     @property
     def on(self) -> bool:
@@ -53,7 +54,7 @@ class SplitBy(Section):
         number = share(value) if isinstance(value, (str, float)) else None
         counted = isinstance(value, int) and not isinstance(value, bool) and value >= 1
         if not counted and not (number is not None and 0 < number < 1):
-            raise ValueError("give a share above 0% and below 100% ('20%' or 0.2), or a number of images from 1")
+            raise ValueError("must be a share between 0% and 100% ('20%' or 0.2), or a number of images from 1")
         return value
 
     @field_validator("group")
@@ -64,22 +65,28 @@ class SplitBy(Section):
                 warnings.simplefilter("error")
                 re.compile(value)
         except (re.error, DeprecationWarning) as error:
-            raise ValueError(f"no regular expression ({error})") from None
-        except FutureWarning as told:  # of `[[a-z]` and `[a||b]`: nested sets and unions, one day
+            raise ValueError(f"must be a regular expression ({error})") from None
+        # `[[a-z]` and `[a||b]` may become nested sets and unions in a later Python.
+        except FutureWarning as warning:
             raise ValueError(
-                f"a later Python may read it otherwise ({told}), and divide the set otherwise: put a backslash before "
-                "each [, -, &, ~ or | that is meant as a character of a set"
+                f"a later Python may read it differently ({warning}), and split the data differently: inside [...], "
+                "put "
+                "a backslash before each [, -, &, ~, or | that is a plain character"
             ) from None
         return value
 
     @model_validator(mode="after")
     def _together(self) -> SplitBy:
         if not self.on and (self.test or self.group or self.of):
-            raise ValueError("data.split_by.val is empty: say how many images are for validation, as in {val: 20%}")
+            raise SettingError(
+                "data.split_by.val is empty: set how many images are for validation, such as data.split_by.val=20%",
+                "data.split_by.val",
+            )
         shares = [share(part) or 0.0 for part in (self.val, self.test)]
         if sum(shares) >= 1:
-            raise ValueError(
-                f"data.split_by: val={self.val} and test={self.test} leave nothing to train on: lower them"
+            raise SettingError(
+                f"data.split_by: val={self.val} and test={self.test} leave no images to train on: lower them",
+                "data.split_by",
             )
         return self
 

@@ -1,4 +1,4 @@
-"""The settings of the network, of the length of a run, and of how ranks share the work."""
+"""Settings of the network, the length of a run, and the parallel strategy."""
 
 from __future__ import annotations
 
@@ -6,53 +6,71 @@ from typing import Annotated, Any, Literal, Union
 
 from pydantic import Field, field_validator, model_validator
 
-from segtrain.config.section import Section, UserPath, durations
+from segtrain.config.section import Section, SettingError, UserPath, durations
 
 
 class Model(Section):
-    """The network: ``pico`` (ours), an SMP architecture (``unet``, ``fpn``, ...) or ``torchvision/NAME``."""
+    """The network: `pico` (ours), an SMP architecture (`unet`, `fpn`, ...), or `torchvision/NAME`."""
 
-    arch: str = Field("pico", description="pico, an SMP architecture, or torchvision/NAME")
-    encoder: str = Field("resnet18", description="SMP encoder")
+    arch: str = Field(
+        "pico",
+        description="'pico' (a small network for CPUs), an architecture of segmentation-models-pytorch (SMP), or "
+        "torchvision/NAME",
+    )
+    encoder: str = Field("resnet18", description="encoder of an SMP architecture; tu-NAME is an encoder of timm")
     encoder_weights: Union[UserPath, None] = Field(
-        None, description="'imagenet' or another name that SMP knows, or a file of the encoder's weights; null: scratch"
+        None,
+        description="pretrained weights of the encoder: 'imagenet', another name that SMP knows, or a file. null: "
+        "random weights",
     )
     init: UserPath = Field(
-        "", description="begin with the weights of a run folder, an export, FILE.safetensors or FILE.pth; empty: none"
+        "",
+        description="initial weights of the whole network: a run folder, an export, FILE.safetensors, or FILE.pth. "
+        "Empty: none",
     )
     freeze: Literal["none", "encoder"] = Field(
-        "none", description="encoder: keep it as it is (no gradients, and batch norm's statistics stand still)"
+        "none",
+        description="'encoder' keeps the encoder fixed: no gradients, and its batch norm statistics do not change",
     )
-    fast: bool = Field(True, description="use exact rewrites of slow layers (same weights, same gradients)")
-    options: dict[str, Any] = Field(default_factory=dict, description="passed to the architecture's constructor")
+    fast: bool = Field(
+        True, description="replace slow layers by faster ones with the same weights and the same gradients"
+    )
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="extra arguments for the constructor of the architecture"
+    )
 
     @model_validator(mode="after")
     def _frozen(self) -> Model:
         if self.freeze == "encoder" and not self.init and not self.encoder_weights:
-            raise ValueError(
-                "model.freeze=encoder would keep random numbers: give the encoder weights by model.encoder_weights or model.init"
+            raise SettingError(
+                "model.freeze=encoder would freeze random weights: set model.encoder_weights or model.init",
+                "model.freeze",
             )
         return self
 
 
 class Train(Section):
-    """How long, how many at once, in which numbers."""
+    """Length, batch size, precision, and device."""
 
-    duration: str = Field("20ep", description="'20ep' or '5000st'")
-    batch_size: int = Field(16, ge=1, description="images in one optimizer step, over all ranks and micro-batches")
-    accumulate: int = Field(1, ge=1, description="micro-batches in one optimizer step")
+    duration: str = Field("20ep", description="length of the run: '20ep' (epochs) or '5000st' (optimizer steps)")
+    batch_size: int = Field(16, ge=1, description="images per optimizer step, over all ranks and micro-batches")
+    accumulate: int = Field(1, ge=1, description="micro-batches per optimizer step (gradient accumulation)")
     precision: Literal["fp32", "bf16", "fp16"] = Field(
-        "fp32", description="numbers of forward and backward; weights stay fp32"
+        "fp32", description="autocast dtype of forward and backward; weights stay fp32"
     )
-    seed: int = Field(0, ge=0, lt=2**64, description="of weights, order and augmentation")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where there is a GPU")
+    seed: int = Field(
+        0, ge=0, lt=2**64, description="seed of the initial weights, the sample order, and the augmentation"
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda if there is a GPU, otherwise cpu")
     channels_last: Union[bool, Literal["auto"]] = Field(
-        "auto", description="auto: on with CUDA and on CPUs with AVX512"
+        "auto", description="channels_last memory format. auto: on with CUDA, and on CPUs with AVX-512"
     )
-    compile: bool = Field(False, description="torch.compile: slower to start, faster after")
-    deterministic: bool = Field(False, description="refuse kernels whose result varies from run to run")
+    compile: bool = Field(False, description="use torch.compile: a slower start, then faster steps")
+    deterministic: bool = Field(False, description="refuse kernels whose results vary from run to run")
     progressive: tuple[tuple[float, float], ...] = Field(
-        (), description="[[until share of steps, size factor], ...]: smaller crops at first"
+        (),
+        description="smaller crops early in the run: `[[until, factor], ...]`, where until is a fraction of the run. "
+        "`[[0.5, 0.5]]` trains the first half with crops of half the size",
     )
 
     _check_duration = field_validator("duration", mode="before")(durations("ep", "st"))
@@ -62,7 +80,7 @@ class Train(Section):
     def _stages(cls, value: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
         ends = [end for end, _ in value]
         if ends != sorted(set(ends)) or any(not 0 < end <= 1 for end in ends) or any(not 0 < f <= 1 for _, f in value):
-            raise ValueError("must be [[until, factor], ...] with rising 0 < until <= 1 and 0 < factor <= 1")
+            raise ValueError("must be [[until, factor], ...] with increasing 0 < until <= 1 and 0 < factor <= 1")
         return value
 
 
@@ -73,20 +91,35 @@ class Parallel(Section):
     """How the ranks share the work."""
 
     strategy: Literal["auto", "single", "dp", "ddp", "fsdp", "smddp"] = Field(
-        "auto", description="auto: ddp where there are several ranks, else single"
+        "auto", description="auto: ddp with several ranks, otherwise single"
     )
-    backend: Literal["auto", "nccl", "gloo"] = Field("auto", description="auto: nccl with CUDA, else gloo")
+    backend: Literal["auto", "nccl", "gloo"] = Field(
+        "auto", description="communication backend. auto: nccl with CUDA, otherwise gloo"
+    )
     procs: Union[Processes, Literal["auto"]] = Field(
         "auto",
-        description="ranks that `segtrain train` starts by itself; auto: one per GPU, on a CPU host one per core",
+        description="number of ranks that `segtrain train` starts. auto: one per GPU; without a GPU, one per CPU core",
     )
     threads: Union[Processes, Literal["auto"]] = Field(
-        "auto", description="compute threads of a rank; auto: cores / ranks"
+        "auto", description="compute threads per rank. auto: cores / ranks"
     )
-    sync_bn: bool = Field(False, description="batch norm statistics over all ranks")
-    bucket_mb: float = Field(25.0, gt=0, le=65_536, description="ddp: MiB of gradients that travel together")
-    bucket_view: bool = Field(True, description="ddp: gradients live in the buckets (saves memory)")
-    static_graph: bool = Field(False, description="ddp: promise that every step uses the same layers")
-    compress: Literal["none", "fp16", "bf16", "powersgd"] = Field("none", description="gradient compression (ddp)")
-    broadcast_buffers: bool = Field(False, description="ddp: copy rank 0's batch-norm statistics before every forward")
-    timeout_s: float = Field(600.0, gt=0, le=2_592_000, description="how long a collective may wait")
+    sync_bn: bool = Field(False, description="compute batch norm statistics over all ranks (SyncBatchNorm)")
+    bucket_mb: float = Field(
+        25.0,
+        gt=0,
+        le=65_536,
+        description="ddp: size of a gradient bucket in MiB (bucket_cap_mb of DistributedDataParallel)",
+    )
+    bucket_view: bool = Field(
+        True, description="ddp: gradients are views into the buckets, which saves memory (gradient_as_bucket_view)"
+    )
+    static_graph: bool = Field(False, description="ddp: assume that every step uses the same layers (static_graph)")
+    compress: Literal["none", "fp16", "bf16", "powersgd"] = Field(
+        "none", description="compression of gradients on their way between ranks (ddp and smddp)"
+    )
+    broadcast_buffers: bool = Field(
+        False, description="ddp: copy the batch norm statistics of rank 0 to the other ranks before every forward"
+    )
+    timeout_s: float = Field(
+        600.0, gt=0, le=2_592_000, description="seconds that a collective may wait for the other ranks"
+    )

@@ -1,4 +1,4 @@
-"""What a setting takes, in words: `integer or 'auto'`; and what to say where a value of another kind was given."""
+"""Describes the type of a setting in words, such as `integer or 'auto'`, and values of a wrong type."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ARTICLES = {"integer": "an ", "number": "a ", "list": "a ", "mapping": "a "}
 
 
 def in_words(kind: Any, mark: str = "`") -> str:
-    """The values of an annotation; ``mark`` stands around each that is meant letter by letter."""
+    """The values that an annotation allows. ``mark``: the quotes around literal values."""
     if kind in _NAMES:
         return _NAMES[kind]
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
@@ -38,20 +38,21 @@ def in_words(kind: Any, mark: str = "`") -> str:
     return "mapping" if is_section(kind) else getattr(kind, "__name__", str(kind))
 
 
-def wrong_kind(key: str, value: Any, kind: Any, default: Any) -> str:
-    """The error for a value that is none of ``kind``, with one that is where an example helps."""
+def wrong_type(key: str, value: Any, kind: Any, default: Any) -> tuple[str, str]:
+    """The message for a value that is not of type ``kind``, with an example where one helps; and the expected type."""
     words = in_words(kind, "'")
     if not re.search(r" or |\[", words):
         words = " or ".join(words.rsplit(", ", 1))
     glued = unspaced(value) if "mapping" in words else ""
     better = None if glued else _example(value, words, default)
-    shown = f", as {key}={flow(better)}" if better is not None else ""
-    return f"{key}={value!r}: expected {_ARTICLES.get(words.partition(' ')[0], '')}{words}{shown}{glued}"
+    shown = f", such as {key}={flow(better)}" if better is not None else ""
+    expected = f"{_ARTICLES.get(words.partition(' ')[0], '')}{words}"
+    return f"{key}={value!r}: expected {expected}{shown}{glued}", expected
 
 
 def _example(value: Any, words: str, default: Any) -> Any:
     one = value[0] if isinstance(value, list) and len(value) == 1 else value
-    if words.startswith("[integer, integer]") and type(one) is int:  # a size that was given by one side
+    if words.startswith("[integer, integer]") and type(one) is int:  # one side of a size
         return [one, one]
     if isinstance(default, Section):
         plain = ((name, getattr(default, name)) for name in type(default).model_fields)
@@ -62,7 +63,7 @@ def _example(value: Any, words: str, default: Any) -> Any:
 
 
 def inside(kind: Any, part: str) -> Any:
-    """The annotation of an item of a list (by its place) or of a mapping; Any where there is none."""
+    """The annotation of an item of a list (``part`` is its position) or of a mapping. Any if there is none."""
     members = [kind, *typing.get_args(kind)]
     members = [typing.get_args(m)[0] if typing.get_origin(m) is typing.Annotated else m for m in members]
     for container in (tuple, dict) if part.isdigit() else (dict,):

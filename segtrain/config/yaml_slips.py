@@ -1,4 +1,4 @@
-"""What a text that YAML refuses was meant to be: a colon without a space, a backslash in double quotes, a tab."""
+"""Repairs of common YAML typos: a colon without a space, a backslash in double quotes, a tab."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import yaml
 
 from segtrain.config.yaml_text import load_yaml
 
-# `lr:0.1`, where a line or a value of a flow begins. `C:\data` and `s3://bucket` are meant as they stand.
+# `lr:0.1` at the start of a line or of a value in braces. `C:\data` and `s3://bucket` are not typos.
 _NO_SPACE = re.compile(r"((?:^|[{,])[ \t]*(?:- +)*)([\w.-]+):(?=[^\s:/\\])", re.MULTILINE)
 _QUOTED = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 _NO_ESCAPE = re.compile(r"(?:\\\\)*\\[^0abt\tnvfre \"/\\N_LPxuU\n]")
@@ -20,7 +20,7 @@ _NO_ESCAPE = re.compile(r"(?:\\\\)*\\[^0abt\tnvfre \"/\\N_LPxuU\n]")
 
 @dataclass(frozen=True)
 class Slip:
-    """``cause``: what is wrong in line ``line``; ``text``: the whole text, put right; ``now``: that line of it."""
+    """A typo in line ``line``, with its cause, the whole text repaired, and that line repaired (``now``)."""
 
     line: int
     cause: str
@@ -29,7 +29,7 @@ class Slip:
 
 
 def find_slip(text: str) -> Slip | None:
-    """The slip whose repair makes YAML of a text that is none; None where it is another one."""
+    """The typo whose repair makes ``text`` valid YAML. None if no known repair does."""
     for chosen in itertools.chain.from_iterable(itertools.combinations(_REPAIRS, n) for n in (1, 2, 3)):
         fixed, causes = text, []
         for cause, repair in chosen:
@@ -43,7 +43,7 @@ def find_slip(text: str) -> Slip | None:
 
 
 def unspaced(value: Any) -> str:
-    """For the error about a text where keys are wanted: `lr:0.1` is one to YAML. "" for any other value."""
+    """A hint for an error about text instead of keys, because YAML reads `lr:0.1` as text. "" for any other value."""
     glued = value.split() if isinstance(value, str) else []
     pairs = [_spaced(word) for word in glued]
     if not glued or any(word == pair for word, pair in zip(glued, pairs)):
@@ -78,6 +78,6 @@ def _reads(text: str) -> bool:
 
 _REPAIRS: tuple[tuple[str, Callable[[str], str]], ...] = (
     ("a space is missing after the ':'", _spaced),
-    ("between double quotes a backslash begins an escape: use single quotes", _single_quoted),
-    ("a tab indents it: use spaces", _without_tabs),
+    ("a backslash in double quotes starts an escape sequence: use single quotes", _single_quoted),
+    ("tabs cannot indent YAML: use spaces", _without_tabs),
 )

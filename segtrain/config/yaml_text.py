@@ -1,4 +1,4 @@
-"""YAML that is safe to read: no key twice, and no text that is small on disk and huge in memory."""
+"""A safe YAML reader: refuses duplicate keys, deep nesting, and alias bombs."""
 
 from __future__ import annotations
 
@@ -7,42 +7,41 @@ from typing import Any
 
 import yaml
 
-DEPTH = 50  # levels of lists and mappings
-VALUES = 100_000  # of a whole text, aliases written out
+# Limits: levels of nested lists and mappings, and values in a text, with aliases expanded.
+DEPTH, VALUES = 50, 100_000
 
-# The C parser is ten times as fast, where it is there. Its composer recurses in C: what is too deep must not reach it.
+# The C parser is ten times faster, if it is installed. Its composer recurses in C, so deep nesting must not reach it.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class RefusedYaml(yaml.YAMLError):
-    """Well-formed YAML that is refused all the same; the message says where and why."""
+    """Valid YAML that is refused. The message says where and why."""
 
 
 @dataclass
 class _OpenNode:
-    """A list or mapping that is being read."""
+    """A list or mapping whose end has not been read yet."""
 
     anchor: str | None
     mapping: bool
     size: int = 1
     parts: int = 0
     keys: dict[str, int] = field(default_factory=dict)  # key -> its line
-    glued: str = ""  # the last key, where it holds a colon: `lr:0.1`
+    glued: str = ""  # the last key, if it contains a colon: `lr:0.1`
 
 
 def load_yaml(text: str) -> Any:
     """The value of a YAML text.
 
-    Raises yaml.YAMLError for what is no YAML, for a key that is given twice, for one that holds its value as well
-    (`{lr:0.1}`), and for a text that is nested too deeply or whose aliases stand for too much (the alias bomb: a few
-    lines that expand to gigabytes).
+    Raises yaml.YAMLError for invalid YAML, a duplicate key, a key that contains its value (`{lr:0.1}`), deep nesting,
+    and alias bombs (a few lines whose aliases expand to gigabytes).
     """
     try:
         _check(text)
         return yaml.load(text, _LOADER)
     except UnicodeEncodeError:
-        raise RefusedYaml("it holds bytes that are no UTF-8 text") from None
-    except (ValueError, OverflowError) as error:  # a date or a number that is none
+        raise RefusedYaml("the text is not valid UTF-8") from None
+    except (ValueError, OverflowError) as error:  # an impossible date or number
         raise RefusedYaml(str(error)) from None
 
 
@@ -54,7 +53,7 @@ def _check(text: str) -> None:
         if isinstance(event, yaml.CollectionStartEvent):
             stack.append(_OpenNode(event.anchor, isinstance(event, yaml.MappingStartEvent)))
             if len(stack) > DEPTH:
-                raise RefusedYaml(f"line {line}: lists and mappings lie more than {DEPTH} deep: write it flat")
+                raise RefusedYaml(f"line {line}: lists and mappings are nested more than {DEPTH} deep: flatten them")
             continue
         if isinstance(event, yaml.CollectionEndEvent):
             done = stack.pop()
@@ -65,7 +64,7 @@ def _check(text: str) -> None:
         elif isinstance(event, yaml.AliasEvent):
             if event.anchor not in anchors:
                 raise RefusedYaml(
-                    f"line {line}: *{event.anchor} stands for itself, or for nothing: write the value out"
+                    f"line {line}: the alias *{event.anchor} refers to itself, or to nothing: write its value instead"
                 )
             anchor, size = None, anchors[event.anchor]
         else:
@@ -76,7 +75,7 @@ def _check(text: str) -> None:
         stack[-1].parts += 1
         if stack[-1].size > VALUES:
             raise RefusedYaml(
-                f"line {line}: it stands for more than {VALUES:,} values, aliases written out: write less"
+                f"line {line}: with its aliases expanded, the text has more than {VALUES:,} values: shorten it"
             )
 
 
@@ -85,7 +84,7 @@ def _note_key(place: _OpenNode, event: yaml.ScalarEvent, line: int) -> None:
     if not place.mapping:
         return
     if place.parts % 2:
-        if place.glued and not key and not event.style:  # nothing follows: the key holds the value, as in {lr:0.1}
+        if place.glued and not key and not event.style:  # no value follows, as in {lr:0.1}
             name, _, value = place.glued.partition(":")
             raise RefusedYaml(
                 f"line {line}: a space is missing after the ':' of {place.glued!r}: write {name}: {value}"
@@ -96,6 +95,6 @@ def _note_key(place: _OpenNode, event: yaml.ScalarEvent, line: int) -> None:
         return
     if key in place.keys:
         raise RefusedYaml(
-            f"line {line}: the key {key!r} is there already, in line {place.keys[key]}: keep one of the two"
+            f"line {line}: duplicate key {key!r}, which line {place.keys[key]} sets already: remove one of the two"
         )
     place.keys[key] = line
