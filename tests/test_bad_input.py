@@ -27,7 +27,7 @@ CONFIG = {
     "wrong type as SageMaker passes it": (["--train.batch_size", "four"], "train.batch_size='four'", "integer"),
     "no value": (["--train.batch_size"], "--train.batch_size", "section.key=value"),
     "no equals sign": (["quick", "train.seed=1"], "quick", "section.key=value"),
-    "value is no YAML": (["data.crop=[32,"], "data.crop=[32,", "no YAML"),
+    "value is no YAML": (["data.crop=[32,"], "data.crop=[32,", "not valid YAML"),
     "section as value": (["train=4"], "train=4", "a mapping"),
     "out of range": (["optim.lr=-1"], "optim.lr=-1", "greater than 0"),
     "no such choice": (["optim.name=adam"], "optim.name='adam'", "'adamw'"),
@@ -37,8 +37,8 @@ CONFIG = {
     "batch does not divide": (["train.accumulate=3"], "train.batch_size=2", "multiple of 3"),
     "warm-up longer than the run": (["optim.warmup=9st"], "optim.warmup=9st", "train.duration=4st", "shorten"),
     "warm-up of 100 %": (["optim.warmup=100%"], "optim.warmup=100%", "shorten"),
-    "crop of no size": (["data.crop=[4,4]"], "data.crop=", "at least 8 pixels"),
-    "stages that fall": (["train.progressive=[[0.5,0.5],[0.2,1]]"], "train.progressive", "rising"),
+    "crop of no size": (["data.crop=[4,4]"], "data.crop=", "from 8 to 65,536 pixels"),
+    "stages that fall": (["train.progressive=[[0.5,0.5],[0.2,1]]"], "train.progressive", "increasing"),
     "scenes with a folder": (["data.root=set"], "data.root is set", "data.layout"),
     "layout without a folder": (["data.layout=camvid"], "data.root is empty", "data.root=FOLDER"),
     "unknown architecture": (["model.arch=unett"], "model.arch='unett'", "did you mean 'unet'?"),
@@ -59,7 +59,7 @@ CONFIG = {
     "compression alone": (["parallel.strategy=single", "parallel.compress=fp16"], "parallel.compress=fp16", "ddp"),
     "compression that gloo lacks": (["parallel.strategy=ddp", "train.device=cpu", "parallel.compress=powersgd"], "powersgd", "fp16"),
     "weights of another count": (["loss.class_weights=[1,2]"], "loss.class_weights", "2 numbers", "classes"),
-    "negative class weight": (["loss.class_weights=[1,1,1,1,1,1,1,1,1,-2]"], "loss.class_weights", "-2", "at least 0"),
+    "negative class weight": (["loss.class_weights=[1,1,1,1,1,1,1,1,1,-2]"], "loss.class_weights", "-2", "numbers from 0"),
     "loss that diverges": (["optim.name=sgd", "optim.lr=1e30", "train.duration=20st", "train.batch_size=4"], "not finite at step", "optim.lr"),
 }  # fmt: skip
 
@@ -84,10 +84,10 @@ def test_what_needs_a_gpu_on_a_machine_without(zygote, tmp_path: Path, setting: 
 
 
 FILES: dict[str, tuple[bytes | None, tuple[str, ...]]] = {
-    "broken YAML": (b"train: [1, 2\noptim: }", ("run.yaml", "no YAML", "line 2")),
-    "a list": (b"- 1\n- 2\n", ("run.yaml", "holds a list", "sections")),
+    "broken YAML": (b"train: [1, 2\noptim: }", ("run.yaml", "not valid YAML", "line 2")),
+    "a list": (b"- 1\n- 2\n", ("run.yaml", "contains a list", "sections")),
     "a section without keys": (b"train: 4\n", ("run.yaml", "train=4")),
-    "no text": (b"\xff\xfe\x00\x01", ("run.yaml", "no YAML")),
+    "no text": (b"\xff\xfe\x00\x01", ("run.yaml", "not valid YAML")),
     "missing": (None, ("run.yaml", "No such file", "did you mean 'runs.yaml'?")),
 }
 

@@ -214,7 +214,7 @@ def test_a_flag_with_a_slip_is_no_setting(words: list[str], capsys: pytest.Captu
     assert "section.key=value" in told  # the usage
     assert main(["train", "--print-config", "--out", "there", "--data={limit: 3}"]) == 0
     assert main(["train", "optim.lr", "--print-config"]) == 2
-    assert "it is the name of a setting: write optim.lr=VALUE" in capsys.readouterr().err
+    assert "optim.lr is a setting: write optim.lr=VALUE" in capsys.readouterr().err
 
 
 def test_the_help_of_a_verb_names_settings(capsys: pytest.CaptureFixture[str]) -> None:

@@ -158,7 +158,7 @@ WRONG: list[tuple[str, dict[str, Any], list[str], list[str]]] = [  # file, flags
     ("[1, 2]", {}, [], ["job.yaml", "list"]),
     ("a: [", {}, [], ["job.yaml", "no YAML"]),
     ("type: ml.g5.xlarge\nspot: true\ntype: ml.g5.2xlarge", {}, [], ["job.yaml: line 3", "'type'", "line 1"]),
-    ("settings: " + "[" * 3000, {}, [], ["job.yaml: line 1", "write it flat"]),
+    ("settings: " + "[" * 3000, {}, [], ["job.yaml: line 1", "50 deep"]),
     (f"instances: 1{'0' * 400}", {}, [], ["instances has 401 digits", "1,000,000,000"]),
     ("", {"max_run": "9" * 400 + "d"}, [], ["--max-run=", "6h"]),
     ("price: -5", {}, [], ["price=-5", "0 or more"]),

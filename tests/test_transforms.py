@@ -357,8 +357,8 @@ def test_what_a_file_holds_is_in_the_hash(A: Any, tmp_path: Path, monkeypatch: p
     ("setting", "words"),
     [
         ("nowhere.yaml", "nowhere.yaml': cannot be read"),
-        ("nowhere.py:x", "there is no Python file 'nowhere.py'"),
-        ("no.module:x", "there is no module 'no.module'"),
+        ("nowhere.py:x", "Python file 'nowhere.py' was not found"),
+        ("no.module:x", "module 'no.module' was not found"),
         ("flip", "file.py:attribute"),
         ("[{HorizontalFlipp: {}}]", "did you mean 'HorizontalFlip'"),
         ("[{HorizontalFlip: {prob: 1}}]", "HorizontalFlip of albumentations .* has no setting prob"),
