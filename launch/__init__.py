@@ -1,1 +1,1 @@
-"""How is a job described once, and started on SageMaker and other platforms? Imports no torch: a laptop can launch."""
+"""The launcher: describes a training job, checks it, rehearses it here, and starts it on a platform. Imports no torch."""

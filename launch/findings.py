@@ -1,10 +1,11 @@
-"""What did a check find before anything was sent, how bad is it, and what cures it?"""
+"""Findings of the checks before anything is sent: how bad each is, what is wrong, and the fix."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from textwrap import fill
 from typing import Literal
 
@@ -25,6 +26,11 @@ class Finding:
     message: str
     cure: str = ""
     source: str = ""
+
+
+error = partial(Finding, "error")
+warning = partial(Finding, "warning")
+note = partial(Finding, "note")
 
 
 def errors(findings: Iterable[Finding]) -> list[Finding]:

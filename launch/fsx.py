@@ -21,9 +21,10 @@ if not __package__:
 
 from launch.aws import lustre  # noqa: E402
 from launch.aws.arguments import DEFAULT_REGION  # noqa: E402
+from launch.aws.job import COMMAND  # noqa: E402
 from launch.aws.regions import is_region  # noqa: E402
 from launch.findings import agreed  # noqa: E402
-from launch.job import COMMAND, PACKAGE  # noqa: E402
+from launch.job import PACKAGE  # noqa: E402
 from launch.job_values import amount  # noqa: E402
 from segtrain.errors import ConfigError, SegtrainError  # noqa: E402
 

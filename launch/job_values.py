@@ -1,4 +1,4 @@
-"""How is what people write for a job (``6h``, ``fsx://...``, ``gpu=ml.g5.xlarge*2:train``) read, and refused in words?"""
+"""Readers of what people write for a job, such as ``6h`` or ``key=value``: each returns the value or raises ConfigError."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from segtrain.errors import ConfigError
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _LARGEST = 10**9
-_PLACES = "s3://BUCKET/PREFIX/, fsx://fs-0123456789abcdef0/MOUNTNAME/FOLDER or efs://fs-0123456789abcdef0/FOLDER"
 
 
 def read_mapping(path: str | Path) -> dict[str, Any]:
@@ -22,12 +21,21 @@ def read_mapping(path: str | Path) -> dict[str, Any]:
     try:
         content = Path(path).read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"cannot read the job {path}: {error.strerror}: {_near_file(Path(path))}") from None
+        raise ConfigError(
+            f"cannot read the job {path}: {error.strerror}: {_near_file(Path(path))}",
+            code="job-unreadable",
+            file=str(path),
+        ) from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is no text ({error}): a job is YAML in UTF-8") from None
+        raise ConfigError(
+            f"{path} is not text ({error}): a job is YAML in UTF-8", code="job-not-text", file=str(path)
+        ) from None
     loaded = _yaml(content, str(path))
     if loaded is not None and not isinstance(loaded, dict):
-        raise ConfigError(f"{path} holds a {type(loaded).__name__}, not keys: write instances: 2 and so on")
+        raise ConfigError(
+            f"{path} holds a {type(loaded).__name__}, not keys: write instances: 2 and so on",
+            code="job-not-keys", file=str(path), found=type(loaded).__name__,
+        )  # fmt: skip
     return {str(key): value for key, value in (loaded or {}).items()}
 
 
@@ -39,20 +47,27 @@ def _yaml(content: str, source: str) -> Any:
             return json.loads(content)  # JSON is YAML too, and needs no package
         except ValueError:
             raise ConfigError(
-                f"{source} is YAML, which this Python cannot read: pip install pyyaml, or use flags"
-            ) from None
+                f"{source} is YAML, which this Python cannot read: pip install pyyaml, or use flags",
+                code="yaml-package-missing", file=source,
+            ) from None  # fmt: skip
     try:
         return _load_yaml()(content)
     except RecursionError:
-        raise ConfigError(f"{source}: lists and mappings lie too deep in each other: write it flat") from None
+        raise ConfigError(
+            f"{source}: lists and mappings are nested too deep: write it flat", code="yaml-too-deep", file=source
+        ) from None
     except yaml.YAMLError as error:
         words = " ".join(str(error).split())
         # What is refused although it is YAML (a key twice) says so by itself.
-        raise ConfigError(f"{source}{': ' if words.startswith('line ') else ' is no YAML: '}{words}") from None
+        raise ConfigError(
+            f"{source}{': ' if words.startswith('line ') else ' is not valid YAML: '}{words}",
+            code="yaml-invalid",
+            file=source,
+        ) from None
 
 
 def _load_yaml() -> Callable[[str], Any]:
-    """As segtrain reads a config: no key twice, nothing that is huge in memory. Without pydantic, which that needs, plain YAML."""
+    """The reader of segtrain's configs, which refuses a repeated key and huge values; plain YAML without pydantic, which it needs."""
     try:
         from segtrain.config.yaml_text import load_yaml
     except ImportError:
@@ -71,7 +86,7 @@ def _near_file(path: Path) -> str:
 def scalar(content: str, key: str) -> Any:
     """The value of ``key=content`` as segtrain reads it: YAML, and text where the setting takes text (``{split}.csv``).
 
-    Without pydantic YAML alone; without PyYAML JSON, and else the text.
+    Without pydantic only YAML; without PyYAML JSON, or the text itself.
     """
     try:
         from segtrain.config import parse_overrides
@@ -96,27 +111,30 @@ def _plain(content: str, key: str) -> Any:
     try:
         return yaml.safe_load(content) if content else ""
     except RecursionError:
-        raise ConfigError(f"{key}={content[:80]}: lists and mappings lie too deep in each other") from None
+        raise ConfigError(
+            f"{key}={content[:80]}: lists and mappings are nested too deep", code="yaml-too-deep", key=key
+        ) from None
     except yaml.YAMLError as error:
         raise ConfigError(
-            f"the value of {key}={content} is no YAML ({' '.join(str(error).split())}): close its brackets, or if it is plain "
-            f"text, quote it: '{key}=\"{content}\"'"
-        ) from None
+            f"the value of {key}={content} is not valid YAML ({' '.join(str(error).split())}): close its brackets, or if it is plain "
+            f"text, quote it: '{key}=\"{content}\"'",
+            code="yaml-invalid", key=key, found=content,
+        ) from None  # fmt: skip
 
 
-def _wrong(where: str, value: Any, wanted: str) -> ConfigError:
-    return ConfigError(f"{where}={value!r}: must be {wanted}")
+def wrong(where: str, value: Any, wanted: str) -> ConfigError:
+    return ConfigError(f"{where}={value!r}: must be {wanted}", code="value-invalid", key=where, found=value)
 
 
 def text(value: Any, where: str) -> str:
     if isinstance(value, (bool, Mapping, list, tuple)):
-        raise _wrong(where, value, "a text")
+        raise wrong(where, value, "a text")
     return str(value)
 
 
 def texts(value: Any, where: str) -> tuple[str, ...]:
     if not isinstance(value, (str, list, tuple)):
-        raise _wrong(where, value, "a list of texts")
+        raise wrong(where, value, "a list of texts")
     return tuple(text(item, where) for item in ([value] if isinstance(value, str) else value))
 
 
@@ -124,9 +142,12 @@ def whole(value: Any, where: str) -> int:
     if isinstance(value, str) and re.fullmatch(r"[+-]?\d+", value):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise _wrong(where, value, "a whole number")
+        raise wrong(where, value, "a whole number")
     if abs(value) > _LARGEST:
-        raise ConfigError(f"{where} has {len(str(abs(value)))} digits: the largest that is read is {_LARGEST:,}")
+        raise ConfigError(
+            f"{where} has {len(str(abs(value)))} digits: the largest number that is read is {_LARGEST:,}",
+            code="value-too-large", key=where, found=value,
+        )  # fmt: skip
     return value
 
 
@@ -136,19 +157,19 @@ def number(value: Any, where: str) -> float:
             return float(value)
     except (TypeError, ValueError, OverflowError):
         pass
-    raise _wrong(where, value, "a number")
+    raise wrong(where, value, "a number")
 
 
 def amount(value: Any, where: str) -> float:
     """A number of dollars or gigabytes: 0 or more."""
     if not 0 <= number(value, where) < math.inf:
-        raise _wrong(where, value, "a number, 0 or more")
+        raise wrong(where, value, "a number, 0 or more")
     return number(value, where)
 
 
 def switch(value: Any, where: str) -> bool:
     if not isinstance(value, bool):
-        raise _wrong(where, value, "true or false")
+        raise wrong(where, value, "true or false")
     return value
 
 
@@ -156,7 +177,7 @@ def seconds(value: Any, where: str) -> int:
     """``6h``, ``90m``, ``2d``, ``3600s``, ``3600``."""
     match = re.fullmatch(r"(\d{1,9}(?:\.\d+)?) ?([smhd]?)", str(value).strip())
     if match is None or isinstance(value, bool):
-        raise _wrong(where, value, "a time, as 6h, 90m or 3600 (seconds)")
+        raise wrong(where, value, "a time, as 6h, 90m or 3600 (seconds)")
     return round(float(match[1]) * _UNITS[match[2]])
 
 
@@ -166,13 +187,13 @@ def choice(value: Any, literal: Any, where: str) -> Any:
     if value not in members:
         near = difflib.get_close_matches(str(value).lower(), [str(m).lower() for m in members], n=1, cutoff=0.5)
         meant = [member for member in members if near and member.lower() == near[0]]
-        raise _wrong(where, value, f"one of {', '.join(members)}" + (f" (did you mean {meant[0]}?)" if meant else ""))
+        raise wrong(where, value, f"one of {', '.join(members)}" + (f" (did you mean {meant[0]}?)" if meant else ""))
     return value
 
 
 def mapping(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise _wrong(where, value, "keys with values")
+        raise wrong(where, value, "keys with values")
     return value
 
 
@@ -182,7 +203,7 @@ def known(value: Any, keys: Sequence[str], where: str) -> Mapping[str, Any]:
         if key not in keys:
             near = difflib.get_close_matches(str(key), keys, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}?" if near else f"the keys are {', '.join(keys)}"
-            raise ConfigError(f"{where}: unknown key {key!r}: {hint}")
+            raise ConfigError(f"{where}: unknown key {key!r}: {hint}", code="key-unknown", key=key)
     return mapping(value, where)
 
 
@@ -192,15 +213,19 @@ def pairs(value: Any, where: str) -> dict[str, str]:
         split = [text(item, where).partition("=") for item in (value if isinstance(value, (list, tuple)) else [value])]
         for item in split:
             if not item[0] or not item[1]:
-                raise _wrong(where, "".join(item), "key=value")
+                raise wrong(where, "".join(item), "key=value")
         once([item[0] for item in split], where)
         value = {key: content for key, _, content in split}
     found = {}
     for key, content in value.items():
         if isinstance(key, bool):  # YAML 1.1
-            raise ConfigError(f"{where}: YAML reads a bare on, off, yes or no as true or false: quote it, as 'on'")
+            raise ConfigError(
+                f"{where}: YAML reads a bare on, off, yes, or no as true or false: quote it, as 'on'",
+                code="key-not-text",
+                key=where,
+            )
         if isinstance(content, (Mapping, list)):
-            raise _wrong(f"{where}.{key}", content, "a text")
+            raise wrong(f"{where}.{key}", content, "a text")
         found[str(key)] = str(content).lower() if isinstance(content, bool) else str("" if content is None else content)
     return found
 
@@ -222,38 +247,16 @@ def named(content: str) -> tuple[str, str]:
     return (match[1], match[2]) if match else ("", content)
 
 
-def place(content: str, where: str) -> dict[str, Any]:
-    """The fields of a channel: of an S3 prefix, or of ``fsx://ID/path``, ``efs://ID/path``, ``fs-...:/path``."""
-    if content.startswith("s3://"):
-        return {"uri": content}
-    match = re.fullmatch(r"(?:(fsx|efs)://)?(fs-[^/:]*)(?::?(/.*))?", content)
-    if match is None:
-        raise ConfigError(
-            f"{where}={content!r} is no place that the machines can read: write {_PLACES}"
-            + ("" if "://" in content else "; upload a folder first: aws s3 sync FOLDER s3://BUCKET/PREFIX/")
-        )
-    kind = "EFS" if match[1] == "efs" else "FSxLustre"
-    return {"file_system": match[2], "file_system_type": kind, "path": match[3] or "/"}
-
-
-def group(content: str, where: str) -> tuple[str, str, int, bool]:
-    """``gpu=ml.g5.xlarge*2:train``: name, type, instances, and whether it trains."""
-    match = re.fullmatch(r"([A-Za-z0-9._-]+)=([^*:=]+)(?:\*(\d+))?(:train)?", content)
-    if match is None:
-        raise _wrong(
-            where, content, "NAME=TYPE*INSTANCES, with :train for the one that trains, as gpu=ml.g5.xlarge*2:train"
-        )
-    return match[1], match[2], whole(match[3] or 1, where), match[4] is not None
-
-
 def unique(items: Sequence[Any], where: str) -> tuple[Any, ...]:
-    """As they are, where no two have one name. Raises ConfigError."""
+    """The items, if each has its own name. Raises ConfigError otherwise."""
     once([item.name for item in items], where)
     return tuple(items)
 
 
 def once(names: Sequence[str], where: str) -> None:
-    """Raises ConfigError where a name is there twice."""
+    """Raise ConfigError where a name is given twice."""
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"{where}: {name!r} is there twice: give each its own name")
+            raise ConfigError(
+                f"{where}: {name!r} is given twice: give each its own name", code="name-twice", key=where, found=name
+            )

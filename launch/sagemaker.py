@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -27,8 +27,10 @@ if not __package__:
     ]
 
 from launch.aws.arguments import DEFAULT_REGION, MOST_HOSTS, OF_A_REHEARSAL, build_parser, refuse_together  # noqa: E402
-from launch.findings import Finding, agreed, errors, show  # noqa: E402
-from launch.job import COMMAND, Job, load_job  # noqa: E402
+from launch.aws.job import COMMAND, SageMakerJob, load_job  # noqa: E402
+from launch.aws.prepare import Source, code_place, prepare, read, refused, say, sound  # noqa: E402
+from launch.aws.prepare import upload_code as upload_code  # noqa: E402
+from launch.findings import Finding, agreed, errors  # noqa: E402
 from segtrain.errors import EXIT_ERROR, ConfigError, SegtrainError  # noqa: E402
 
 if TYPE_CHECKING:
@@ -64,31 +66,16 @@ def main(arguments: list[str] | None = None, command: str = COMMAND) -> int:
         return 130
 
 
-def request(job: str | Path | Mapping[str, Any] | Job, settings: Sequence[str] = ()) -> dict[str, Any]:
+def request(job: Source, settings: Sequence[str] = ()) -> dict[str, Any]:
     """The CreateTrainingJob request of a job: a file, its keys, or a Job; ``settings``: section.key=value.
 
     For notebooks: ``boto3.client("sagemaker").create_training_job(**request(job))`` after ``upload_code(job, ...)``. Asks AWS
     nothing. What would fail raises ConfigError; what is doubtful is printed on stderr.
     """
-    return _sound(job, settings)[1]
+    return sound(job, settings)[1]
 
 
-def upload_code(job: str | Path | Mapping[str, Any] | Job, asked: Mapping[str, Any]) -> None:
-    """Put the code of a job where its request says that it is."""
-    from launch.aws.bundle import build
-    from launch.aws.cloud import connect, upload
-    from launch.aws.request import code_uri
-
-    job = _read(job, ())
-    with tempfile.TemporaryDirectory() as scratch:
-        bundle = Path(scratch) / "sourcedir.tar.gz"
-        build(ROOT, job, bundle)
-        upload(connect(_region(job)[0].region), bundle, code_uri(asked))
-
-
-def estimator(
-    job: str | Path | Mapping[str, Any] | Job, settings: Sequence[str] = (), session: Any = None, **other: Any
-) -> Any:
+def estimator(job: Source, settings: Sequence[str] = (), session: Any = None, **other: Any) -> Any:
     """A ``sagemaker.pytorch.PyTorch`` of SDK v2 that sends the same request; train with ``.fit(inputs(job))``.
 
     ``session``: a Session or PipelineSession of the SDK; ``other``: further arguments of ``PyTorch``, which win. Checks as
@@ -97,82 +84,27 @@ def estimator(
     from launch.aws import notebook
 
     notebook.sdk()
-    whole, asked = _sound(job, settings, getattr(session, "boto_region_name", ""))
+    whole, asked = sound(job, settings, getattr(session, "boto_region_name", ""))
     return notebook.estimator(whole, asked, session, **other)
 
 
-def inputs(job: str | Path | Mapping[str, Any] | Job) -> dict[str, Any]:
+def inputs(job: Source) -> dict[str, Any]:
     """The data of a job for the ``fit`` of its estimator: a TrainingInput or FileSystemInput for each channel."""
     from launch.aws import notebook
 
     notebook.sdk()
-    return notebook.inputs(_read(job, ()))
+    return notebook.inputs(read(job, ()))
 
 
-def _read(job: str | Path | Mapping[str, Any] | Job, settings: Sequence[str]) -> Job:
-    return job if isinstance(job, Job) else load_job(job, {}, settings)
-
-
-def _sound(
-    job: str | Path | Mapping[str, Any] | Job, settings: Sequence[str], place: str = ""
-) -> tuple[Job, dict[str, Any]]:
-    """The job and its request. Raises ConfigError where a check finds an error, and prints what else was found."""
-    known = _read(job, settings)
-    known, asked, findings = _prepare(replace(known, region=known.region or place))
-    bad = errors(findings)
-    _say([finding for finding in findings if finding not in bad])
-    if bad:
-        raise ConfigError(f"{len(bad)} of the job's settings would fail:\n{show(bad)}")
-    return known, asked
-
-
-def _spread(job: Job) -> Job:
+def _spread(job: SageMakerJob) -> SageMakerJob:
     """The default config's batch is for one machine: without a config of the user's own, two images for each rank."""
     from launch.aws.preflight.machines import ranks
 
     if "train.batch_size" in job.settings or ranks(job) <= DEFAULT_BATCH // 2:
         return job
     images = 2 * ranks(job)
-    _say([Finding("note", "batch", f"no --config is given: {job.config} with train.batch_size={images}, two a rank")])
+    say([Finding("note", "batch", f"no --config is given: {job.config} with train.batch_size={images}, two a rank")])
     return replace(job, settings={**job.settings, "train.batch_size": images})
-
-
-def _region(job: Job) -> tuple[Job, list[Finding]]:
-    """The region of the job, of the environment, or the usual one with a word about it."""
-    for region in (job.region, os.environ.get("AWS_REGION"), os.environ.get("AWS_DEFAULT_REGION")):
-        if region:
-            return replace(job, region=region), []
-    note = Finding("note", "region", f"no region is set: {DEFAULT_REGION}", "--region NAME, or set AWS_REGION")
-    return replace(job, region=DEFAULT_REGION), [note]
-
-
-def _prepare(job: Job) -> tuple[Job, dict[str, Any], list[Finding]]:
-    """The request, and everything that can be found wrong with it without asking AWS."""
-    from launch.aws.images import choose
-    from launch.aws.preflight.offline import offline
-    from launch.aws.request import create_training_job, training_job_name
-
-    now = datetime.now(timezone.utc)
-    job, findings = _region(replace(job, role=job.role or os.environ.get("SAGEMAKER_ROLE", "")))
-    choice = choose(job.training_type, job.strategy, job.region, job.image, unknown_type_ok=job.unknown_type_ok)
-    name = training_job_name(job, now)
-    request = create_training_job(job, image=choice.uri, name=name, code=_code(job, name))
-    findings += choice.findings
-    findings += offline(job, request, root=ROOT, choice=choice, now=now.date())
-    if choice.why:
-        findings.append(Finding("note", "image", f"image {choice.uri}: {choice.why}"))
-    return job, request, findings
-
-
-def _code(job: Job, name: str) -> str:
-    from launch.aws.request import output
-
-    return f"{output(job)}/{name}/source/sourcedir.tar.gz"
-
-
-def _say(findings: list[Finding]) -> None:
-    if findings:
-        print(show(findings), file=sys.stderr, flush=True)
 
 
 def _tuning(known: dict[str, Any]) -> Tuning | None:
@@ -185,7 +117,7 @@ def _tuning(known: dict[str, Any]) -> Tuning | None:
     return read(known["tune"])
 
 
-def _tuned(job: Job, request: dict[str, Any], tuning: Tuning) -> tuple[dict[str, Any], list[Finding]]:
+def _tuned(job: SageMakerJob, request: dict[str, Any], tuning: Tuning) -> tuple[dict[str, Any], list[Finding]]:
     """The request of a tuning job from that of its training jobs, and what is wrong with it."""
     from launch.aws import tune
 
@@ -193,9 +125,9 @@ def _tuned(job: Job, request: dict[str, Any], tuning: Tuning) -> tuple[dict[str,
     return whole, list(tune.findings(job, whole, tuning, ROOT))
 
 
-def _dry_run(job: Job, tuning: Tuning | None = None) -> int:
+def _dry_run(job: SageMakerJob, tuning: Tuning | None = None) -> int:
     """The request on stdout, what is wrong with it on stderr."""
-    job, request, findings = _prepare(job)
+    job, request, findings = prepare(job)
     if tuning is not None:
         request, more = _tuned(job, request, tuning)
         findings += more
@@ -203,13 +135,13 @@ def _dry_run(job: Job, tuning: Tuning | None = None) -> int:
     try:
         print(json.dumps(request, indent=2), flush=True)
     finally:  # also where the reader of the request has gone (`| head`)
-        _say(findings)
+        say(findings)
         _say_cost(job, tuning)
         print(f"dry run: nothing was sent{f'; {len(bad)} errors would stop it' if bad else ''}", file=sys.stderr)
     return EXIT_ERROR if bad else 0
 
 
-def _say_cost(job: Job, tuning: Tuning | None = None) -> None:
+def _say_cost(job: SageMakerJob, tuning: Tuning | None = None) -> None:
     from launch.aws.preflight.cost import cost_ceiling
     from launch.aws.tune import cost
 
@@ -217,23 +149,15 @@ def _say_cost(job: Job, tuning: Tuning | None = None) -> None:
     print(f"cost     {words}", file=sys.stderr, flush=True)
 
 
-def _refused(findings: list[Finding], what: str) -> bool:
-    _say(findings)
-    bad = errors(findings)
-    if bad:
-        print(f"error: {what}: {len(bad)} of the findings above must be cured first", file=sys.stderr)
-    return bool(bad)
-
-
-def _rehearse(job: Job, known: dict[str, Any]) -> int:
+def _rehearse(job: SageMakerJob, known: dict[str, Any]) -> int:
     from launch.aws.bundle import build
+    from launch.aws.rehearse.run import rehearse
+    from launch.rehearse.cluster import read_plant
     from launch.rehearse.fit import shorter
-    from launch.rehearse.plan import read_plant
-    from launch.rehearse.run import rehearse
 
     plant = read_plant(known.get("plant", ""))
-    job, request, findings = _prepare(job)
-    if _refused(findings, "not rehearsed"):
+    job, request, findings = prepare(job)
+    if refused(findings, "not rehearsed"):
         return EXIT_ERROR
     folder = known.get("folder") or Path(tempfile.mkdtemp(prefix="segtrain-rehearsal-"))
     folder.mkdir(parents=True, exist_ok=True)
@@ -261,24 +185,24 @@ def _rehearse(job: Job, known: dict[str, Any]) -> int:
     return int(report.exit_code)
 
 
-def _send(job: Job, known: dict[str, Any], tuning: Tuning | None = None) -> int:
+def _send(job: SageMakerJob, known: dict[str, Any], tuning: Tuning | None = None) -> int:
     from launch.aws.bundle import build
     from launch.aws.cloud import connect, fill, upload
     from launch.aws.preflight.online import online
 
-    located, asked, said = _prepare(job)  # all that needs no account is said before one is asked for
+    located, asked, said = prepare(job)  # all that needs no account is said before one is asked for
     if tuning is not None:
         said += _tuned(located, asked, tuning)[1]
-    if _refused(said, "nothing was sent"):
+    if refused(said, "nothing was sent"):
         return EXIT_ERROR
     _say_cost(located, tuning)
     clients = connect(located.region)
-    job, request, findings = _prepare(fill(replace(job, region=located.region), clients))
+    job, request, findings = prepare(fill(replace(job, region=located.region), clients))
     whole, more = (request, []) if tuning is None else _tuned(job, request, tuning)
     findings += more
     if not errors(findings):  # what fails already needs no call
         findings += online(job, request, clients)
-    if _refused([finding for finding in findings if finding not in said], "nothing was sent"):
+    if refused([finding for finding in findings if finding not in said], "nothing was sent"):
         return EXIT_ERROR
     name = whole.get("HyperParameterTuningJobName", request["TrainingJobName"])
     if not known.get("yes") and not agreed(f"send {name} to {job.region}?"):
@@ -287,11 +211,11 @@ def _send(job: Job, known: dict[str, Any], tuning: Tuning | None = None) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         bundle = Path(scratch) / "sourcedir.tar.gz"
         build(ROOT, job, bundle)
-        upload(clients, bundle, _code(job, request["TrainingJobName"]))
+        upload(clients, bundle, code_place(job, request["TrainingJobName"]))
     return _start(clients, job, whole, bool(known.get("no_follow")))
 
 
-def _start(clients: Any, job: Job, request: dict[str, Any], no_follow: bool) -> int:
+def _start(clients: Any, job: SageMakerJob, request: dict[str, Any], no_follow: bool) -> int:
     """Send a training or a tuning job, and follow it."""
     from launch.aws import cloud, tuning_job
 
@@ -328,7 +252,7 @@ def _come_back(known: dict[str, Any]) -> int:
     return _follow(clients, known["attach"], None, known.get("price"))
 
 
-def _follow(clients: Any, name: str, job: Job | None, price: float | None = None) -> int:
+def _follow(clients: Any, name: str, job: SageMakerJob | None, price: float | None = None) -> int:
     from launch.aws.follow import follow
 
     return follow(

@@ -15,6 +15,11 @@ EXAMPLES = """examples:
   torchrun --nproc-per-node 8 -m segtrain train configs/camvid_cpu.yaml data.root=CamVid train.batch_size=16
 """
 RUN = "run folder, s3://BUCKET/PREFIX, or sagemaker:JOB"
+# Where `segtrain launch` can start training: a module of launch/ with ``main(arguments, command)``, and its help.
+PLATFORMS = {
+    "sagemaker": "a training job on Amazon SageMaker",
+    "fsx": "an FSx for Lustre file system linked to S3",
+}
 CONFIG = "YAML file (default: every setting at its default)"
 
 
@@ -193,8 +198,8 @@ def _launch(subparsers: Any) -> None:
     """The launcher has parsers of its own, so these take every argument as it is."""
     launch = subparsers.add_parser("launch", help="train on a cloud: check the job, rehearse it here, submit, follow")
     platforms = launch.add_subparsers(required=True, metavar="PLATFORM", dest="platform")
-    _command(platforms, "sagemaker", commands.launch, "a training job on Amazon SageMaker", add_help=False)
-    _command(platforms, "fsx", commands.launch, "an FSx for Lustre file system linked to S3", add_help=False)
+    for platform, text in PLATFORMS.items():
+        _command(platforms, platform, commands.launch, text, add_help=False)
 
 
 def _prove(subparsers: Any) -> None:

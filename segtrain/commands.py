@@ -7,6 +7,7 @@ of the command line.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import re
 import sys
@@ -202,9 +203,9 @@ def profile(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> 
 
 
 def launch(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> int:
-    from segtrain.launch import fsx, sagemaker
+    import segtrain.launch  # noqa: F401 (makes `launch` importable)
 
-    main = {"sagemaker": sagemaker.main, "fsx": fsx.main}[args.platform]
+    main = importlib.import_module(f"launch.{args.platform}").main
     return int(main(argv[2:], f"segtrain launch {args.platform}"))
 
 

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from launch import bundle as shared
 from launch.aws import bundle
-from launch.job import ROOT, Job, config_name
+from launch.aws.job import SageMakerJob
+from launch.job import ROOT, config_name
 from segtrain.errors import ConfigError
 
 
@@ -33,12 +35,19 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
-def names(root: Path, job: Job) -> list[str]:
+def names(root: Path, job: SageMakerJob) -> list[str]:
     return [name for name, _ in bundle.contents(root, job)]
 
 
+def required(root: Path, job: SageMakerJob) -> list[str]:
+    """The lines of the bundle's requirements.txt."""
+    content = dict(bundle.contents(root, job))["requirements.txt"]
+    assert isinstance(content, bytes)
+    return content.decode().splitlines()
+
+
 def test_exactly_what_the_machines_need(checkout: Path) -> None:
-    assert names(checkout, Job()) == [
+    assert names(checkout, SageMakerJob()) == [
         "configs/scenes.yaml",
         "requirements.txt",
         "segtrain/__init__.py",
@@ -50,7 +59,7 @@ def test_exactly_what_the_machines_need(checkout: Path) -> None:
 
 
 def test_of_the_repository_the_whole_package_and_no_setup_py() -> None:
-    found = names(ROOT, Job())
+    found = names(ROOT, SageMakerJob())
     assert {path.relative_to(ROOT).as_posix() for path in (ROOT / "segtrain").rglob("*.py")} <= set(found)
     # AWS's toolkit refuses torchrun for a folder with setup.py in it.
     assert "setup.py" not in found
@@ -59,7 +68,7 @@ def test_of_the_repository_the_whole_package_and_no_setup_py() -> None:
 
 def test_awss_toolkit_takes_it_for_a_script(tmp_path: Path) -> None:
     kind = pytest.importorskip("sagemaker_training._entry_point_type", reason="needs the extra `rehearse`")
-    bundle.build(ROOT, Job(), tmp_path / "sourcedir.tar.gz")
+    bundle.build(ROOT, SageMakerJob(), tmp_path / "sourcedir.tar.gz")
     with tarfile.open(tmp_path / "sourcedir.tar.gz") as tar:
         tar.extractall(tmp_path / "code", filter="data")
     assert kind.get(str(tmp_path / "code"), "train.py") is kind.PYTHON_PROGRAM
@@ -67,14 +76,14 @@ def test_awss_toolkit_takes_it_for_a_script(tmp_path: Path) -> None:
 
 def test_requirements_leave_the_images_torch_alone(checkout: Path, tmp_path: Path) -> None:
     (tmp_path / "more.txt").write_text("timm>=1\n\nwandb")
-    lines = bundle.requirements(checkout, Job(requirements=str(tmp_path / "more.txt"))).splitlines()
-    packages = [bundle._package(line) for line in lines]
+    lines = required(checkout, SageMakerJob(requirements=str(tmp_path / "more.txt")))
+    packages = [shared._package(line) for line in lines]
     assert "torch" not in packages
     assert "torchvision" not in packages
     assert {"segmentation-models-pytorch", "numpy", "pyyaml", "pydantic", "safetensors"} <= set(packages)
     assert lines[-4:] == ["# more.txt", "timm>=1", "", "wandb"]
     with pytest.raises(ConfigError, match=r"requirements=gone\.txt"):
-        bundle.requirements(checkout, Job(requirements="gone.txt"))
+        required(checkout, SageMakerJob(requirements="gone.txt"))
 
 
 @pytest.mark.parametrize(
@@ -91,23 +100,23 @@ def test_requirements_leave_the_images_torch_alone(checkout: Path, tmp_path: Pat
     ],
 )
 def test_a_tracker_brings_its_package(checkout: Path, settings: dict[str, str], packages: set[str]) -> None:
-    lines = bundle.requirements(checkout, Job(settings=settings)).splitlines()
+    lines = required(checkout, SageMakerJob(settings=settings))
     trackers = {"mlflow", "wandb", "sagemaker-mlflow"}
-    assert {bundle._package(line) for line in lines} & trackers == packages
+    assert {shared._package(line) for line in lines} & trackers == packages
     extras = (ROOT / "pyproject.toml").read_text()
-    assert all(f'["{line}"]' in extras for line in lines if bundle._package(line) in trackers - {"sagemaker-mlflow"})
+    assert all(f'["{line}"]' in extras for line in lines if shared._package(line) in trackers - {"sagemaker-mlflow"})
 
 
 def test_what_the_config_file_asks_for_brings_its_package_too(checkout: Path) -> None:
     pytest.importorskip("yaml")
     (checkout / "mine.yaml").write_text("log: {wandb: streets}\n")
-    lines = bundle.requirements(checkout, Job(config="mine.yaml")).splitlines()
-    assert "wandb" in [bundle._package(line) for line in lines]
+    lines = required(checkout, SageMakerJob(config="mine.yaml"))
+    assert "wandb" in [shared._package(line) for line in lines]
     (checkout / "other.yaml").write_text("data: {transforms: [{HorizontalFlip: {p: 0.5}}]}\n")
-    lines = bundle.requirements(checkout, Job(config="other.yaml")).splitlines()
-    assert "albumentations" in [bundle._package(line) for line in lines]
-    off = bundle.requirements(checkout, Job(config="mine.yaml", settings={"log.wandb": ""})).splitlines()
-    assert "wandb" not in [bundle._package(line) for line in off]
+    lines = required(checkout, SageMakerJob(config="other.yaml"))
+    assert "albumentations" in [shared._package(line) for line in lines]
+    off = required(checkout, SageMakerJob(config="mine.yaml", settings={"log.wandb": ""}))
+    assert "wandb" not in [shared._package(line) for line in off]
 
 
 @pytest.mark.parametrize(
@@ -128,8 +137,8 @@ def test_a_pipeline_of_albumentations_brings_its_package(checkout: Path, pipelin
     for name in ("own.py", "lib/own.py"):
         (checkout / name).write_text("import os\nimport albumentations as A\nbuild = A.HorizontalFlip()\n")
     (checkout / "plain.py").write_text("# as albumentations\ndef build(image, mask, rng): return image, mask\n")
-    lines = bundle.requirements(checkout, Job(settings={"data.transforms": pipeline})).splitlines()
-    found = [line for line in lines if bundle._package(line) == "albumentations"]
+    lines = required(checkout, SageMakerJob(settings={"data.transforms": pipeline}))
+    found = [line for line in lines if shared._package(line) == "albumentations"]
     extras = (ROOT / "pyproject.toml").read_text()
     assert len(found) == wanted
     assert all(f'["{line}"]' in extras for line in found)
@@ -143,7 +152,7 @@ def test_the_jobs_own_config_program_and_files(checkout: Path, tmp_path: Path, m
     (work / "aug/own.py").write_text("def build(): ...\n")
     (work / "start.py").write_text("")
     monkeypatch.chdir(work)
-    job = Job(config="mine.yaml", program="start.py", settings={"data.transforms": "aug/own.py:build"})
+    job = SageMakerJob(config="mine.yaml", program="start.py", settings={"data.transforms": "aug/own.py:build"})
     found = dict(bundle.contents(checkout, job))
     assert found[config_name(job, checkout)] == Path("mine.yaml")
     assert {"start.py", "train.py", "names.txt", "aug/own.py", "configs/scenes.yaml"} <= set(found)
@@ -154,32 +163,32 @@ def test_the_jobs_own_config_program_and_files(checkout: Path, tmp_path: Path, m
 @pytest.mark.parametrize(
     ("job", "words"),
     [
-        (Job(config="gone.yaml"), "config=gone.yaml"),
-        (Job(program="gone.py"), "program=gone.py"),
-        (Job(program="../setup.py"), "outside"),
+        (SageMakerJob(config="gone.yaml"), "config=gone.yaml"),
+        (SageMakerJob(program="gone.py"), "program=gone.py"),
+        (SageMakerJob(program="../setup.py"), "outside"),
     ],
 )
-def test_what_is_not_there_is_named(checkout: Path, job: Job, words: str) -> None:
+def test_what_is_not_there_is_named(checkout: Path, job: SageMakerJob, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         bundle.contents(checkout, job)
 
 
 def test_the_same_files_give_the_same_bytes(checkout: Path, tmp_path: Path) -> None:
-    first = bundle.build(checkout, Job(), tmp_path / "one/sourcedir.tar.gz")
+    first = bundle.build(checkout, SageMakerJob(), tmp_path / "one/sourcedir.tar.gz")
     (checkout / "segtrain/errors.py").touch()
     (checkout / "segtrain/errors.py").chmod(0o777)
-    second = bundle.build(checkout, Job(), tmp_path / "two/other.tar.gz")
+    second = bundle.build(checkout, SageMakerJob(), tmp_path / "two/other.tar.gz")
     assert first == second
     assert (tmp_path / "one/sourcedir.tar.gz").stat().st_size == first["bytes"]
     assert (tmp_path / "one/sourcedir.tar.gz").read_bytes()[4:8] == bytes(4)  # no time of the packing either
     assert first["files"] == 7
     (checkout / "segtrain/errors.py").write_text("other")
-    assert bundle.build(checkout, Job(), tmp_path / "two/other.tar.gz")["sha256"] != first["sha256"]
+    assert bundle.build(checkout, SageMakerJob(), tmp_path / "two/other.tar.gz")["sha256"] != first["sha256"]
 
 
 def test_it_is_written_whole_or_not(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "sourcedir.tar.gz"
-    bundle.build(checkout, Job(), target)
+    bundle.build(checkout, SageMakerJob(), target)
     before = target.read_bytes()
 
     def full(*_: object) -> None:
@@ -187,13 +196,13 @@ def test_it_is_written_whole_or_not(checkout: Path, tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(OSError, match="No space"):
-        bundle.build(checkout, Job(config=""), target)
+        bundle.build(checkout, SageMakerJob(config=""), target)
     assert target.read_bytes() == before
     assert [path.name for path in tmp_path.glob("*.tar.gz*")] == ["sourcedir.tar.gz"]
 
 
 def test_the_entry_can_be_imported_from_the_bundle_alone(tmp_path: Path) -> None:
-    bundle.build(ROOT, Job(), tmp_path / "sourcedir.tar.gz")
+    bundle.build(ROOT, SageMakerJob(), tmp_path / "sourcedir.tar.gz")
     code = tmp_path / "code"
     with tarfile.open(tmp_path / "sourcedir.tar.gz") as tar:
         assert all(item.isfile() and (item.mtime, item.uid, item.gid, item.mode) == (0, 0, 0, 0o644) for item in tar)

@@ -15,7 +15,7 @@ from cloud.samples import training_job
 
 from launch.aws.cloud import Clients, account, connect, default_bucket, fill, submit, upload
 from launch.aws.cures import cure_of_failure
-from launch.job import Job
+from launch.aws.job import SageMakerJob
 from segtrain.errors import ConfigError, SegtrainError
 
 ACCOUNT = "123456789012"
@@ -115,7 +115,7 @@ def test_a_job_is_filled_with_the_accounts_role_and_bucket(clients: Clients) -> 
     role(clients, "Web", EC2)
     trainer = role(clients, "Trainer")
     role(clients, "AWSServiceRoleForSageMaker", path="/aws-service-role/sagemaker.amazonaws.com/")
-    filled = fill(Job(), clients)
+    filled = fill(SageMakerJob(), clients)
     assert (filled.role, filled.region) == (trainer, "us-east-1")
     assert filled.output == f"s3://sagemaker-us-east-1-{ACCOUNT}/segtrain"
     assert account(clients) == ACCOUNT
@@ -125,20 +125,20 @@ def test_a_job_is_filled_with_the_accounts_role_and_bucket(clients: Clients) -> 
 def test_what_the_job_says_is_kept(clients: Clients) -> None:
     trainer = role(clients, "Trainer")
     role(clients, "Other")
-    mine = Job(role=f"arn:aws:iam::{ACCOUNT}:role/Mine", output="s3://mine/a")
-    assert fill(mine, clients) == Job(role=mine.role, output=mine.output, region="us-east-1")
-    assert fill(Job(role="Trainer"), clients).role == trainer
+    mine = SageMakerJob(role=f"arn:aws:iam::{ACCOUNT}:role/Mine", output="s3://mine/a")
+    assert fill(mine, clients) == SageMakerJob(role=mine.role, output=mine.output, region="us-east-1")
+    assert fill(SageMakerJob(role="Trainer"), clients).role == trainer
     with pytest.raises(ConfigError, match=r"--role Trianer: NoSuchEntity.*whole ARN"):
-        fill(Job(role="Trianer"), clients)
+        fill(SageMakerJob(role="Trianer"), clients)
 
 
 def test_no_role_and_several_roles_are_errors_with_a_cure(clients: Clients) -> None:
     with pytest.raises(ConfigError, match=r"the account has none: give --role"):
-        fill(Job(), clients)
+        fill(SageMakerJob(), clients)
     role(clients, "A")
     role(clients, "B")
     with pytest.raises(ConfigError, match=r"2 roles are possible \(.*role/A, .*role/B\): give --role"):
-        fill(Job(), clients)
+        fill(SageMakerJob(), clients)
 
 
 def test_a_notebook_trains_as_its_own_role(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +148,7 @@ def test_a_notebook_trains_as_its_own_role(clients: Clients, monkeypatch: pytest
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", keys["AccessKeyId"])
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", keys["SecretAccessKey"])
     monkeypatch.setenv("AWS_SESSION_TOKEN", keys["SessionToken"])
-    assert fill(Job(), connect("us-east-1")).role == own
+    assert fill(SageMakerJob(), connect("us-east-1")).role == own
 
 
 @pytest.mark.parametrize("region", ["us-east-1", "eu-west-1"])

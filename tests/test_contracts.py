@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from launch.aws.job import SageMakerJob
+from launch.aws.job_parts import Channel, Group, Metric
 from launch.aws.request import CONTAINER_ENTRYPOINT, container_lines, create_training_job, entrypoint_text
-from launch.job import Channel, Group, Job, Metric
 
 FILES = sorted((Path(__file__).parent / "contracts").glob("*.json"))
 ABSENT = "(absent)"
@@ -21,7 +22,7 @@ OLD = "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.0.1-gpu-p
 OF_ITS_TABLE = "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.8.0-gpu-py312"
 
 CITY = Channel("train", "s3://seg-data/city/")
-P4D = Job(
+P4D = SageMakerJob(
     config="configs/scenes.yaml",
     settings={"train.batch_size": 32, "data.flip": 0.0, "train.compile": True},
     instances=2,
@@ -34,7 +35,7 @@ P4D = Job(
     metrics=(Metric("val:miou_percent", "mIoU ([0-9.]+)%"),),
 )
 GROUPS = (Group("gpu", "ml.p4d.24xlarge", 2, train=True), Group("cpu", "ml.c5.4xlarge", 1))
-FSX = Job(
+FSX = SageMakerJob(
     config="",
     settings={"epochs": 3, "arch": "Unet", "lr": 0.001},
     strategy="smddp",
@@ -56,7 +57,7 @@ FSX = Job(
     environment={"FOO": "bar"},
     metrics=(Metric("train:loss", "loss=([0-9.]+)"),),
 )
-JOBS: dict[str, tuple[Job, str]] = {  # contract: the same settings as a job, and the image
+JOBS: dict[str, tuple[SageMakerJob, str]] = {  # contract: the same settings as a job, and the image
     "estimator_v2_smddp_fsx": (FSX, OLD),
     "training_job_v3_profiler": (replace(FSX, strategy="ddp", volume_gb=100), OLD),
     "v2_ddp_s3": (replace(P4D, data=(CITY, Channel("val", "s3://seg-data/city-val/"))), OF_ITS_TABLE),

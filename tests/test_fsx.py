@@ -19,8 +19,9 @@ from cloud.moto import environment
 from launch import fsx
 from launch.aws import lustre
 from launch.aws.cloud import Clients, connect
+from launch.aws.job import load_job
 from launch.aws.lustre import WantedFileSystem
-from launch.job import ROOT, load_job
+from launch.job import ROOT
 from segtrain import cli
 from segtrain.errors import EXIT_ERROR, ConfigError, SegtrainError
 

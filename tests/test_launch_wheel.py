@@ -82,9 +82,10 @@ def test_a_wheel_sends_the_code_of_the_checkout(installed: Path, tmp_path: Path)
         "import hashlib, json\n"
         "import segtrain.launch\n"
         "from launch.aws.bundle import contents\n"
-        "from launch.job import COMMAND, ROOT, Job\n"
+        "from launch.aws.job import COMMAND, SageMakerJob\n"
+        "from launch.job import ROOT\n"
         "said = {name: hashlib.sha256(what if isinstance(what, bytes) else what.read_bytes()).hexdigest()\n"
-        "        for name, what in contents(ROOT, Job()) if '.so' not in name}\n"  # this wheel is built without the library
+        "        for name, what in contents(ROOT, SageMakerJob()) if '.so' not in name}\n"  # this wheel is built without the library
         "print(json.dumps([COMMAND, said]))"
     )
     done = run_installed(installed, code, cwd=tmp_path)

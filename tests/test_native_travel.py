@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from launch import native as travel
 from launch.aws import bundle
-from launch.aws import native as travel
 from launch.aws.images import choose, find
-from launch.aws.preflight.bundle_checks import decoder_checks
-from launch.job import Job
+from launch.aws.job import SageMakerJob
+from launch.aws.preflight.bundle_checks import decoder_checks, glibc_of
 
 ROOT = Path(__file__).parents[1]
 BUILT = travel.carried(ROOT)[0]
@@ -38,7 +38,7 @@ def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_bundle_brings_the_library_and_what_it_needs(tmp_path: Path) -> None:
     if not BUILT:
         pytest.skip(travel.carried(ROOT)[1])
-    bundle.build(ROOT, Job(), tmp_path / "sourcedir.tar.gz")
+    bundle.build(ROOT, SageMakerJob(), tmp_path / "sourcedir.tar.gz")
     with tarfile.open(tmp_path / "sourcedir.tar.gz") as tar:
         tar.extractall(tmp_path / "code", filter="data")
     needed = {path.name.partition(".so")[0] for path in map(Path, BUILT)}
@@ -75,9 +75,9 @@ def test_a_library_that_the_image_cannot_load_is_said_before(tmp_path: Path, mon
     (tmp_path / "new.so").write_bytes(b"\0GLIBC_2.2.5\0GLIBC_2.38\0GLIBC_2.14\0")
     assert travel.glibc({"x": tmp_path / "new.so"}) == 38
     assert IMAGE.image is not None
-    assert travel.of_image(IMAGE.image) == 34
+    assert glibc_of(IMAGE.image) == 34
     assert [
-        travel.of_image(found)
+        glibc_of(found)
         for tag in ("2.8.0-gpu-py312", "2.0.1-gpu-py310")
         if (found := find(f"x/pytorch-training:{tag}"))
     ] == [35, 31]

@@ -15,7 +15,9 @@ import pytest
 import yaml
 
 from launch import sagemaker
-from launch.job import ROOT, Job, load_job
+from launch.aws.job import SageMakerJob, load_job
+from launch.aws.prepare import code_place
+from launch.job import ROOT
 from segtrain.errors import ConfigError
 
 ROLE = "arn:aws:iam::123456789012:role/Trainer"
@@ -248,7 +250,7 @@ def test_the_real_sdk_sends_our_request() -> None:
     for name, (sent, step) in json.loads(done.stdout.splitlines()[-1]).items():
         ours = sagemaker.request(JOBS[name])
         code = "s3://code/sourcedir.tar.gz"
-        text = json.dumps(ours).replace(sagemaker._code(load_job(JOBS[name], {}), ours["TrainingJobName"]), code)
+        text = json.dumps(ours).replace(code_place(load_job(JOBS[name], {}), ours["TrainingJobName"]), code)
         expected = json.loads(text.replace(ours["TrainingJobName"], "NAME"))
         assert sent == expected, name
         for request in (expected, step):  # a step has no name of its own, and its upload has another place
@@ -259,5 +261,5 @@ def test_the_real_sdk_sends_our_request() -> None:
 
 
 def test_a_job_given_as_such_is_kept() -> None:
-    job = Job(output="s3://example-results/jobs", role=ROLE, region="us-east-1")
+    job = SageMakerJob(output="s3://example-results/jobs", role=ROLE, region="us-east-1")
     assert sagemaker.request(job)["RoleArn"] == ROLE

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from launch.aws.images import ImageChoice, choose
+from launch.aws.job import SageMakerJob, load_job
+from launch.aws.job_parts import Channel, Group, Metric
 from launch.aws.preflight.bundle_checks import admits, bundle_checks
 from launch.aws.preflight.cost import cost_ceiling
 from launch.aws.preflight.limits import shell_reads
 from launch.aws.preflight.offline import offline
 from launch.aws.request import create_training_job, training_job_name
 from launch.findings import Finding
-from launch.job import Channel, Group, Job, Metric, load_job
 
 pytest.importorskip("yaml")
 ROOT = Path(__file__).parents[1]
@@ -42,11 +43,11 @@ FSX = {"data": None, "fsx": "fs-0123456789abcdef0:/fsx/camvid", **VPC}
 HETERO = {"instances": None, "type": None, "group": ["gpu=ml.g5.12xlarge*2:train", "cpu=ml.c5.4xlarge*1"]}
 
 
-def the_job(flags: Mapping[str, Any], settings: tuple[str, ...] = ()) -> Job:
+def the_job(flags: Mapping[str, Any], settings: tuple[str, ...] = ()) -> SageMakerJob:
     return load_job(None, {**PLAIN, **flags}, [BATCH, *settings])
 
 
-def look(job: Job, root: Path = ROOT, **request: Any) -> list[Finding]:
+def look(job: SageMakerJob, root: Path = ROOT, **request: Any) -> list[Finding]:
     """What the command line says about a job; ``request``: members put into the request afterwards."""
     choice = choose(
         job.training_type, job.strategy, job.region, job.image, today=TODAY, unknown_type_ok=job.unknown_type_ok
@@ -427,16 +428,18 @@ THE_IMAGE = choose("ml.g5.12xlarge", "ddp", "us-east-1", today=TODAY)
     ],
 )
 def test_code_that_would_fail_there_is_found_here(files: dict[str, bytes], code: str, value: str) -> None:
-    found = list(bundle_checks(Job(), files, THE_IMAGE))
+    found = list(bundle_checks(SageMakerJob(), files, THE_IMAGE))
     assert [finding.code for finding in found] == [code]
     assert value in found[0].message
 
 
 def test_requirements_that_the_image_meets_are_no_mistake() -> None:
     text = b"# mine\ntorch>=2.0\nTorch\nscipy>=1.10 ; python_version > '3.8'\nalbumentations[extra]==2.0.8\n\n"
-    assert not list(bundle_checks(Job(), {"train.py": b"", "requirements.txt": text}, THE_IMAGE))
+    assert not list(bundle_checks(SageMakerJob(), {"train.py": b"", "requirements.txt": text}, THE_IMAGE))
     unknown = ImageChoice(None, "mine:1", "asked for")
-    assert [f.level for f in bundle_checks(Job(), {"requirements.txt": b"torch==2.5.1"}, unknown)] == ["warning"]
+    assert [f.level for f in bundle_checks(SageMakerJob(), {"requirements.txt": b"torch==2.5.1"}, unknown)] == [
+        "warning"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -458,7 +461,7 @@ def test_what_a_shell_would_make_of_a_value() -> None:
 
 
 def test_the_most_that_it_can_cost() -> None:
-    job = Job(instances=5, type="ml.p4d.24xlarge", max_run=2 * 3600, price=10.0)
+    job = SageMakerJob(instances=5, type="ml.p4d.24xlarge", max_run=2 * 3600, price=10.0)
     assert cost_ceiling(job)[0] == 100
     dollars, words = cost_ceiling(
         replace(job, groups=(Group("a", "ml.p4d.24xlarge", 2), Group("b", "ml.c5.xlarge", 3)))
@@ -472,7 +475,7 @@ def test_the_most_that_it_can_cost() -> None:
     )
     assert dollars is None
     assert "ml.c5n.xlarge" in words
-    words = cost_ceiling(Job(type="ml.p3.16xlarge", max_run=3600))[1]
+    words = cost_ceiling(SageMakerJob(type="ml.p3.16xlarge", max_run=3600))[1]
     assert "2021-11-29" in words  # the last price of p3 that anyone quoted, not that of the table's date
     assert "2026" not in words
     assert cost_ceiling(replace(job, warm_pool=1800))[0] == 125

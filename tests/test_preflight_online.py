@@ -14,12 +14,13 @@ from cloud.policies import Policies
 from cloud.samples import training_job
 
 from launch.aws.cloud import Clients
+from launch.aws.job import SageMakerJob
+from launch.aws.job_parts import Channel
 from launch.aws.preflight.account import trusts
 from launch.aws.preflight.online import online
 from launch.aws.preflight.security import admitted, permits
 from launch.aws.request import create_training_job
 from launch.findings import Finding
-from launch.job import Channel, Job
 
 ROLE = "arn:aws:iam::123456789012:role/Trainer"
 IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1"
@@ -36,7 +37,7 @@ class Account:
 
     clients: Clients
     cloud: CloudEndpoint
-    job: Job
+    job: SageMakerJob
     ids: dict[str, str] = field(default_factory=dict)
 
     def look(self, **changes: Any) -> list[Finding]:
@@ -79,7 +80,7 @@ def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
             {"QuotaName": USAGE, "Value": 4.0},
             {"QuotaName": "Longest run time for a training job", "Value": 432000.0},
         ]
-        job = Job(
+        job = SageMakerJob(
             type="ml.g5.12xlarge", instances=2, role=ROLE, region="us-east-1", image=IMAGE, output="s3://example-results/jobs",
             checkpoints="s3://example-results/checkpoints/", data=(Channel("train", "s3://example-data/camvid/"),),
         )  # fmt: skip

@@ -18,16 +18,18 @@ from typing import Any
 import pytest
 
 from launch import sagemaker
+from launch.aws.job import SageMakerJob, load_job
+from launch.aws.job_parts import channels as read_channels
+from launch.aws.rehearse import channels, hosts
+from launch.aws.rehearse.plan import ONE_GROUP, set_stage
+from launch.aws.rehearse.report import Report
+from launch.aws.rehearse.run import rehearse
+from launch.aws.rehearse.s3 import Store
+from launch.aws.rehearse.sync import Sync
 from launch.aws.request import create_training_job
-from launch.job import Job, load_job
-from launch.job_parts import channels as read_channels
-from launch.rehearse import channels, drawn, fit, hosts, network
+from launch.rehearse import drawn, fit, network
+from launch.rehearse.cluster import Cluster, Plant, read_plant, refuse_rank
 from launch.rehearse.guard import left
-from launch.rehearse.plan import ONE_GROUP, Cluster, Plant, read_plant, refuse_rank, set_stage
-from launch.rehearse.report import Report
-from launch.rehearse.run import rehearse
-from launch.rehearse.s3 import Store
-from launch.rehearse.sync import Sync
 from segtrain.config import load_config
 from segtrain.errors import EXIT_ERROR, ConfigError
 
@@ -37,12 +39,12 @@ JOB = Path(__file__).parents[1] / "configs/jobs/sagemaker.yaml"
 NAMESPACES = network.namespaces()[0] is not None
 
 
-def request_of(job: Job) -> dict[str, Any]:
+def request_of(job: SageMakerJob) -> dict[str, Any]:
     return create_training_job(job, image="image", name=NAME, code=CODE)
 
 
 def stage_of(
-    job: Job, hosts: int | None = None, procs: int | None = None, isolated: bool = True, **more: Any
+    job: SageMakerJob, hosts: int | None = None, procs: int | None = None, isolated: bool = True, **more: Any
 ) -> Cluster:
     return set_stage(request_of(job), hosts=hosts, procs=procs, isolated=isolated, settings=more)
 
@@ -51,16 +53,19 @@ HETERO = load_job(None, {"group": ["gpu=ml.g5.12xlarge*2:train", "cpu=ml.c5.4xla
 
 
 def test_hosts_are_those_of_the_request_and_a_difference_is_said() -> None:
-    stage = stage_of(Job(instances=5), hosts=3)
+    stage = stage_of(SageMakerJob(instances=5), hosts=3)
     assert [host.name for host in stage.hosts] == ["algo-1", "algo-2", "algo-3"]
     assert "in the place of 5" in stage.said[0]
-    assert not stage_of(Job(instances=2)).said
-    assert [host.name for host in stage_of(Job(instances=2), isolated=False).hosts] == ["127.0.0.1", "127.0.0.2"]
+    assert not stage_of(SageMakerJob(instances=2)).said
+    assert [host.name for host in stage_of(SageMakerJob(instances=2), isolated=False).hosts] == [
+        "127.0.0.1",
+        "127.0.0.2",
+    ]
 
 
 def test_a_group_lists_its_hosts_unsorted_and_rank_0_is_on_the_first_of_them() -> None:
-    stage = stage_of(Job(instances=3))
-    config = hosts.described(stage.hosts[0], stage, request_of(Job(instances=3)))["resourceconfig.json"]
+    stage = stage_of(SageMakerJob(instances=3))
+    config = hosts.described(stage.hosts[0], stage, request_of(SageMakerJob(instances=3)))["resourceconfig.json"]
     assert config["hosts"] == ["algo-1", "algo-2", "algo-3"]
     (group,) = config["instance_groups"]
     assert group["instance_group_name"] == config["current_group_name"] == ONE_GROUP
@@ -81,8 +86,8 @@ def test_of_groups_one_trains_and_its_hosts_are_not_the_first() -> None:
 
 
 def test_hyperparameters_stay_but_for_what_cannot_be_here() -> None:
-    assert dict(stage_of(Job()).hyperparameters) == request_of(Job())["HyperParameters"]
-    stage = stage_of(Job(strategy="smddp"), procs=2, **{"train.duration": "3st"})
+    assert dict(stage_of(SageMakerJob()).hyperparameters) == request_of(SageMakerJob())["HyperParameters"]
+    stage = stage_of(SageMakerJob(strategy="smddp"), procs=2, **{"train.duration": "3st"})
     assert stage.hyperparameters["sagemaker_torch_distributed_enabled"] == "true"
     assert not [key for key in stage.hyperparameters if "dataparallel" in key]
     assert stage.hyperparameters["parallel.strategy"] == '"smddp"'
@@ -125,23 +130,25 @@ def test_a_stage_without_that_rank_or_without_hosts_is_refused(
     ],
 )
 def test_a_rehearsal_is_a_short_training(settings: dict[str, str], until: int, changes: dict[str, str]) -> None:
-    assert fit.shorter(Job(settings=settings), until) == changes
+    assert fit.shorter(SageMakerJob(settings=settings), until) == changes
 
 
 def test_a_config_that_cannot_be_cut_is_rehearsed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = fit.load
 
-    def load(job: Job) -> Any:
+    def load(job: SageMakerJob) -> Any:
         if job.settings.get("train.duration") == "12st":
             raise ConfigError("the warm-up is longer than the training")
         return whole(job)
 
     monkeypatch.setattr(fit, "load", load)
-    assert fit.shorter(Job(settings={"train.duration": "80ep"})) == {}
+    assert fit.shorter(SageMakerJob(settings={"train.duration": "80ep"})) == {}
 
 
 def test_settings_that_need_gpus_or_other_ranks_are_fitted() -> None:
-    config = fit.load(Job(settings={"train.batch_size": 64, "train.accumulate": 2, "parallel.backend": "nccl"}))
+    config = fit.load(
+        SageMakerJob(settings={"train.batch_size": 64, "train.accumulate": 2, "parallel.backend": "nccl"})
+    )
     assert fit.fitting(config, ranks=6) == {"parallel.backend": "gloo", "train.batch_size": 60}
     assert fit.fitting(config, ranks=4) == {"parallel.backend": "gloo"}
     assert fit.fitting(config, ranks=64)["train.batch_size"] == 128
@@ -416,10 +423,10 @@ def test_the_training_itself_on_two_hosts(tmp_path: Path) -> None:
 LAUNCHER = """
 import json, sys
 from pathlib import Path
-from launch.job import Job
-from launch.rehearse.run import rehearse
+from launch.aws.job import SageMakerJob
+from launch.aws.rehearse.run import rehearse
 folder, namespaces, request = Path(sys.argv[1]), sys.argv[2] == "True", json.loads(sys.argv[3])
-rehearse(Job(), request, folder / "bundle.tar.gz", folder=folder / "stage", namespaces=namespaces,
+rehearse(SageMakerJob(), request, folder / "bundle.tar.gz", folder=folder / "stage", namespaces=namespaces,
          say=lambda text: print(text, flush=True))
 """
 ENDLESS = "(setsid sleep 100000 &) ; echo 'entrypoint: ready'; sleep 100000"
@@ -449,7 +456,7 @@ def test_a_launcher_that_goes_leaves_no_process(tmp_path: Path, signals: tuple[A
     if namespaces and not NAMESPACES:
         pytest.skip("the kernel gives no namespaces")
     word = f"SEGTRAIN_TEST={tmp_path.name}-{os.getpid()}"
-    request = request_of(Job(instances=2))
+    request = request_of(SageMakerJob(instances=2))
     request["AlgorithmSpecification"] |= {"ContainerEntrypoint": ["bash", "-c", ENDLESS], "ContainerArguments": []}
     request["Environment"] = dict([word.split("=")])
     bundle(tmp_path)

@@ -15,15 +15,17 @@ from typing import Any
 import pytest
 
 from launch.aws import request as made
+from launch.aws.job import SageMakerJob, load_job
+from launch.aws.job_parts import Channel, Group
 from launch.aws.service_model import violations
-from launch.job import ROOT, Channel, Group, Job, load_job
+from launch.job import ROOT
 from segtrain.errors import ConfigError
 
 NOW = datetime(2026, 11, 21, 3, 56, 5, 89_000)
 GROUPS = (Group("cpu", "ml.c5.4xlarge", 1), Group("gpu", "ml.g5.xlarge", 2, train=True))
 
 
-def request(job: Job, **other: Any) -> dict[str, Any]:
+def request(job: SageMakerJob, **other: Any) -> dict[str, Any]:
     return made.create_training_job(job, **{"image": "i:1", "name": "job-1", "code": "s3://b/c.tar.gz", **other})
 
 
@@ -39,7 +41,7 @@ def request(job: Job, **other: Any) -> dict[str, Any]:
     ],
 )
 def test_names_are_legal(name: str, expected: str) -> None:
-    found = made.training_job_name(Job(name=name), NOW)
+    found = made.training_job_name(SageMakerJob(name=name), NOW)
     assert found == expected
     assert re.fullmatch(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}", found)
 
@@ -81,7 +83,7 @@ def test_the_shipped_jobs_are_accepted_by_the_service_model(path: Path) -> None:
     ],
 )
 def test_a_strategy_is_one_word_for_launcher_and_training(strategy: Any, keys: dict[str, Any]) -> None:
-    job = Job(
+    job = SageMakerJob(
         strategy=strategy,
         type="ml.p4d.24xlarge",
         settings={"train.batch_size": 8, "model.arch": "unet", "train.compile": True},
@@ -103,7 +105,7 @@ def test_a_strategy_is_one_word_for_launcher_and_training(strategy: Any, keys: d
 
 
 def test_a_job_of_groups_names_the_one_that_trains() -> None:
-    job = Job(
+    job = SageMakerJob(
         groups=GROUPS,
         data=(Channel("train", "s3://b/p/", groups=("gpu",)), Channel("val", "s3://b/v/")),
         strategy="ddp",
@@ -121,7 +123,7 @@ def test_a_job_of_groups_names_the_one_that_trains() -> None:
 
 def test_fields_that_are_set_arrive() -> None:
     pytest.importorskip("botocore", reason="the extra 'sagemaker' is not installed")
-    job = Job(
+    job = SageMakerJob(
         output="s3://b/out/",
         checkpoints="s3://b/ckpt",
         region="eu-west-1",
@@ -164,7 +166,7 @@ def test_the_same_job_gives_the_same_request() -> None:
 
 
 def test_the_entry_script_fits_the_arguments_of_a_container() -> None:
-    lines = request(Job())["AlgorithmSpecification"]["ContainerArguments"]
+    lines = request(SageMakerJob())["AlgorithmSpecification"]["ContainerArguments"]
     assert 5 < len(lines) <= 100
     assert all(0 < len(line) <= 256 and "\n" not in line for line in lines)
     assert not any(line.lstrip().startswith("#") for line in lines)
@@ -174,20 +176,20 @@ def test_the_entry_script_fits_the_arguments_of_a_container() -> None:
 
 def test_the_arguments_run_as_the_script_does(tmp_path: Path) -> None:
     script = "#!/bin/bash\n# what it asks\nword='a \"b\" $HOME \\n *'\n\nif true; then\n  # why\n  printf '%s' \"$word\" > said\nfi\nexit 7\n"
-    algorithm = request(Job(), entrypoint=script)["AlgorithmSpecification"]
+    algorithm = request(SageMakerJob(), entrypoint=script)["AlgorithmSpecification"]
     command = [*algorithm["ContainerEntrypoint"], *algorithm["ContainerArguments"]]
     assert subprocess.run(command, cwd=tmp_path).returncode == 7
     assert (tmp_path / "said").read_text() == 'a "b" $HOME \\n *'
 
 
 def test_an_image_may_keep_its_own_entry_point() -> None:
-    assert "ContainerEntrypoint" not in request(Job(), entrypoint="")["AlgorithmSpecification"]
+    assert "ContainerEntrypoint" not in request(SageMakerJob(), entrypoint="")["AlgorithmSpecification"]
 
 
 def test_a_checkout_without_the_entry_script_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(made, "ENTRYPOINT", ROOT / "docker/sagemaker/gone.sh")
     with pytest.raises(ConfigError, match=r"docker/sagemaker/gone\.sh"):
-        request(Job())
+        request(SageMakerJob())
 
 
 def test_a_bare_python_makes_the_request(tmp_path: Path) -> None:
@@ -197,8 +199,8 @@ def test_a_bare_python_makes_the_request(tmp_path: Path) -> None:
         f"sys.path.insert(0, {str(ROOT)!r})\n"
         "from launch.aws.request import create_training_job\n"
         "from launch.aws.service_model import violations\n"
-        "from launch.job import Job\n"
-        "asked = create_training_job(Job(), image='i', name='n', code='s3://b/c')\n"
+        "from launch.aws.job import SageMakerJob\n"
+        "asked = create_training_job(SageMakerJob(), image='i', name='n', code='s3://b/c')\n"
         "assert violations(asked) is None\n"
         "print(len(asked['AlgorithmSpecification']['ContainerArguments']))\n"
     )

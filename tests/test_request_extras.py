@@ -14,13 +14,15 @@ from cloud.moto import environment
 
 from launch.aws.cloud import connect, submit
 from launch.aws.images import choose
+from launch.aws.job import SageMakerJob, load_job
+from launch.aws.job_parts import Channel, Fallback, Group
 from launch.aws.preflight.cost import cost_ceiling
 from launch.aws.preflight.extras import extras
 from launch.aws.progress import machines
+from launch.aws.rehearse import channels
 from launch.aws.request import code_uri, create_training_job
 from launch.aws.service_model import violations
-from launch.job import ROOT, Channel, Fallback, Group, Job, load_job
-from launch.rehearse import channels
+from launch.job import ROOT
 from segtrain.errors import ConfigError
 
 OWN = "123456789012.dkr.ecr.us-east-1.amazonaws.com/segtrain:1"
@@ -43,7 +45,7 @@ request:
 """
 
 
-def request(job: Job) -> dict[str, Any]:
+def request(job: SageMakerJob) -> dict[str, Any]:
     return create_training_job(job, image=OWN, name="job-1", code=CODE)
 
 
@@ -70,9 +72,9 @@ def test_a_file_and_flags_say_the_same(tmp_path: Path) -> None:
 
 def test_each_key_is_the_member_that_the_service_reads() -> None:
     pytest.importorskip("botocore", reason="the extra 'sagemaker' is not installed")
-    plain = request(Job())
+    plain = request(SageMakerJob())
     asked = request(
-        Job(
+        SageMakerJob(
             volume_kms=KEY,
             output_kms="alias/mine",
             training_plan=PLAN,
@@ -99,7 +101,7 @@ def test_each_key_is_the_member_that_the_service_reads() -> None:
 
 def test_an_isolated_container_is_brought_its_code() -> None:
     """As AWS's own SDK does it: a channel named code, and the toolkit is told the file in it."""
-    job = Job(network_isolation=True, data=(Channel("train", "s3://b/p/"),))
+    job = SageMakerJob(network_isolation=True, data=(Channel("train", "s3://b/p/"),))
     asked = request(job)
     assert asked["EnableNetworkIsolation"] is True
     assert json.loads(asked["HyperParameters"]["sagemaker_submit_directory"]) == (
@@ -116,7 +118,7 @@ def test_an_isolated_container_is_brought_its_code() -> None:
         }
     ]  # fmt: skip
     assert code_uri(asked) == CODE  # a rehearsal puts the bundle where the channel reads it
-    assert code_uri(request(Job())) == CODE
+    assert code_uri(request(SageMakerJob())) == CODE
     assert [channel["ChannelName"] for channel in channels.of_data(asked)] == ["train"]
     with pytest.raises(ConfigError, match=r"data\.code"):
         request(replace(job, data=(Channel("code", "s3://b/p/"),)))
@@ -154,7 +156,7 @@ def test_types_in_order(
     fallbacks: tuple[Fallback, ...], expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("boto3", reason="the extra 'sagemaker' is not installed")
-    job = Job(type="ml.p4d.24xlarge", instances=2, fallbacks=fallbacks, training_plan=PLAN, role="arn:aws:iam::123456789012:role/R")  # fmt: skip
+    job = SageMakerJob(type="ml.p4d.24xlarge", instances=2, fallbacks=fallbacks, training_plan=PLAN, role="arn:aws:iam::123456789012:role/R")  # fmt: skip
     asked = request(job)
     assert asked["ResourceConfig"] == {"VolumeSizeInGB": 100, **expected}
     with CloudEndpoint() as cloud:
@@ -171,7 +173,7 @@ def test_types_in_order(
 
 
 def test_the_most_that_a_job_of_several_types_can_cost() -> None:
-    job = Job(type="ml.g5.12xlarge", instances=2, max_run=3600)
+    job = SageMakerJob(type="ml.g5.12xlarge", instances=2, max_run=3600)
     dear = replace(job, type="ml.p4d.24xlarge")
     assert cost_ceiling(replace(job, fallbacks=(Fallback("ml.p4d.24xlarge"),))) == cost_ceiling(dear)
     assert cost_ceiling(replace(dear, fallbacks=(Fallback("ml.g5.12xlarge"),))) == cost_ceiling(dear)
@@ -199,13 +201,13 @@ def test_the_most_that_a_job_of_several_types_can_cost() -> None:
 def test_a_member_that_would_override_or_is_unknown_is_refused(extra: dict[str, Any], words: tuple[str, ...]) -> None:
     pytest.importorskip("botocore", reason="the extra 'sagemaker' is not installed")
     with pytest.raises(ConfigError) as refused:
-        request(Job(request=extra))
+        request(SageMakerJob(request=extra))
     assert all(word in str(refused.value) for word in words), refused.value
 
 
 def test_every_member_that_the_launcher_can_send_is_guarded() -> None:
     """Whatever a job can put into the request is refused in `request:`: no member is forgotten in the table of keys."""
-    job = Job(
+    job = SageMakerJob(
         data=(Channel("train", "s3://b/p/"),), checkpoints="s3://b/c/", spot=True, max_wait=9, retries=1, warm_pool=9,
         subnets=("s",), security_groups=("g",), tags={"a": "b"}, environment={"A": "b"}, training_plan=PLAN, max_pending=1800,
         volume_kms=KEY, output_kms=KEY, network_isolation=True, encrypt_traffic=True, remote_debug=True,
@@ -222,7 +224,7 @@ def test_every_member_that_the_launcher_can_send_is_guarded() -> None:
         for name in reversed(path.split(".")):
             extra = {name: extra}
         with pytest.raises(ConfigError, match=f"request.{path.split('.')[0]}"):
-            request(replace(Job(), request=extra))
+            request(replace(SageMakerJob(), request=extra))
 
 
 @pytest.mark.parametrize("text", ["{train: {uri: s3://b/p/, mode: Pipe}}", "{train: s3://b/p/}"])
@@ -233,8 +235,8 @@ def test_pipe_mode_is_refused_with_what_to_take(text: str, tmp_path: Path) -> No
         load_job(file, {} if "Pipe" in text else {"mode": "Pipe"})
 
 
-G5, P4D = Job(type="ml.g5.12xlarge"), Job(type="ml.p4d.24xlarge", instances=2)
-FOUND: dict[str, tuple[Job, str]] = {
+G5, P4D = SageMakerJob(type="ml.g5.12xlarge"), SageMakerJob(type="ml.p4d.24xlarge", instances=2)
+FOUND: dict[str, tuple[SageMakerJob, str]] = {
     "key for disks of the machine's own": (replace(G5, volume_kms=KEY), "error volume-kms-nvme"),
     "alias for a volume": (replace(G5, type="ml.c5.4xlarge", volume_kms="alias/a"), "error volume-kms-alias"),
     "warm pool with a key": (replace(G5, type="ml.c5.4xlarge", volume_kms=KEY, warm_pool=60), "note warm-pool-kms"),
@@ -274,7 +276,7 @@ def test_what_does_not_go_together_is_found(case: str) -> None:
 
 
 def test_a_job_without_any_of_it_is_told_nothing() -> None:
-    here = Job(type="ml.c5.4xlarge", region="us-east-1", training_plan=PLAN, volume_kms=KEY, output_kms=KEY)
+    here = SageMakerJob(type="ml.c5.4xlarge", region="us-east-1", training_plan=PLAN, volume_kms=KEY, output_kms=KEY)
     assert not list(extras(here, choose(here.training_type, here.strategy, here.region)))
     for path in sorted((ROOT / "configs/jobs").glob("*.yaml")):
         job = load_job(path, {})

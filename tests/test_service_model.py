@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 
 from launch.aws import service_model
+from launch.aws.job import SageMakerJob
+from launch.aws.job_parts import Channel
 from launch.aws.request import create_training_job
 from launch.aws.service_model import violations
-from launch.job import Channel, Job
 
 pytest.importorskip("botocore", reason="the extra 'sagemaker' is not installed")
 
 
 def sound() -> dict[str, Any]:
-    job = Job(
+    job = SageMakerJob(
         data=(Channel("train", file_system="fs-0123456789abcdef0", path="/m/d"),), retries=3, environment={"A": "b"}
     )
     return create_training_job(job, image="i:1", name="job-1", code="s3://b/c.tar.gz")

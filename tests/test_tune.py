@@ -16,11 +16,12 @@ from cloud.moto import environment, moto_server
 from launch import sagemaker
 from launch.aws import tune, tuning_job
 from launch.aws.cloud import connect
+from launch.aws.job import SageMakerJob, load_job
 from launch.aws.preflight.cost import cost_ceiling
 from launch.aws.request import create_training_job
 from launch.aws.service_model import violations
 from launch.aws.tune import Range, Tuning, read
-from launch.job import ROOT, Job, load_job
+from launch.job import ROOT
 from segtrain.errors import EXIT_ERROR, ConfigError
 from segtrain.platforms import container
 from segtrain.runs import remote
@@ -30,7 +31,7 @@ SHIPPED = ROOT / "configs/jobs/tune/camvid.yaml"
 JOB = load_job(ROOT / "configs/jobs/sagemaker.yaml", {}, ["optim.lr=0.01"])
 
 
-def asked(job: Job, tuning: Tuning) -> dict[str, Any]:
+def asked(job: SageMakerJob, tuning: Tuning) -> dict[str, Any]:
     code = "s3://b/job-1/source/sourcedir.tar.gz"
     return tune.request(job, create_training_job(job, image="i:1", name="job-1", code=code), tuning, NOW)
 

@@ -1,190 +1,31 @@
-"""Which files travel to the machines, and how? One tar.gz with the package, the configs and the script that starts a process.
+"""The bundle of a SageMaker job: the shared one with the script that AWS's toolkit starts, and the packages of its services.
 
 No ``setup.py`` at the top: where one lies there, AWS's toolkit takes the bundle for a Python package to install, and refuses to
-start torchrun for it ("Python packages are not supported for torch_distributed"). The package is imported from the bundle's folder,
-which is the working directory of every process.
+start torchrun for it ("Python packages are not supported for torch_distributed").
 """
 
 from __future__ import annotations
 
-import gzip
-import hashlib
-import io
-import re
-import tarfile
-from collections.abc import Iterator, Mapping
-from functools import lru_cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
-from launch.aws import native
-from launch.job import CARRIED, PACKAGE, Job, config_file, config_name
-from segtrain.errors import ConfigError
+from launch import bundle
+from launch.job import Job
 
 PROGRAM = "docker/sagemaker/train.py"
-# Settings of the training config that may name a file of the user's.
-FILES = ("data.classes", "data.transforms")
-# The image brings its own torch, built for its GPUs: pip would replace it.
-OF_THE_IMAGE = ("torch", "torchvision")
-TRACKERS = ("mlflow", "wandb")  # each is also the name of the extra that brings its package
-_SOURCES = (".py", ".cpp", ".h")
-_IMPORTED = re.compile(r"^[ \t]*(?:import|from)[ \t]+albumentations\b", re.MULTILINE)
-_PLACE = re.compile(r"[^\s:@]+\.(?:py|ya?ml|json|txt)")
 
 
 def contents(root: Path, job: Job) -> list[tuple[str, Path | bytes]]:
-    """Name in the bundle and file (or bytes), in the order of names. Raises ConfigError for what is not there."""
-    found: dict[str, Path | bytes] = {}
-    package = root / "segtrain" if (root / "segtrain").is_dir() else PACKAGE  # a wheel holds ``root`` in the package
-    for path in sorted(package.rglob("*")):
-        name = path.relative_to(package.parent)
-        if path.suffix in _SOURCES and path.is_file() and not _hidden(name):
-            found[name.as_posix()] = path
-    found |= native.carried(root)[0]
-    for path in sorted((root / "configs").rglob("*.y*ml")):
-        name = path.relative_to(root)
-        if name.parts[1] != "jobs" and not _hidden(name):  # jobs name roles and buckets: not the machines' business
-            found[name.as_posix()] = path
-    found["train.py"] = _there(root / PROGRAM, "the script that starts a process")
-    if job.config:
-        found[config_name(job, root)] = _there(config_file(job, root), f"config={job.config}")
-    if job.program != "train.py":
-        program = _inside(job.program, "program")
-        found[program] = _there(_near(job.program, root), f"program={job.program}")
-    for named in named_files(job, root):
-        found[named] = _near(named, root)
-    found["requirements.txt"] = requirements(root, job).encode()
-    return sorted(found.items())
+    """As ``launch.bundle.contents``."""
+    return bundle.contents(root, job, PROGRAM, packages(root, job))
 
 
 def build(root: Path, job: Job, target: Path) -> dict[str, Any]:
-    """Write the bundle, whole or not at all. The same files give the same bytes: no times, owners or rights of this machine."""
-    files = contents(root, job)
-    content = io.BytesIO()
-    with (
-        gzip.GzipFile(filename="", fileobj=content, mode="wb", mtime=0) as packed,
-        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
-    ):
-        for name, source in files:
-            body = source if isinstance(source, bytes) else source.read_bytes()
-            entry = tarfile.TarInfo(name)  # its defaults: mtime 0, uid 0, gid 0, mode 0644
-            entry.size = len(body)
-            tar.addfile(entry, io.BytesIO(body))
-    body = content.getvalue()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    from segtrain.files import writing
-
-    with writing(target) as stream:
-        stream.write(body)
-    return {"files": len(files), "bytes": len(body), "sha256": hashlib.sha256(body).hexdigest()}
+    """Write the bundle of a job. Returns the number of files, bytes, and the SHA-256."""
+    return bundle.write(contents(root, job), target)
 
 
-def requirements(root: Path, job: Job) -> str:
-    """The package's dependencies without the image's own, those of the extras in use, then the job's own lines."""
-    text = (root / "pyproject.toml").read_text(encoding="utf-8")
-    match = re.search(r"^dependencies = \[\n(.*?)^\]", text, re.DOTALL | re.MULTILINE)
-    if match is None:
-        raise ConfigError(f"{root / 'pyproject.toml'} has no list 'dependencies': take the file from the repository")
-    lines = [
-        line for line in re.findall(r'^\s*"([^"]+)"', match[1], re.MULTILINE) if _package(line) not in OF_THE_IMAGE
-    ]
-    lines += _of_extras(text, job, root)
-    if job.requirements:
-        own = _there(_near(job.requirements, root), f"requirements={job.requirements}").read_text(encoding="utf-8")
-        lines += [f"# {Path(job.requirements).name}", *own.splitlines()]
-    return "\n".join(lines) + "\n"
-
-
-def _of_extras(pyproject: str, job: Job, root: Path) -> Iterator[str]:
-    """Packages of ``log.mlflow``, ``log.wandb`` and ``data.transforms``, which neither segtrain nor the image has: those of
-    the extras of that name."""
-    settings: dict[str, Any] = {**_of_config(config_file(job, root)), **job.settings}
-    used = [tracker for tracker in TRACKERS if settings.get(f"log.{tracker}")]
-    used += ["albumentations"] * _albumentations(settings.get("data.transforms"), root)
-    for name in used:
-        extra = re.search(rf'^{name} = \["([^"]+)"\]', pyproject, re.MULTILINE)
-        yield extra[1] if extra else name
-    if str(settings.get("log.mlflow")).startswith("arn:"):
-        yield "sagemaker-mlflow"  # reads the address of SageMaker's own MLflow servers
-
-
-def _albumentations(pipeline: Any, root: Path) -> bool:
-    """Whether a value of ``data.transforms`` needs that library: a list or a saved file does, code that imports it."""
-    if not isinstance(pipeline, str):
-        return bool(pipeline)
-    place = pipeline.partition("@")[0].rpartition(":")[0]
-    if place and not pipeline.startswith(("[", "{")):
-        path = _near(place if place.endswith(".py") else f"{place.replace('.', '/')}.py", root)
-        return path.is_file() and _IMPORTED.search(path.read_text(encoding="utf-8", errors="replace")) is not None
-    return bool(pipeline)
-
-
-def named_files(job: Job, root: Path) -> list[str]:
-    """Files that ``data.classes`` and ``data.transforms`` name, where they lie below the working directory or the repository:
-    they keep their path. A file elsewhere stays out; a look at the bundle says so."""
-    found = []
-    for value in file_settings(job, root).values():
-        match = _PLACE.match(value)
-        if match and not _escapes(match[0]) and _near(match[0], root).is_file():
-            found.append(PurePosixPath(match[0]).as_posix())
-    return sorted(set(found))
-
-
-def file_settings(job: Job, root: Path) -> dict[str, str]:
-    """Those of ``FILES`` that are texts: in the job's settings, else in its config (where PyYAML is installed)."""
-    settings: dict[str, Any] = {**_of_config(config_file(job, root)), **job.settings}
-    return {key: settings[key] for key in FILES if isinstance(settings.get(key), str) and settings[key]}
-
-
-def _of_config(path: Path) -> dict[str, Any]:
-    """The settings of a config file by their dotted keys; {} where it cannot be read, which the check of the config says."""
-    try:
-        return _parsed(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-
-
-@lru_cache(maxsize=4)  # it is asked for several times in a look at one job
-def _parsed(text: bytes) -> dict[str, Any]:
-    try:
-        import yaml
-    except ImportError:
-        return {}
-    try:
-        sections = yaml.safe_load(text)
-    except yaml.YAMLError:
-        return {}
-    found = sections.items() if isinstance(sections, dict) else ()
-    return {f"{name}.{key}": value for name, keys in found if isinstance(keys, Mapping) for key, value in keys.items()}
-
-
-def _package(line: str) -> str:
-    return re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0].lower()
-
-
-def _hidden(path: Path) -> bool:
-    return any(part.startswith(".") or part in ("__pycache__", CARRIED) for part in path.parts)
-
-
-def _near(name: str, root: Path) -> Path:
-    """Seen from the working directory, else from the repository."""
-    path = Path(name)
-    return path if path.is_absolute() or path.is_file() else root / path
-
-
-def _escapes(name: str) -> bool:
-    return name.startswith("/") or ".." in PurePosixPath(name).parts
-
-
-def _inside(name: str, key: str) -> str:
-    if _escapes(name):
-        raise ConfigError(f"{key}={name} lies outside of the bundle: give a path below the working directory")
-    return PurePosixPath(name).as_posix()
-
-
-def _there(path: Path, what: str) -> Path:
-    if not path.is_file():
-        raise ConfigError(
-            f"{what}: there is no file {path}: check the path (seen from the working directory or the repository)"
-        )
-    return path
+def packages(root: Path, job: Job) -> list[str]:
+    """What reads the address of SageMaker's own MLflow servers, where the job names one."""
+    tracker = str(bundle.all_settings(job, root).get("log.mlflow"))
+    return ["sagemaker-mlflow"] if tracker.startswith("arn:") else []

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from launch.aws.cures import CREDENTIALS, explain
-from launch.job import Job
+from launch.aws.job import SageMakerJob
 from segtrain.errors import ConfigError
 
 SERVICE = "sagemaker.amazonaws.com"
@@ -124,7 +124,7 @@ def default_bucket(clients: Clients) -> str:
     return f"sagemaker-{clients.region}-{account(clients)}"
 
 
-def fill(job: Job, clients: Clients) -> Job:
+def fill(job: SageMakerJob, clients: Clients) -> SageMakerJob:
     """The job with region, role and output, where it leaves them to the account. Only reads."""
     output = job.output or f"s3://{default_bucket(clients)}/segtrain"
     return replace(job, region=job.region or clients.region, role=_role(job.role, clients), output=output)

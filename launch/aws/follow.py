@@ -16,8 +16,8 @@ from launch.aws import progress as told
 from launch.aws.cloud import Clients
 from launch.aws.cures import cure_of_failure, explain, passing
 from launch.aws.fetch import fetch
+from launch.aws.job import COMMAND
 from launch.aws.logs import LogLine, Logs, keep, log_file, natural
-from launch.job import COMMAND
 from segtrain.errors import EXIT_RESUMABLE, SegtrainError
 
 _ENDED = ("Completed", "Failed", "Stopped")

@@ -9,8 +9,8 @@ from typing import Any
 
 from launch.aws.cloud import Clients, split_uri
 from launch.aws.cures import explain, passing
+from launch.aws.job import SageMakerJob
 from launch.aws.service_model import violations
-from launch.job import Job
 from segtrain.errors import ConfigError, SegtrainError
 
 FOLDER = "/data"  # of the file system, where the prefix shows
@@ -58,7 +58,7 @@ def check(wanted: WantedFileSystem) -> None:
         raise ConfigError(f"--throughput {wanted.throughput}: must be one of {legal} (MB/s for each TiB), or --scratch")
     from launch.aws.preflight.network import network
 
-    job = Job(subnets=(wanted.subnet,), security_groups=wanted.security_groups)
+    job = SageMakerJob(subnets=(wanted.subnet,), security_groups=wanted.security_groups)
     wrong = [
         f"{one.message}: {one.cure.replace('--subnets', '--subnet')}" for one in network(job) if one.level == "error"
     ]

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from launch.aws.bundle import contents
+from launch.aws.job import SageMakerJob
+from launch.aws.job_parts import Channel
 from launch.aws.request import CHECKPOINTS, hyperparameters
-from launch.job import ROOT, Channel, Job
+from launch.job import ROOT
 from segtrain.errors import ConfigError
 
 # Hyperparameters that the SDK sets itself.
@@ -36,7 +38,7 @@ def sdk() -> Any:
     return sagemaker
 
 
-def write_code(job: Job, folder: Path) -> Path:
+def write_code(job: SageMakerJob, folder: Path) -> Path:
     """The files of the bundle, as a source_dir of the SDK, which packs and uploads it."""
     for name, source in contents(ROOT, job):
         target = folder / name
@@ -45,7 +47,7 @@ def write_code(job: Job, folder: Path) -> Path:
     return folder
 
 
-def estimator(job: Job, asked: Mapping[str, Any], session: Any = None, **other: Any) -> Any:
+def estimator(job: SageMakerJob, asked: Mapping[str, Any], session: Any = None, **other: Any) -> Any:
     """``asked``: the request of the job; ``other``: further arguments of the SDK's ``PyTorch``. Raises ConfigError."""
     _refuse_what_it_cannot_say(job)
     arguments = {**_arguments(job, asked), **_machines(job), **_protection(job), **other}
@@ -57,12 +59,12 @@ def estimator(job: Job, asked: Mapping[str, Any], session: Any = None, **other: 
     return sdk().pytorch.PyTorch(**{"source_dir": str(write_code(job, code)), **arguments})
 
 
-def inputs(job: Job) -> dict[str, Any]:
+def inputs(job: SageMakerJob) -> dict[str, Any]:
     """What the estimator's ``fit`` takes: a TrainingInput or FileSystemInput for each channel."""
     return {channel.name: _input(channel) for channel in job.data}
 
 
-def _refuse_what_it_cannot_say(job: Job) -> None:
+def _refuse_what_it_cannot_say(job: SageMakerJob) -> None:
     for key in ("fallbacks", "max_pending", "request"):
         if getattr(job, key):
             raise ConfigError(
@@ -71,7 +73,7 @@ def _refuse_what_it_cannot_say(job: Job) -> None:
             )
 
 
-def _arguments(job: Job, asked: Mapping[str, Any]) -> dict[str, Any]:
+def _arguments(job: SageMakerJob, asked: Mapping[str, Any]) -> dict[str, Any]:
     from sagemaker.debugger import ProfilerConfig
 
     algorithm = asked["AlgorithmSpecification"]
@@ -112,7 +114,7 @@ def _arguments(job: Job, asked: Mapping[str, Any]) -> dict[str, Any]:
     return arguments
 
 
-def _machines(job: Job) -> dict[str, Any]:
+def _machines(job: SageMakerJob) -> dict[str, Any]:
     from sagemaker.instance_group import InstanceGroup
 
     found: dict[str, Any] = {"keep_alive_period_in_seconds": job.warm_pool} if job.warm_pool else {}
@@ -124,7 +126,7 @@ def _machines(job: Job) -> dict[str, Any]:
     return {**found, "instance_type": job.type, "instance_count": job.instances}
 
 
-def _protection(job: Job) -> dict[str, Any]:
+def _protection(job: SageMakerJob) -> dict[str, Any]:
     wanted = {
         "subnets": list(job.subnets),
         "security_group_ids": list(job.security_groups),

@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from launch.aws.job import SageMakerJob
+from launch.aws.job_parts import Channel
 from launch.aws.passthrough import merged
-from launch.job import ROOT, Channel, Job, config_name
+from launch.job import ROOT, config_name
 from segtrain.errors import ConfigError
 
 DEFAULT_REGION = "us-east-1"
@@ -27,17 +29,17 @@ ISOLATED_CODE = f"/opt/ml/input/data/{CODE_CHANNEL}/sourcedir.tar.gz"
 _STAMP = 24  # characters of "-2026-11-21-03-56-05-089"
 
 
-def training_job_name(job: Job, now: datetime) -> str:
+def training_job_name(job: SageMakerJob, now: datetime) -> str:
     """``segtrain-2026-11-21-03-56-05-089``: letters, digits and single hyphens, at most 63 characters."""
     base = re.sub(r"[^A-Za-z0-9]+", "-", job.name)[: 63 - _STAMP].strip("-") or "segtrain"
     return f"{base}-{now:%Y-%m-%d-%H-%M-%S}-{now.microsecond // 1000:03d}"
 
 
-def region(job: Job) -> str:
+def region(job: SageMakerJob) -> str:
     return job.region or DEFAULT_REGION
 
 
-def output(job: Job) -> str:
+def output(job: SageMakerJob) -> str:
     """The S3 prefix of everything that a job writes, without the slash; a placeholder where none is set."""
     return (job.output or f"s3://sagemaker-{region(job)}-000000000000/segtrain").rstrip("/")
 
@@ -66,7 +68,9 @@ def entrypoint_text() -> str:
         ) from None
 
 
-def create_training_job(job: Job, *, image: str, name: str, code: str, entrypoint: str | None = None) -> dict[str, Any]:
+def create_training_job(
+    job: SageMakerJob, *, image: str, name: str, code: str, entrypoint: str | None = None
+) -> dict[str, Any]:
     """The arguments of boto3's ``create_training_job``. ``code``: S3 URI of the bundle; ``entrypoint``: the text of the
     script that is process 1 of the container (None: the repository's; "": the image's own)."""
     request: dict[str, Any] = {
@@ -104,7 +108,7 @@ def create_training_job(job: Job, *, image: str, name: str, code: str, entrypoin
     return merged(request, job.request)
 
 
-def hyperparameters(job: Job, *, name: str, code: str) -> dict[str, str]:
+def hyperparameters(job: SageMakerJob, *, name: str, code: str) -> dict[str, str]:
     """What the training and AWS's toolkit read, each value as JSON: a text keeps its quotes, so that "1" stays a text."""
     training = {"config": config_name(job), **job.settings, "parallel.strategy": job.strategy}
     toolkit = {
@@ -120,7 +124,7 @@ def hyperparameters(job: Job, *, name: str, code: str) -> dict[str, str]:
     return {key: json.dumps(value) for key, value in {**training, **toolkit}.items()}
 
 
-def _distribution(job: Job) -> dict[str, Any]:
+def _distribution(job: SageMakerJob) -> dict[str, Any]:
     """Which of its launchers the toolkit starts; none: one plain process a host."""
     found: dict[str, Any] = {}
     if job.strategy == "smddp":
@@ -138,7 +142,7 @@ def _distribution(job: Job) -> dict[str, Any]:
     return found
 
 
-def _algorithm(job: Job, image: str, entrypoint: str) -> dict[str, Any]:
+def _algorithm(job: SageMakerJob, image: str, entrypoint: str) -> dict[str, Any]:
     algorithm: dict[str, Any] = {"TrainingInputMode": "File", "TrainingImage": image}
     if entrypoint:
         algorithm["ContainerEntrypoint"] = list(CONTAINER_ENTRYPOINT)
@@ -149,11 +153,11 @@ def _algorithm(job: Job, image: str, entrypoint: str) -> dict[str, Any]:
     return algorithm
 
 
-def _output(job: Job) -> dict[str, str]:
+def _output(job: SageMakerJob) -> dict[str, str]:
     return {"S3OutputPath": output(job)} | ({"KmsKeyId": job.output_kms} if job.output_kms else {})
 
 
-def _code_channel(job: Job, code: str) -> Channel:
+def _code_channel(job: SageMakerJob, code: str) -> Channel:
     """An isolated container cannot fetch its code: SageMaker brings it, as AWS's own SDK has it done."""
     if any(channel.name == CODE_CHANNEL for channel in job.data):
         raise ConfigError(
@@ -186,7 +190,7 @@ def _channel(channel: Channel) -> dict[str, Any]:
     return described if channel.mode == "File" else {**described, "InputMode": channel.mode}
 
 
-def _resources(job: Job) -> dict[str, Any]:
+def _resources(job: SageMakerJob) -> dict[str, Any]:
     """Types with NVMe disks of their own put /opt/ml there and have no other volume: the size then has no effect."""
     resources: dict[str, Any] = {"VolumeSizeInGB": job.volume_gb}
     if job.groups:
@@ -204,7 +208,7 @@ def _resources(job: Job) -> dict[str, Any]:
     return resources | ({"KeepAlivePeriodInSeconds": job.warm_pool} if job.warm_pool else {})
 
 
-def _preferences(job: Job) -> dict[str, Any]:
+def _preferences(job: SageMakerJob) -> dict[str, Any]:
     """Types in order. Counts are given for all of them or for none; a training plan is of the first type alone."""
     listed: list[dict[str, Any]] = [{"InstanceType": name} for name in (job.type, *(one.type for one in job.fallbacks))]
     if job.training_plan:
@@ -215,13 +219,13 @@ def _preferences(job: Job) -> dict[str, Any]:
     return {"InstancePreferences": [{**one, "InstanceCount": count} for one, count in zip(listed, counts)]}
 
 
-def _stopping(job: Job) -> dict[str, int]:
+def _stopping(job: SageMakerJob) -> dict[str, int]:
     limit = {"MaxRuntimeInSeconds": job.max_run}
     others = {"MaxWaitTimeInSeconds": job.max_wait, "MaxPendingTimeInSeconds": job.max_pending}
     return limit | {key: value for key, value in others.items() if value is not None}
 
 
-def _profiler(job: Job) -> dict[str, Any]:
+def _profiler(job: SageMakerJob) -> dict[str, Any]:
     """The platform's own sampler of the system's metrics, written below the job's output."""
     if not job.profile_ms:
         return {"DisableProfiler": True}

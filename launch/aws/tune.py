@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from launch import job_values as values
+from launch.aws.job import SageMakerJob
 from launch.aws.preflight.cost import cost_ceiling
-from launch.aws.preflight.levels import error, note, warning
 from launch.aws.preflight.training import training
 from launch.aws.service_model import violations
-from launch.findings import Finding
-from launch.job import Job
+from launch.findings import Finding, error, note, warning
 from segtrain.errors import ConfigError
 
 Strategy = Literal["bayesian", "random", "grid", "hyperband"]
@@ -168,14 +167,14 @@ def _resource(given: Mapping[str, Any], strategy: str, source: str) -> tuple[int
     return least, most
 
 
-def name(job: Job, now: datetime) -> str:
+def name(job: SageMakerJob, now: datetime) -> str:
     """``camvid-261122-093000``: at most 32 characters."""
     stamp = now.strftime(_STAMP)
     base = re.sub(r"[^A-Za-z0-9]+", "-", job.name)[: _NAME - len(stamp) - 1].strip("-") or "segtrain"
     return f"{base}-{stamp}"
 
 
-def request(job: Job, asked: Mapping[str, Any], tuning: Tuning, now: datetime) -> dict[str, Any]:
+def request(job: SageMakerJob, asked: Mapping[str, Any], tuning: Tuning, now: datetime) -> dict[str, Any]:
     """The arguments of boto3's ``create_hyper_parameter_tuning_job``; ``asked``: the CreateTrainingJob request of the job."""
     config: dict[str, Any] = {
         "Strategy": STRATEGIES[tuning.strategy],
@@ -224,7 +223,7 @@ def _definition(asked: Mapping[str, Any], tuning: Tuning) -> dict[str, Any]:
     return {"StaticHyperParameters": static, **definition}
 
 
-def findings(job: Job, asked: Mapping[str, Any], tuning: Tuning, root: Path) -> Iterator[Finding]:
+def findings(job: SageMakerJob, asked: Mapping[str, Any], tuning: Tuning, root: Path) -> Iterator[Finding]:
     """What is wrong with a tuning job beyond its training job. ``asked``: the tuning request."""
     yield from _of_metric(job, tuning)
     yield from _of_ranges(job, tuning, root)
@@ -233,7 +232,7 @@ def findings(job: Job, asked: Mapping[str, Any], tuning: Tuning, root: Path) -> 
     yield from _lost(job, tuning)
 
 
-def _of_metric(job: Job, tuning: Tuning) -> Iterator[Finding]:
+def _of_metric(job: SageMakerJob, tuning: Tuning) -> Iterator[Finding]:
     known = [metric.name for metric in job.metrics]
     if tuning.metric not in known:
         near = difflib.get_close_matches(tuning.metric, known, n=1)
@@ -244,7 +243,7 @@ def _of_metric(job: Job, tuning: Tuning) -> Iterator[Finding]:
         )
 
 
-def _of_ranges(job: Job, tuning: Tuning, root: Path) -> Iterator[Finding]:
+def _of_ranges(job: SageMakerJob, tuning: Tuning, root: Path) -> Iterator[Finding]:
     """Each end of each range, as the training config sees it; what the job itself has wrong is said elsewhere."""
     before = {(one.code, one.message) for one in training(job, root, ()) if one.level == "error"}
     for one in tuning.ranges:
@@ -258,7 +257,7 @@ def _of_ranges(job: Job, tuning: Tuning, root: Path) -> Iterator[Finding]:
                     yield error("tuning-range", f"ranges.{one.key}, value {value}: {finding.message}", finding.cure)
 
 
-def _lost(job: Job, tuning: Tuning) -> Iterator[Finding]:
+def _lost(job: SageMakerJob, tuning: Tuning) -> Iterator[Finding]:
     yield note(
         "tuning-entrypoint",
         "training jobs of a tuning are started by the image's own entry point, without SageMaker's profiler: one that is stopped "
@@ -278,7 +277,7 @@ def _lost(job: Job, tuning: Tuning) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def cost(job: Job, tuning: Tuning) -> str:
+def cost(job: SageMakerJob, tuning: Tuning) -> str:
     """The most that all jobs together can cost, in words."""
     dollars, words = cost_ceiling(job)
     if dollars is None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from launch.aws.cloud import Clients
 from launch.aws.cures import explain, passing
-from launch.job import COMMAND
+from launch.aws.job import COMMAND
 from segtrain.errors import SegtrainError
 
 _ENDED = ("Completed", "Failed", "Stopped", "DeleteFailed")

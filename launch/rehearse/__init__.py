@@ -1,1 +1,1 @@
-"""What would the cloud make of this request? The very request, run here: hosts, network, S3, channels, checkpoints, faults."""
+"""Parts of a rehearsal on this machine that no platform owns: hosts with networks of their own, data, disks, and faults."""

@@ -1,4 +1,4 @@
-"""How is a disk full? /opt/ml on a memory file system, and a file that takes what is left of it: one volume holds everything there."""
+"""A full disk: a host's folder on a memory file system, and a file that takes what is left of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings that must be others on a small machine without GPUs, or for a short look. Reads the job's config; changes nothing."""
+"""Settings that a small machine without GPUs, or a short look, needs to be different. Reads the config of a job; changes nothing."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ STEPS = 12  # of a rehearsal that is not told how long to train: start, evaluati
 MORE = 4  # steps after a planted fault
 
 
-def load(job: Job) -> Any:
-    """segtrain's own config of the job, or None where its packages are absent. Raises ConfigError for a bad setting."""
+def load(job: Job, data_root: str = "/data") -> Any:
+    """segtrain's own config of the job, or None where its packages are absent. Raises ConfigError for a bad setting.
+
+    ``data_root``: where the machines have the data, for a config that does not say it.
+    """
     try:
         from segtrain.config import load_config
     except ImportError:
@@ -25,7 +28,7 @@ def load(job: Job) -> Any:
     path = config_file(job) if job.config else None
     overrides = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
     if "data.root" not in settings and (layout or _layout(path)) not in (None, "scenes"):
-        overrides.append("data.root=/opt/ml/input/data/train")  # known in the container only
+        overrides.append(f"data.root={data_root}")
     return load_config(path, overrides)
 
 

@@ -1,4 +1,4 @@
-"""Can each host have a network, names and processes of its own here? Linux namespaces, as root or as a plain user."""
+"""Hosts with a network, names, and processes of their own on this machine: Linux namespaces, as root or as a plain user."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from launch.rehearse.plan import GATEWAY, Cluster, RehearsalHost
+from launch.rehearse.cluster import GATEWAY, Cluster, RehearsalHost
 
 BRIDGE = "rehearsal"
 _ENVIRONMENT = {**os.environ, "PATH": os.environ.get("PATH", "") + os.pathsep + "/usr/sbin:/sbin"}
@@ -51,13 +51,16 @@ def ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], env=_ENVIRONMENT, check=True, capture_output=True, text=True)
 
 
-def build(stage: Cluster, folder: Path) -> None:
-    """The bridge, and the file that becomes /etc/hosts on every host. To be called inside ``outer``."""
+def build(stage: Cluster, folder: Path, served: str) -> None:
+    """The bridge, and the file that becomes /etc/hosts on every host. To be called inside ``outer``.
+
+    ``served``: the name by which hosts reach what this machine serves on the bridge.
+    """
     ip("link", "set", "lo", "up")
     ip("link", "add", BRIDGE, "type", "bridge")
     ip("addr", "add", f"{GATEWAY}/24", "dev", BRIDGE)
     ip("link", "set", BRIDGE, "up")
-    lines = ["127.0.0.1 localhost", f"{GATEWAY} s3", *(f"{host.address} {host.name}" for host in stage.hosts)]
+    lines = ["127.0.0.1 localhost", f"{GATEWAY} {served}", *(f"{host.address} {host.name}" for host in stage.hosts)]
     (folder / "hosts.txt").write_text("\n".join(lines) + "\n")
 
 
@@ -68,14 +71,13 @@ def wire(host: RehearsalHost, pid: int) -> None:
     ip("link", "set", near, "master", BRIDGE, "up")
 
 
-# Runs as the first process of a host and becomes its container. $1 name, $2 address, $3 hosts file, $4 base folder; the rest is
-# the container's entry point. /opt/ml is mounted even where the machine has none: over an /opt that shows what was there (and where
-# there is no /opt either, SAGEMAKER_BASE_DIR names the base folder).
-PRELUDE = rf"""
+# Runs as the first process of a host and becomes its container. $1 name, $2 address, $3 hosts file, $4 base folder, $5 what else to
+# mount; the rest is the container's entry point.
+PRELUDE = f"""
 read -r go || exit 1
 set -e
-name=$1 address=$2 hosts=$3 base=$4
-shift 4
+name=$1 address=$2 hosts=$3 base=$4 mounts=$5
+shift 5
 ip link set lo up
 ip link set eth0 addrgenmode none
 ip addr add "$address/24" dev eth0
@@ -83,27 +85,17 @@ ip link set eth0 up
 {_SET_NAME} "$name"
 mount --bind "$hosts" /etc/hosts
 mount -t tmpfs shm /dev/shm
-if [ ! -d /opt/ml ] && [ -d /opt ]; then
-  old=$base.opt
-  mkdir -p "$old"
-  mount --rbind /opt "$old"
-  mount -t tmpfs opt /opt
-  for item in "$old"/*; do
-    [ -e "$item" ] || continue
-    here=/opt/${{item##*/}}
-    if [ -d "$item" ]; then mkdir "$here"; else touch "$here"; fi
-    mount --rbind "$item" "$here"
-  done
-  mkdir /opt/ml
-fi
-[ ! -d /opt/ml ] || mount --rbind "$base" /opt/ml
+eval "$mounts"
 cd /
 exec "$@" < /dev/null
 """
 
 
-def inside(host: RehearsalHost, folder: Path, base: Path, command: list[str]) -> list[str]:
-    """The command that runs ``command`` as process 1 of a host, once it has read a line that says that its wire lies."""
+def inside(host: RehearsalHost, folder: Path, base: Path, command: list[str], mounts: str = "") -> list[str]:
+    """The command that runs ``command`` as process 1 of a host, once it has read a line that says that its wire lies.
+
+    ``mounts``: bash that mounts further folders; it has ``$base``.
+    """
     return [
         *_INNER,
         "bash",
@@ -114,6 +106,7 @@ def inside(host: RehearsalHost, folder: Path, base: Path, command: list[str]) ->
         host.address,
         str(folder / "hosts.txt"),
         str(base),
+        mounts,
         *command,
     ]
 

@@ -8,24 +8,25 @@ from typing import Any
 
 from launch.aws.cloud import SERVICE
 from launch.aws.instances import INSTANCES, nearest
+from launch.aws.job import SageMakerJob
+from launch.aws.job_parts import Group
 from launch.aws.preflight.asking import Answer, Asking
-from launch.aws.preflight.levels import error, hours, note, warning
-from launch.findings import Finding
-from launch.job import Group, Job
+from launch.aws.preflight.levels import hours
+from launch.findings import Finding, error, note, warning
 
 IMAGE = re.compile(
     r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(\.cn)?/(?P<name>[^:@]+)(:(?P<tag>[^@]+))?"
 )
 
 
-def account_checks(job: Job, request: Mapping[str, Any], ask: Asking) -> Iterator[Finding]:
+def account_checks(job: SageMakerJob, request: Mapping[str, Any], ask: Asking) -> Iterator[Finding]:
     yield from _role(job, ask)
     yield from _offered(job, ask)
     yield from _quota(job, ask)
     yield from _image(request, ask)
 
 
-def kinds(job: Job) -> dict[str, int]:
+def kinds(job: SageMakerJob) -> dict[str, int]:
     """Instance type -> how many of it."""
     found: dict[str, int] = {}
     for group in job.groups or (Group("", job.type, job.instances),):
@@ -33,7 +34,7 @@ def kinds(job: Job) -> dict[str, int]:
     return found
 
 
-def _role(job: Job, ask: Asking) -> Iterator[Finding]:
+def _role(job: SageMakerJob, ask: Asking) -> Iterator[Finding]:
     name, owner = job.role.rpartition("/")[2], job.role.split(":")[4]
     who = ask("the account of these credentials", lambda: ask.clients.identity)
     if who.value and who.value["Account"] != owner:
@@ -75,7 +76,7 @@ def trusts(policy: Mapping[str, Any]) -> bool:
     return False
 
 
-def _offered(job: Job, ask: Asking) -> Iterator[Finding]:
+def _offered(job: SageMakerJob, ask: Asking) -> Iterator[Finding]:
     for name in kinds(job):
         told = offers(ask, f"whether EC2 offers {name} in {job.region}", name, "region")
         if told.value == []:
@@ -96,7 +97,7 @@ def offers(ask: Asking, what: str, name: str, places: str) -> Answer:
     )  # fmt: skip
 
 
-def _quota(job: Job, ask: Asking) -> Iterator[Finding]:
+def _quota(job: SageMakerJob, ask: Asking) -> Iterator[Finding]:
     told = ask.pages(
         "the quotas of the account", ask.clients.quotas, "list_service_quotas", "Quotas", ServiceCode="sagemaker"
     )

@@ -8,8 +8,7 @@ from typing import Any
 
 from launch.aws.cloud import Clients
 from launch.aws.cures import code_of, explain
-from launch.aws.preflight.levels import note
-from launch.findings import Finding
+from launch.findings import Finding, note
 from segtrain.errors import SegtrainError
 
 # What is answered for a thing that is not there.

@@ -10,18 +10,19 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from launch.aws import native
-from launch.aws.images import ImageChoice, version
-from launch.aws.preflight.levels import error, note, warning
+from launch import native
+from launch.aws.images import Image, ImageChoice, version
+from launch.aws.job import SageMakerJob
 from launch.aws.preflight.limits import SECRET_VALUE
-from launch.findings import Finding
-from launch.job import Job
+from launch.findings import Finding, error, note, warning
 
 Files = Mapping[str, "Path | bytes"]
 
 DATA = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".npy", ".npz", ".tar", ".zip", ".gz", ".mp4", ".h5", ".parquet")
 WEIGHTS = (".pt", ".pth", ".ckpt", ".safetensors", ".onnx", ".bin")
 SECRETS = re.compile(r"(^|/)(\.env|\.netrc|credentials|id_rsa|id_ed25519|[^/]*\.pem|\.aws/.*|\.ssh/.*)$")
+# The glibc of AWS's images: Amazon Linux 2023 from torch 2.11 on; Ubuntu 22.04 from 2.4 on, 20.04 before.
+AL2023, UBUNTU_22, UBUNTU_20 = 34, 35, 31
 LARGE = 50 << 20  # bytes; the code is less than one MiB
 _LINE = re.compile(r"\s*([A-Za-z0-9][\w.-]*)\s*(\[[^]]*\])?\s*([^;#@]*)")
 
@@ -31,7 +32,7 @@ def decoder_checks(root: Path, choice: ImageChoice) -> Iterator[Finding]:
     if choice.image is None:  # an image of the user's may hold it
         return
     files, problem = native.carried(root)
-    needs, has = native.glibc(files), native.of_image(choice.image)
+    needs, has = native.glibc(files), glibc_of(choice.image)
     if needs > has:
         problem = f"the one of this machine needs glibc 2.{needs}, the image has 2.{has}"
     if problem:
@@ -42,7 +43,14 @@ def decoder_checks(root: Path, choice: ImageChoice) -> Iterator[Finding]:
         )
 
 
-def bundle_checks(job: Job, files: Files, choice: ImageChoice) -> Iterator[Finding]:
+def glibc_of(image: Image) -> int:
+    """The glibc of one of AWS's images, as ``native.glibc`` counts."""
+    if "amzn2023" in image.tag:
+        return AL2023
+    return UBUNTU_22 if version(image.torch) >= (2, 4) else UBUNTU_20
+
+
+def bundle_checks(job: SageMakerJob, files: Files, choice: ImageChoice) -> Iterator[Finding]:
     yield from _nothing_more(files)
     yield from _syntax(job, files, choice)
     text = files.get("requirements.txt", b"")
@@ -78,7 +86,7 @@ def _nothing_more(files: Files) -> Iterator[Finding]:
         )
 
 
-def _syntax(job: Job, files: Files, choice: ImageChoice) -> Iterator[Finding]:
+def _syntax(job: SageMakerJob, files: Files, choice: ImageChoice) -> Iterator[Finding]:
     """Every Python file is read as the image's Python reads it, but those that this Python has compiled since they were changed."""
     minor = int(choice.image.python.split(".")[1]) if choice.image else 10
     for name, item in files.items():

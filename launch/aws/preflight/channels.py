@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator
 
 from launch.aws.instances import INSTANCES
-from launch.aws.preflight.levels import API, BUCKET_RULE, error, note, s3_parts, warning
+from launch.aws.job import SageMakerJob
+from launch.aws.job_parts import Channel
+from launch.aws.preflight.levels import API, BUCKET_RULE, s3_parts
 from launch.aws.preflight.places import stands_for
-from launch.findings import Finding
-from launch.job import Channel, Job
+from launch.findings import Finding, error, note, warning
 
 FSX_DOCS = "SageMaker developer guide, model-access-training-data, 2023-02-18"
 FASTFILE_DOCS = "SageMaker developer guide, model-access-training-data, 2023-02-18"
@@ -18,7 +19,7 @@ SPARE_GB = 10  # beside the data: code, packages, checkpoints of a net, its mode
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 
 
-def channels(job: Job) -> Iterator[Finding]:
+def channels(job: SageMakerJob) -> Iterator[Finding]:
     names = [channel.name for channel in job.data]
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield error("channel-name", f"data: {name!r} is there twice", "give each channel its own name")
@@ -34,7 +35,7 @@ def channels(job: Job) -> Iterator[Finding]:
     yield from _room(job)
 
 
-def _s3(channel: Channel, job: Job) -> Iterator[Finding]:
+def _s3(channel: Channel, job: SageMakerJob) -> Iterator[Finding]:
     where = f"data.{channel.name}={channel.uri!r}"
     parts = s3_parts(channel.uri)
     if parts is None and not stands_for(channel.uri):
@@ -117,7 +118,7 @@ def _lustre_path(channel: Channel) -> Iterator[Finding]:
         )
 
 
-def _groups(job: Job) -> Iterator[Finding]:
+def _groups(job: SageMakerJob) -> Iterator[Finding]:
     names = {group.name for group in job.groups}
     given = [channel for channel in job.data if channel.groups]
     for channel in given:
@@ -157,7 +158,7 @@ def _groups(job: Job) -> Iterator[Finding]:
         )
 
 
-def _room(job: Job) -> Iterator[Finding]:
+def _room(job: SageMakerJob) -> Iterator[Finding]:
     """A File channel is downloaded whole before the training, on each host."""
     if job.volume_gb < 1 or job.volume_gb > 16384:
         yield error("volume-range", f"volume_gb={job.volume_gb}: a disk has from 1 to 16384 GB", "--volume-gb 100")

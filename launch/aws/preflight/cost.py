@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from launch.aws.instances import INSTANCES
+from launch.aws.job import SageMakerJob
+from launch.aws.job_parts import Group
 from launch.aws.preflight.levels import hours
 from launch.aws.prices import dated
-from launch.job import Group, Job
 
 
-def cost_ceiling(job: Job) -> tuple[float | None, str]:
+def cost_ceiling(job: SageMakerJob) -> tuple[float | None, str]:
     """Dollars (None where a price is not known), and the sum in words. Of several types, the one that would cost most."""
     if job.fallbacks:
         others = [replace(job, type=one.type, instances=one.instances or job.instances) for one in job.fallbacks]
@@ -46,7 +47,7 @@ def cost_ceiling(job: Job) -> tuple[float | None, str]:
     return round(total, 2), words + "; storage and transfer are extra"
 
 
-def _price(job: Job, name: str) -> tuple[float | None, str]:
+def _price(job: SageMakerJob, name: str) -> tuple[float | None, str]:
     if job.price is not None and name == job.training_type:
         return job.price, "--price"
     instance = INSTANCES.get(name)

@@ -7,16 +7,16 @@ from dataclasses import replace
 
 from launch.aws.images import ImageChoice, runs_on
 from launch.aws.instances import INSTANCES, like
-from launch.aws.preflight.levels import API, error, note, warning
+from launch.aws.job import SageMakerJob
+from launch.aws.preflight.levels import API
 from launch.aws.preflight.machines import ranks
-from launch.findings import Finding
-from launch.job import Job
+from launch.findings import Finding, error, note, warning
 
 MOST_PREFERENCES = 5
 WARM_DOCS = "SageMaker developer guide, train-warm-pools, 2023-02-18"
 
 
-def extras(job: Job, choice: ImageChoice) -> Iterator[Finding]:
+def extras(job: SageMakerJob, choice: ImageChoice) -> Iterator[Finding]:
     yield from _keys(job)
     yield from _regions(job)
     yield from _isolation(job, choice)
@@ -35,12 +35,12 @@ def extras(job: Job, choice: ImageChoice) -> Iterator[Finding]:
         )
 
 
-def types(job: Job) -> list[str]:
+def types(job: SageMakerJob) -> list[str]:
     """Every type that the job may run on."""
     return [group.type for group in job.groups] or [job.type, *(other.type for other in job.fallbacks)]
 
 
-def _keys(job: Job) -> Iterator[Finding]:
+def _keys(job: SageMakerJob) -> Iterator[Finding]:
     if not job.volume_kms:
         return
     for name in types(job):
@@ -68,7 +68,7 @@ def _keys(job: Job) -> Iterator[Finding]:
         )
 
 
-def _regions(job: Job) -> Iterator[Finding]:
+def _regions(job: SageMakerJob) -> Iterator[Finding]:
     """Keys and plans are of one region. A key of the output may be that of a bucket elsewhere."""
     for key, level in (("training_plan", error), ("volume_kms", error), ("output_kms", warning)):
         parts = str(getattr(job, key)).split(":")
@@ -82,7 +82,7 @@ def _regions(job: Job) -> Iterator[Finding]:
             )
 
 
-def _isolation(job: Job, choice: ImageChoice) -> Iterator[Finding]:
+def _isolation(job: SageMakerJob, choice: ImageChoice) -> Iterator[Finding]:
     if not job.network_isolation:
         return
     if choice.image is not None:
@@ -104,7 +104,7 @@ def _isolation(job: Job, choice: ImageChoice) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _fallbacks(job: Job, choice: ImageChoice) -> Iterator[Finding]:
+def _fallbacks(job: SageMakerJob, choice: ImageChoice) -> Iterator[Finding]:
     if not job.fallbacks:
         return
     listed = ", ".join(other.type for other in job.fallbacks)
@@ -127,7 +127,7 @@ def _fallbacks(job: Job, choice: ImageChoice) -> Iterator[Finding]:
         yield from _fallback(job, replace(job, type=other.type, instances=other.instances or job.instances), choice)
 
 
-def _fallback(job: Job, other: Job, choice: ImageChoice) -> Iterator[Finding]:
+def _fallback(job: SageMakerJob, other: SageMakerJob, choice: ImageChoice) -> Iterator[Finding]:
     """``other``: the job as it would run on a fallback type."""
     instance = INSTANCES.get(other.type)
     if instance is None:

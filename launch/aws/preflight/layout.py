@@ -1,19 +1,20 @@
-"""Does a listing of S3 keys look like the data set that the job's config reads? By the folders that its layout needs."""
+"""Check that a listing of S3 keys looks like the data set that the config reads, by the folders that its layout needs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from launch.aws.preflight.levels import folder, warning
-from launch.findings import Finding
-from launch.job import Channel, Job
+from launch.aws.job import SageMakerJob
+from launch.aws.job_parts import Channel
+from launch.aws.preflight.levels import folder
+from launch.findings import Finding, warning
 from segtrain.errors import ConfigError
 
 CHANNELS = "/opt/ml/input/data"
 
 
-def layout_checks(job: Job, channel: Channel, keys: Sequence[str]) -> Iterator[Finding]:
+def layout_checks(job: SageMakerJob, channel: Channel, keys: Sequence[str]) -> Iterator[Finding]:
     """``keys``: all that lies below the channel's prefix, relative to it."""
     config = _config(job)
     if config is None or not keys:
@@ -24,12 +25,12 @@ def layout_checks(job: Job, channel: Channel, keys: Sequence[str]) -> Iterator[F
         yield from _compare(channel, keys, inner, config.data)
 
 
-def _config(job: Job) -> Any:
+def _config(job: SageMakerJob) -> Any:
     """segtrain's config of the job; None where its packages are absent, or where it is wrong, which another check says."""
     from launch.rehearse.fit import load
 
     try:
-        return load(job)
+        return load(job, f"{CHANNELS}/train")
     except ConfigError:
         return None
 

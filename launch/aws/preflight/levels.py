@@ -1,15 +1,8 @@
-"""How is a finding of each level written down? And what do many checks read: S3 addresses, sums of money and time."""
+"""Readers of S3 addresses and times that several checks share."""
 
 from __future__ import annotations
 
 import re
-from functools import partial
-
-from launch.findings import Finding
-
-error = partial(Finding, "error")
-warning = partial(Finding, "warning")
-note = partial(Finding, "note")
 
 # Where the limits of the API are from; botocore's model holds them too, but need not be installed.
 API = "CreateTrainingJob in the SageMaker API reference (botocore 1.44.5)"

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from launch.aws.preflight.levels import API, error, warning
-from launch.findings import Finding
-from launch.job import Job
+from launch.aws.job import SageMakerJob
+from launch.aws.preflight.levels import API
+from launch.findings import Finding, error, warning
 
 STAMPED = 24  # characters that the time adds to a job's name: -2026-11-21-03-56-05-089
 NAME = 63
@@ -28,7 +28,7 @@ SECRET_VALUE = re.compile(
 )
 
 
-def limits(job: Job, request: Mapping[str, Any]) -> Iterator[Finding]:
+def limits(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
     yield from _name(job)
     yield from _hyperparameters(job, request.get("HyperParameters", {}))
     yield from _environment(job)
@@ -38,7 +38,7 @@ def limits(job: Job, request: Mapping[str, Any]) -> Iterator[Finding]:
     yield from _entrypoint(request.get("AlgorithmSpecification", {}))
 
 
-def _name(job: Job) -> Iterator[Finding]:
+def _name(job: SageMakerJob) -> Iterator[Finding]:
     if not _WORD.fullmatch(job.name):
         yield error(
             "name-characters",
@@ -56,7 +56,7 @@ def _name(job: Job) -> Iterator[Finding]:
         )
 
 
-def _hyperparameters(job: Job, parameters: Mapping[str, str]) -> Iterator[Finding]:
+def _hyperparameters(job: SageMakerJob, parameters: Mapping[str, str]) -> Iterator[Finding]:
     if len(parameters) > 100:
         yield error(
             "hyperparameter-count",
@@ -119,7 +119,7 @@ def shell_reads(text: str) -> str:
     return quote or ("\\" if escaped else "")
 
 
-def _words_for_switches(job: Job) -> Iterator[Finding]:
+def _words_for_switches(job: SageMakerJob) -> Iterator[Finding]:
     for key, value in job.settings.items():
         word = str(value).strip()
         if isinstance(value, str) and word in ("True", "False", "None", "yes", "no", "on"):
@@ -139,7 +139,7 @@ def _words_for_switches(job: Job) -> Iterator[Finding]:
             )
 
 
-def _environment(job: Job) -> Iterator[Finding]:
+def _environment(job: SageMakerJob) -> Iterator[Finding]:
     if len(job.environment) > 100:
         yield error(
             "environment-long", f"{len(job.environment)} environment variables; the service allows 100", "", API
@@ -168,7 +168,7 @@ def _environment(job: Job) -> Iterator[Finding]:
             )
 
 
-def _secrets(job: Job) -> Iterator[Finding]:
+def _secrets(job: SageMakerJob) -> Iterator[Finding]:
     places = {"environment": job.environment, "setting": job.settings, "tag": job.tags}
     for kind, values in places.items():
         for key, value in values.items():
@@ -180,7 +180,7 @@ def _secrets(job: Job) -> Iterator[Finding]:
                 )
 
 
-def _metrics(job: Job) -> Iterator[Finding]:
+def _metrics(job: SageMakerJob) -> Iterator[Finding]:
     if len(job.metrics) > 40:
         yield error("metric-count", f"{len(job.metrics)} metrics; the service allows 40", "leave some out", API)
     for metric in job.metrics:
@@ -201,7 +201,7 @@ def _metrics(job: Job) -> Iterator[Finding]:
             )
 
 
-def _tags(job: Job) -> Iterator[Finding]:
+def _tags(job: SageMakerJob) -> Iterator[Finding]:
     if len(job.tags) > 50:
         yield error("tag", f"{len(job.tags)} tags; the service allows 50", "leave some out", API)
     for key, value in job.tags.items():

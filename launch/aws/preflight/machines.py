@@ -8,18 +8,18 @@ from typing import Any
 
 from launch.aws.images import ImageChoice, version
 from launch.aws.instances import INSTANCES
-from launch.aws.preflight.levels import API, error, warning
+from launch.aws.job import SageMakerJob
+from launch.aws.preflight.levels import API
 from launch.aws.preflight.places import stands_for
 from launch.aws.regions import ACCOUNTS, ACCOUNTS_FROM
 from launch.aws.type_checks import about_type
-from launch.findings import Finding
-from launch.job import Job
+from launch.findings import Finding, error, warning
 
 FSDP_TORCH = (2, 4)  # FSDP2, which segtrain uses
 SPREAD = ("ddp", "fsdp", "smddp")
 
 
-def ranks(job: Job) -> int:
+def ranks(job: SageMakerJob) -> int:
     """How many ranks the container's toolkit starts: one a GPU (one a host without) where the strategy spreads."""
     instance = INSTANCES.get(job.training_type)
     if job.strategy not in SPREAD:
@@ -27,7 +27,7 @@ def ranks(job: Job) -> int:
     return max(1, job.training_hosts) * max(1, instance.gpus if instance else 1)
 
 
-def machines(job: Job, request: Mapping[str, Any], choice: ImageChoice) -> Iterator[Finding]:
+def machines(job: SageMakerJob, request: Mapping[str, Any], choice: ImageChoice) -> Iterator[Finding]:
     yield from _groups(job, request) if job.groups else _hosts(job)
     yield from _strategy(job)
     yield from _image(job, choice)
@@ -35,12 +35,12 @@ def machines(job: Job, request: Mapping[str, Any], choice: ImageChoice) -> Itera
         yield from _registry(job, request)
 
 
-def _hosts(job: Job) -> Iterator[Finding]:
+def _hosts(job: SageMakerJob) -> Iterator[Finding]:
     if job.instances < 1:
         yield error("instances-range", f"instances={job.instances}: at least one", "--instances 1")
 
 
-def _groups(job: Job, request: Mapping[str, Any]) -> Iterator[Finding]:
+def _groups(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
     names = [group.name for group in job.groups]
     if len(names) > 5:
         yield error("group-count", f"{len(names)} groups ({', '.join(names)}); the service allows 5", "join some", API)
@@ -81,7 +81,7 @@ def _groups(job: Job, request: Mapping[str, Any]) -> Iterator[Finding]:
         )
 
 
-def _idle(job: Job) -> Iterator[Finding]:
+def _idle(job: SageMakerJob) -> Iterator[Finding]:
     """Only the hosts that train do something today; what the others were meant for, no code of segtrain does yet."""
     idle = [group for group in job.groups if group not in job.training_groups]
     for group in idle:
@@ -95,7 +95,7 @@ def _idle(job: Job) -> Iterator[Finding]:
         )
 
 
-def _strategy(job: Job) -> Iterator[Finding]:
+def _strategy(job: SageMakerJob) -> Iterator[Finding]:
     instance = INSTANCES.get(job.training_type)
     gpus = instance.gpus if instance else 0
     if job.strategy in ("single", "dp") and job.training_hosts > 1:
@@ -123,7 +123,7 @@ def _strategy(job: Job) -> Iterator[Finding]:
         )
 
 
-def _image(job: Job, choice: ImageChoice) -> Iterator[Finding]:
+def _image(job: SageMakerJob, choice: ImageChoice) -> Iterator[Finding]:
     image = choice.image
     if image is not None and job.strategy == "fsdp" and version(image.torch) < FSDP_TORCH:
         yield error(
@@ -146,7 +146,7 @@ _ECR = re.compile(
 )
 
 
-def _registry(job: Job, request: Mapping[str, Any]) -> Iterator[Finding]:
+def _registry(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
     """SageMaker pulls from ECR's private registries alone, and of AWS's own images some cannot train."""
     private = request.get("AlgorithmSpecification", {}).get("TrainingImageConfig", {})
     if private.get("TrainingRepositoryAccessMode") == "Vpc":  # a registry of one's own that the job's VPC reaches

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from launch.aws.preflight.levels import API, error, note, warning
-from launch.findings import Finding
-from launch.job import Job
+from launch.aws.job import SageMakerJob
+from launch.aws.preflight.levels import API
+from launch.findings import Finding, error, note, warning
 
 FSX_DOCS = "SageMaker developer guide, model-access-training-data and train-vpc, 2023-02-18"
 _SHAPES = {
@@ -18,7 +18,7 @@ _MOST = {"subnets": 16, "security_groups": 5}
 _FLAGS = {"subnets": "--subnets subnet-...", "security_groups": "--security-groups sg-..."}
 
 
-def network(job: Job) -> Iterator[Finding]:
+def network(job: SageMakerJob) -> Iterator[Finding]:
     for key in ("subnets", "security_groups"):
         yield from _ids(job, key)
     systems = [channel for channel in job.data if channel.is_file_system]
@@ -51,7 +51,7 @@ def network(job: Job) -> Iterator[Finding]:
         )
 
 
-def _ids(job: Job, key: str) -> Iterator[Finding]:
+def _ids(job: SageMakerJob, key: str) -> Iterator[Finding]:
     given = tuple(getattr(job, key))
     wrong = [one for one in given if not _SHAPES[key].fullmatch(one)]
     if wrong:
@@ -62,5 +62,5 @@ def _ids(job: Job, key: str) -> Iterator[Finding]:
         yield error("vpc-count", f"{key}: {len(given)} of them; {_MOST[key]} are allowed", "leave some out", API)
 
 
-def _ids_of(job: Job, key: str) -> str:
+def _ids_of(job: SageMakerJob, key: str) -> str:
     return ",".join(getattr(job, key))

@@ -9,18 +9,18 @@ from typing import Any
 
 from launch.aws.images import ImageChoice
 from launch.aws.instances import PRICES_DATED
+from launch.aws.job import SageMakerJob
 from launch.aws.preflight.bundle_checks import Files, bundle_checks, decoder_checks
 from launch.aws.preflight.channels import channels
 from launch.aws.preflight.extras import extras
-from launch.aws.preflight.levels import error, note
 from launch.aws.preflight.limits import limits
 from launch.aws.preflight.machines import machines
 from launch.aws.preflight.network import network
 from launch.aws.preflight.places import places
 from launch.aws.preflight.times import times
 from launch.aws.preflight.training import training
-from launch.findings import Finding
-from launch.job import Job, config_file
+from launch.findings import Finding, error, note
+from launch.job import config_file
 from segtrain.errors import SegtrainError
 
 # Member of the request -> how the codes begin of the findings that say the same in better words.
@@ -42,7 +42,9 @@ SAID_BY: dict[str, tuple[str, ...]] = {
 }
 
 
-def offline(job: Job, request: Mapping[str, Any], *, root: Path, choice: ImageChoice, now: date) -> list[Finding]:
+def offline(
+    job: SageMakerJob, request: Mapping[str, Any], *, root: Path, choice: ImageChoice, now: date
+) -> list[Finding]:
     """Without those of the image's choice, ``choice.findings``. A check that cannot run here says so in a note."""
     findings = [*limits(job, request), *times(job, request), *places(job, request), *channels(job), *network(job)]
     findings += [*machines(job, request, choice), *extras(job, choice)]
@@ -69,7 +71,7 @@ def _prices(now: date) -> Iterator[Finding]:
         )
 
 
-def _files(root: Path, job: Job) -> Files:
+def _files(root: Path, job: SageMakerJob) -> Files:
     from launch.aws.bundle import contents
 
     return dict(contents(root, job))

@@ -6,18 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from launch.aws.cloud import Clients
+from launch.aws.job import SageMakerJob
 from launch.aws.preflight.account import account_checks
 from launch.aws.preflight.asking import Asking
-from launch.aws.preflight.levels import error
 from launch.aws.preflight.places import unset
 from launch.aws.preflight.rights import rights
 from launch.aws.preflight.stored import stored
 from launch.aws.preflight.vpc import vpc
-from launch.findings import Finding
-from launch.job import Job
+from launch.findings import Finding, error
 
 
-def online(job: Job, request: Mapping[str, Any], clients: Clients) -> list[Finding]:
+def online(job: SageMakerJob, request: Mapping[str, Any], clients: Clients) -> list[Finding]:
     """A call that is denied is a note, never an error: the job may well be allowed what the caller is not."""
     wanting = unset(job)
     if wanting:

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from launch.aws.preflight.levels import BUCKET_RULE, error, folder, note, s3_parts, warning
+from launch.aws.job import SageMakerJob
+from launch.aws.preflight.levels import BUCKET_RULE, folder, s3_parts
 from launch.aws.regions import partition
-from launch.findings import Finding
-from launch.job import Job
+from launch.findings import Finding, error, note, warning
 
 _ROLE = re.compile(r"arn:(?P<partition>aws[a-z-]*):iam::\d{12}:role/[\w+=,.@/-]+", re.ASCII)
 _ROLE_NAME = re.compile(r"[\w+=,.@-]{1,64}", re.ASCII)
@@ -25,7 +25,7 @@ def stands_for(text: str) -> str:
     return match[0] if match else ""
 
 
-def places(job: Job, request: Mapping[str, Any]) -> Iterator[Finding]:
+def places(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
     yield from _unset(job)
     yield from _role(job)
     if job.output and not stands_for(job.output) and s3_parts(job.output) is None:
@@ -38,7 +38,7 @@ def places(job: Job, request: Mapping[str, Any]) -> Iterator[Finding]:
     yield from _apart(job, request)
 
 
-def unset(job: Job) -> list[str]:
+def unset(job: SageMakerJob) -> list[str]:
     """Settings that are still to be filled in, each with its value."""
     given = {"role": job.role, "output": job.output}
     found = [f"{key}={value!r}" for key, value in given.items() if not value or stands_for(value)]
@@ -50,7 +50,7 @@ def unset(job: Job) -> list[str]:
     return found + [f"{key}={value!r}" for key, value in given.items() if stands_for(value)]
 
 
-def _unset(job: Job) -> Iterator[Finding]:
+def _unset(job: SageMakerJob) -> Iterator[Finding]:
     wanting = unset(job)
     if wanting:
         yield warning(
@@ -61,7 +61,7 @@ def _unset(job: Job) -> Iterator[Finding]:
         )
 
 
-def _role(job: Job) -> Iterator[Finding]:
+def _role(job: SageMakerJob) -> Iterator[Finding]:
     if not job.role or stands_for(job.role):
         return
     if arn := _ROLE.fullmatch(job.role):
@@ -82,7 +82,7 @@ def _role(job: Job) -> Iterator[Finding]:
     )
 
 
-def _checkpoints(job: Job, request: Mapping[str, Any]) -> Iterator[Finding]:
+def _checkpoints(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
     uri = request.get("CheckpointConfig", {}).get("S3Uri", job.checkpoints)
     if not uri or stands_for(uri):
         return
@@ -101,7 +101,7 @@ def _checkpoints(job: Job, request: Mapping[str, Any]) -> Iterator[Finding]:
         )
 
 
-def _apart(job: Job, request: Mapping[str, Any]) -> Iterator[Finding]:
+def _apart(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
     """Results inside the data are downloaded as data by the next job. What lies below the checkpoints is copied to every host."""
     checkpoints = request.get("CheckpointConfig", {}).get("S3Uri", "")
     results = {"output": job.output, "checkpoints": checkpoints}

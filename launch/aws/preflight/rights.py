@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from launch.aws.cloud import SERVICE
+from launch.aws.job import SageMakerJob
 from launch.aws.preflight.account import IMAGE
 from launch.aws.preflight.asking import Asking
-from launch.aws.preflight.levels import error, note, s3_parts, warning
+from launch.aws.preflight.levels import s3_parts
 from launch.aws.regions import partition
-from launch.findings import Finding
-from launch.job import Job
+from launch.findings import Finding, error, note, warning
 
 ROLE_DOCS = "SageMaker developer guide, sagemaker-roles (CreateTrainingJob API: execution role permissions)"
 LOGS = ("CreateLogGroup", "CreateLogStream", "DescribeLogStreams", "PutLogEvents")
@@ -36,7 +36,7 @@ class Right:
     passed: bool = False
 
 
-def rights(job: Job, request: Mapping[str, Any], ask: Asking) -> Iterator[Finding]:
+def rights(job: SageMakerJob, request: Mapping[str, Any], ask: Asking) -> Iterator[Finding]:
     """A bucket's, a key's or a repository's policy may add to the role's own, so most of these are warnings."""
     for right in wanted(job, request, _keys(job, request, ask)):
         answered = yield from _ask(f"role={job.role!r}", job.role, right, ask)
@@ -49,7 +49,7 @@ def rights(job: Job, request: Mapping[str, Any], ask: Asking) -> Iterator[Findin
             return
 
 
-def wanted(job: Job, request: Mapping[str, Any], keys: Mapping[str, tuple[str, ...]]) -> Iterator[Right]:
+def wanted(job: SageMakerJob, request: Mapping[str, Any], keys: Mapping[str, tuple[str, ...]]) -> Iterator[Right]:
     """What the execution role needs for this request. ``keys``: ARN of a KMS key -> the actions that are needed with it."""
     part, owner = partition(job.region), job.role.split(":")[4]
     output = request["OutputDataConfig"]["S3OutputPath"]
@@ -79,7 +79,7 @@ def wanted(job: Job, request: Mapping[str, Any], keys: Mapping[str, tuple[str, .
         yield Right("role-kms", actions, arn, f"the key {arn}")
 
 
-def _of_the_caller(job: Job) -> Iterator[Right]:
+def _of_the_caller(job: SageMakerJob) -> Iterator[Right]:
     part, owner = partition(job.region), job.role.split(":")[4]
     yield Right("caller-pass-role", ("iam:PassRole",), job.role, f"role={job.role!r}", sure=True, passed=True)
     jobs = f"arn:{part}:sagemaker:{job.region}:{owner}:training-job/x"
@@ -124,7 +124,7 @@ def _caller(ask: Asking) -> str:
     return str(role.value["Role"]["Arn"]) if role.value else ""
 
 
-def _keys(job: Job, request: Mapping[str, Any], ask: Asking) -> dict[str, tuple[str, ...]]:
+def _keys(job: SageMakerJob, request: Mapping[str, Any], ask: Asking) -> dict[str, tuple[str, ...]]:
     """The KMS keys of the request and of the buckets, each with what the role needs of it. Aliases are left to AWS."""
     found: dict[str, tuple[str, ...]] = {}
     given: dict[str, tuple[str, ...]] = {

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from launch.aws.instances import INSTANCES
-from launch.aws.preflight.levels import error, s3_parts, warning
+from launch.aws.job import SageMakerJob
+from launch.aws.preflight.levels import s3_parts
 from launch.aws.preflight.network import FSX_DOCS
 from launch.aws.regions import partition
-from launch.findings import Finding
-from launch.job import Job
+from launch.findings import Finding, error, warning
 
 Item = Mapping[str, Any]
 EFA_DOCS = "EC2 user guide, efa-start: an EFA needs a security group that lets all traffic in from and out to itself"
@@ -32,7 +32,7 @@ def admitted(rules: Sequence[Item], others: set[str], first: int, last: int, eve
     return False
 
 
-def among_themselves(job: Job, groups: Sequence[Item]) -> Iterator[Finding]:
+def among_themselves(job: SageMakerJob, groups: Sequence[Item]) -> Iterator[Finding]:
     """Hosts of one job talk on ports that nobody knows before; EFA on none at all, so that it needs a rule for all traffic."""
     if job.hosts < 2:
         return
@@ -71,7 +71,7 @@ def among_themselves(job: Job, groups: Sequence[Item]) -> Iterator[Finding]:
             )
 
 
-def outward(job: Job, groups: Sequence[Item]) -> Iterator[Finding]:
+def outward(job: SageMakerJob, groups: Sequence[Item]) -> Iterator[Finding]:
     """Code, data, checkpoints and model go over HTTPS."""
     rules = [rule for group in groups for rule in group.get("IpPermissionsEgress", [])]
     given = f"security_groups={','.join(job.security_groups)}"
@@ -97,7 +97,7 @@ def _out(rules: Sequence[Item], mine: set[str]) -> bool:
     return False
 
 
-def bucket_policy(job: Job, endpoints: Sequence[Item]) -> Iterator[Finding]:
+def bucket_policy(job: SageMakerJob, endpoints: Sequence[Item]) -> Iterator[Finding]:
     """Does the policy of an S3 endpoint let the job's buckets through? Conditions are not played."""
     part = partition(job.region)
     wanted = [(f"data.{channel.name}", channel.uri, "s3:GetObject") for channel in job.data if channel.uri]

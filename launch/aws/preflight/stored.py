@@ -7,12 +7,13 @@ from typing import Any
 
 from launch.aws.cloud import default_bucket
 from launch.aws.instances import INSTANCES
+from launch.aws.job import SageMakerJob
+from launch.aws.job_parts import Channel
 from launch.aws.preflight.asking import Asking
 from launch.aws.preflight.channels import SPARE_GB
 from launch.aws.preflight.layout import layout_checks
-from launch.aws.preflight.levels import error, folder, note, s3_parts
-from launch.findings import Finding
-from launch.job import Channel, Job
+from launch.aws.preflight.levels import folder, s3_parts
+from launch.findings import Finding, error, note
 
 PAGES = 20  # of 1000 keys: enough to tell small from large
 # Objects of these classes have to be restored, for hours, before they can be read.
@@ -20,7 +21,7 @@ FROZEN = ("GLACIER", "DEEP_ARCHIVE")
 MOST_JOBS = 30  # running jobs that are asked for their checkpoints
 
 
-def stored(job: Job, request: Mapping[str, Any], ask: Asking) -> Iterator[Finding]:
+def stored(job: SageMakerJob, request: Mapping[str, Any], ask: Asking) -> Iterator[Finding]:
     results = {"output": request["OutputDataConfig"]["S3OutputPath"]}
     if "CheckpointConfig" in request:
         results["checkpoints"] = request["CheckpointConfig"]["S3Uri"]
@@ -42,7 +43,7 @@ def stored(job: Job, request: Mapping[str, Any], ask: Asking) -> Iterator[Findin
     yield from _fits(job, total)
 
 
-def _bucket(key: str, uri: str, job: Job, ask: Asking, made: bool) -> Iterator[Finding]:
+def _bucket(key: str, uri: str, job: SageMakerJob, ask: Asking, made: bool) -> Iterator[Finding]:
     """``made``: the account's own default bucket is made by the upload."""
     parts = s3_parts(uri)
     if parts is None:
@@ -70,7 +71,7 @@ def _default(ask: Asking) -> str:
     return str(ask("the account's bucket", lambda: default_bucket(ask.clients)).value)
 
 
-def _prefix(job: Job, channel: Channel, ask: Asking) -> tuple[int, list[Finding]]:
+def _prefix(job: SageMakerJob, channel: Channel, ask: Asking) -> tuple[int, list[Finding]]:
     """Bytes below a prefix (of its first pages), and what is wrong with it."""
     bucket, key = s3_parts(channel.uri) or ("", "")
     total = 0
@@ -108,7 +109,7 @@ def _frozen(channel: Channel, files: list[dict[str, Any]]) -> Iterator[Finding]:
         )
 
 
-def _fits(job: Job, size: int) -> Iterator[Finding]:
+def _fits(job: SageMakerJob, size: int) -> Iterator[Finding]:
     instance = INSTANCES.get(job.training_type)
     room = (instance.nvme_gb if instance else 0) or job.volume_gb
     gigabytes = size / 1e9

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from launch.aws.preflight.levels import API, error, hours, note, warning
-from launch.findings import Finding
-from launch.job import Job
+from launch.aws.job import SageMakerJob
+from launch.aws.preflight.levels import API, hours
+from launch.findings import Finding, error, note, warning
 
 SHORT_S = 600  # a stock image alone takes minutes to download
 QUOTA_S = 432_000  # 5 days: the default of the quota "Longest run time for a training job"
@@ -23,7 +23,7 @@ NO_PROFILER = (
 )
 
 
-def times(job: Job, request: Mapping[str, Any]) -> Iterator[Finding]:
+def times(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
     yield from _longest(job)
     yield from _spot(job, request)
     yield from _warm_pool(job)
@@ -31,7 +31,7 @@ def times(job: Job, request: Mapping[str, Any]) -> Iterator[Finding]:
     yield from _profiler(job)
 
 
-def _longest(job: Job) -> Iterator[Finding]:
+def _longest(job: SageMakerJob) -> Iterator[Finding]:
     if job.max_run < 1:
         yield error("max-run-range", f"max_run={job.max_run} is no time to train", "--max-run 6h")
     elif job.max_run < SHORT_S:
@@ -56,7 +56,7 @@ def _longest(job: Job) -> Iterator[Finding]:
         )
 
 
-def _spot(job: Job, request: Mapping[str, Any]) -> Iterator[Finding]:
+def _spot(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
     wait = request.get("StoppingCondition", {}).get("MaxWaitTimeInSeconds")
     if not job.spot:
         if job.max_wait is not None or wait is not None:
@@ -90,7 +90,7 @@ def _spot(job: Job, request: Mapping[str, Any]) -> Iterator[Finding]:
         )
 
 
-def _warm_pool(job: Job) -> Iterator[Finding]:
+def _warm_pool(job: SageMakerJob) -> Iterator[Finding]:
     if not job.warm_pool:
         return
     if job.spot:
@@ -114,7 +114,7 @@ def _warm_pool(job: Job) -> Iterator[Finding]:
         )
 
 
-def _retries(job: Job, request: Mapping[str, Any]) -> Iterator[Finding]:
+def _retries(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
     if not 0 <= job.retries <= 30:
         yield error("retries-range", f"retries={job.retries}: it is from 0 to 30", "--retries 3", API)
     elif job.retries and "CheckpointConfig" not in request:
@@ -125,7 +125,7 @@ def _retries(job: Job, request: Mapping[str, Any]) -> Iterator[Finding]:
         )
 
 
-def _profiler(job: Job) -> Iterator[Finding]:
+def _profiler(job: SageMakerJob) -> Iterator[Finding]:
     if not job.profile_ms:
         return
     if job.profile_ms not in INTERVALS:

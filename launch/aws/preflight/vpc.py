@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from launch.aws.instances import INSTANCES
+from launch.aws.job import SageMakerJob
 from launch.aws.preflight.account import kinds, offers
 from launch.aws.preflight.asking import Asking
-from launch.aws.preflight.levels import error, warning
 from launch.aws.preflight.network import FSX_DOCS
 from launch.aws.preflight.security import Item, admitted, among_themselves, bucket_policy, outward
 from launch.aws.preflight.stored import file_system
-from launch.findings import Finding
-from launch.job import Job
+from launch.findings import Finding, error, warning
 
 LUSTRE = ((988, 988), (1018, 1023))
 
 
-def vpc(job: Job, ask: Asking) -> Iterator[Finding]:
+def vpc(job: SageMakerJob, ask: Asking) -> Iterator[Finding]:
     if not job.subnets:
         return
     subnets, groups = [], []
@@ -65,7 +64,7 @@ def _tenancy(name: str, ask: Asking) -> Iterator[Finding]:
         )
 
 
-def _addresses(job: Job, subnets: Sequence[Item]) -> Iterator[Finding]:
+def _addresses(job: SageMakerJob, subnets: Sequence[Item]) -> Iterator[Finding]:
     """All machines of a job are put into one subnet."""
     need = sum(count * (5 if (found := INSTANCES.get(name)) and found.efa else 2) for name, count in kinds(job).items())
     few = [item for item in subnets if item.get("AvailableIpAddressCount", need) < need]
@@ -79,7 +78,7 @@ def _addresses(job: Job, subnets: Sequence[Item]) -> Iterator[Finding]:
         )
 
 
-def _zones(job: Job, subnets: Sequence[Item], ask: Asking) -> Iterator[Finding]:
+def _zones(job: SageMakerJob, subnets: Sequence[Item], ask: Asking) -> Iterator[Finding]:
     for name in kinds(job):
         told = offers(ask, f"the zones that offer {name}", name, "availability-zone")
         zones = {item["Location"] for item in told.value or []}
@@ -93,7 +92,7 @@ def _zones(job: Job, subnets: Sequence[Item], ask: Asking) -> Iterator[Finding]:
             )
 
 
-def _lustre(job: Job, subnets: Sequence[Item], groups: Sequence[Item], ask: Asking) -> Iterator[Finding]:
+def _lustre(job: SageMakerJob, subnets: Sequence[Item], groups: Sequence[Item], ask: Asking) -> Iterator[Finding]:
     for channel in job.data:
         system = (
             file_system(channel, ask) if channel.file_system_type == "FSxLustre" and channel.is_file_system else None
@@ -154,7 +153,7 @@ def _fsx_ports(where: str, system: Item, groups: Sequence[Item], ask: Asking) ->
         )
 
 
-def _ways_out(job: Job, subnets: Sequence[Item], ask: Asking) -> Iterator[Finding]:
+def _ways_out(job: SageMakerJob, subnets: Sequence[Item], ask: Asking) -> Iterator[Finding]:
     """Machines of a job have no public address: an internet gateway is no way out for them."""
     home = subnets[0]["VpcId"]
     mine = [{"Name": "vpc-id", "Values": [home]}]

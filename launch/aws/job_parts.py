@@ -1,7 +1,8 @@
-"""What are the parts of a job (channels of data, groups of machines, metrics), and how is each written?"""
+"""Parts of a SageMaker job (channels of data, groups of machines, metrics) and the readers of what people write for each."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
@@ -69,7 +70,7 @@ DEFAULT_METRICS = (
     Metric("val:pixel_accuracy_percent", r"mIoU [0-9.]+%  pixel accuracy ([0-9.]+)%"),
 )
 
-
+_PLACES = "s3://BUCKET/PREFIX/, fsx://fs-0123456789abcdef0/MOUNTNAME/FOLDER or efs://fs-0123456789abcdef0/FOLDER"
 _CHOICES = {
     "mode": Literal["File", "FastFile"],
     "distribution": Literal["FullyReplicated", "ShardedByS3Key"],
@@ -102,7 +103,7 @@ def channels(value: Any, where: str) -> tuple[Channel, ...]:
 def channel(name: str, value: Any, where: str) -> Channel:
     """A place, or the fields of a channel. Raises ConfigError."""
     if isinstance(value, str):
-        return Channel(name, **values.place(value, where))
+        return Channel(name, **_place(value, where))
     described: dict[str, Any] = dict(values.known(value, _CHANNEL_KEYS, where))
     for key, item in described.items():
         if key == "mode":
@@ -114,7 +115,7 @@ def channel(name: str, value: Any, where: str) -> Channel:
         else:
             described[key] = values.text(item, f"{where}.{key}")
     if "uri" in described:  # fsx://... is a short form here as well
-        described = {**values.place(described.pop("uri"), f"{where}.uri"), **described}
+        described = {**_place(described.pop("uri"), f"{where}.uri"), **described}
     if not described.get("uri") and not described.get("file_system"):
         raise ConfigError(f"{where} has no place: add uri: s3://BUCKET/PREFIX/, or file_system: fs-... and path: /...")
     return Channel(name, **described)
@@ -124,12 +125,12 @@ def groups(value: Any, where: str) -> tuple[Group, ...]:
     """``{gpu: {type: ml.g5.xlarge, instances: 2, train: true}}``, or texts as ``gpu=ml.g5.xlarge*2:train``."""
     if isinstance(value, Mapping):
         return tuple(_group(str(name), item, f"{where}.{name}") for name, item in value.items())
-    return values.unique([Group(*values.group(item, where)) for item in values.texts(value, where)], where)
+    return values.unique([Group(*_named_group(item, where)) for item in values.texts(value, where)], where)
 
 
 def _group(name: str, value: Any, where: str) -> Group:
     if isinstance(value, str):
-        return Group(*values.group(f"{name}={value}", where))
+        return Group(*_named_group(f"{name}={value}", where))
     described = values.known(value, _GROUP_KEYS, where)
     if "type" not in described:
         raise ConfigError(f"{where} has no type: add one, as type: ml.g5.xlarge")
@@ -175,3 +176,27 @@ def metrics(value: Any, where: str) -> tuple[Metric, ...]:
     """``{name: regex}``."""
     pairs = values.mapping(value, where).items()
     return tuple(Metric(str(name), values.text(regex, f"{where}.{name}")) for name, regex in pairs)
+
+
+def _place(content: str, where: str) -> dict[str, Any]:
+    """The fields of a channel: of an S3 prefix, or of ``fsx://ID/path``, ``efs://ID/path``, ``fs-...:/path``."""
+    if content.startswith("s3://"):
+        return {"uri": content}
+    match = re.fullmatch(r"(?:(fsx|efs)://)?(fs-[^/:]*)(?::?(/.*))?", content)
+    if match is None:
+        raise ConfigError(
+            f"{where}={content!r} is no place that the machines can read: write {_PLACES}"
+            + ("" if "://" in content else "; upload a folder first: aws s3 sync FOLDER s3://BUCKET/PREFIX/")
+        )
+    kind = "EFS" if match[1] == "efs" else "FSxLustre"
+    return {"file_system": match[2], "file_system_type": kind, "path": match[3] or "/"}
+
+
+def _named_group(content: str, where: str) -> tuple[str, str, int, bool]:
+    """``gpu=ml.g5.xlarge*2:train``: name, type, instances, and whether it trains."""
+    match = re.fullmatch(r"([A-Za-z0-9._-]+)=([^*:=]+)(?:\*(\d+))?(:train)?", content)
+    if match is None:
+        raise values.wrong(
+            where, content, "NAME=TYPE*INSTANCES, with :train for the one that trains, as gpu=ml.g5.xlarge*2:train"
+        )
+    return match[1], match[2], values.whole(match[3] or 1, where), match[4] is not None

@@ -1,4 +1,4 @@
-"""What runs inside the namespaces of a rehearsal? ``python -m launch.rehearse ORDERS``, started by launch/rehearse/run.py."""
+"""The program inside the namespaces of a rehearsal: ``python -m launch.aws.rehearse ORDERS``, started by run.py."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 import sys
 from pathlib import Path
 
-from launch.rehearse.play import Orders, play
-from launch.rehearse.report import save
+from launch.aws.rehearse.play import Orders, play
+from launch.aws.rehearse.report import save
 from segtrain.errors import EXIT_ERROR, SegtrainError
 
 

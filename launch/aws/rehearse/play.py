@@ -10,14 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from launch.aws.rehearse import attempt, channels, container
+from launch.aws.rehearse import hosts as trees
+from launch.aws.rehearse.logs import HostLogs
+from launch.aws.rehearse.plan import set_stage
+from launch.aws.rehearse.report import HostEnd, Report, Transition
+from launch.aws.rehearse.s3 import Store
+from launch.aws.rehearse.sync import Sync
 from launch.aws.request import code_uri
-from launch.rehearse import attempt, channels, container, disks, network
-from launch.rehearse import hosts as trees
-from launch.rehearse.logs import HostLogs
-from launch.rehearse.plan import GATEWAY, Cluster, Plant, read_plant, set_stage
-from launch.rehearse.report import HostEnd, Report, Transition
-from launch.rehearse.s3 import Store
-from launch.rehearse.sync import Sync
+from launch.rehearse import disks, network
+from launch.rehearse.cluster import GATEWAY, Cluster, Plant, read_plant
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def play(orders: Orders, say: Callable[[str], None]) -> Report:
         request, hosts=orders.hosts, procs=orders.procs, isolated=orders.isolated, settings=orders.settings
     )
     if orders.isolated:
-        network.build(stage, folder)
+        network.build(stage, folder, served="s3")
     region = json.loads(stage.hyperparameters.get("sagemaker_region", '"us-east-1"'))
     logs = HostLogs(folder / "logs", stage.leader.name, request, say)
     with Store(GATEWAY if orders.isolated else "127.0.0.1", region) as store:

@@ -1,4 +1,4 @@
-"""What is a container here? Processes with a base folder, an environment and signals of their own; process 1 where the kernel allows."""
+"""A rehearsed container: processes with a base folder, an environment, and signals of their own; process 1 where the kernel allows."""
 
 from __future__ import annotations
 
@@ -13,14 +13,34 @@ from pathlib import Path
 from typing import Any
 
 from launch.rehearse import network
+from launch.rehearse.cluster import Cluster, RehearsalHost
 from launch.rehearse.guard import MARK, kill_marked
-from launch.rehearse.plan import Cluster, RehearsalHost
 from segtrain.errors import MissingExtra
 
 TOOLKIT = "sagemaker_pytorch_container.training:main"  # ENV SAGEMAKER_TRAINING_MODULE of AWS's PyTorch images
-ROOM = Path(__file__).parent
+ROOM = Path(network.__file__).parent  # holds standin/ and planted/
 # Of the machine, so that Python, its packages and weights that were fetched before are found.
 KEPT = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TORCH_HOME", "HF_HOME")
+
+
+# /opt/ml is mounted even where the machine has none: over an /opt that shows what was there. Where there is no /opt either,
+# SAGEMAKER_BASE_DIR names the base folder.
+MOUNTS = r"""
+if [ ! -d /opt/ml ] && [ -d /opt ]; then
+  old=$base.opt
+  mkdir -p "$old"
+  mount --rbind /opt "$old"
+  mount -t tmpfs opt /opt
+  for item in "$old"/*; do
+    [ -e "$item" ] || continue
+    here=/opt/${item##*/}
+    if [ -d "$item" ]; then mkdir "$here"; else touch "$here"; fi
+    mount --rbind "$item" "$here"
+  done
+  mkdir /opt/ml
+fi
+[ ! -d /opt/ml ] || mount --rbind "$base" /opt/ml
+"""
 
 
 def command(request: Mapping[str, Any]) -> list[str]:
@@ -91,7 +111,7 @@ class Container:
     ) -> None:
         self.host, self._isolated, self._mark = host, isolated, env[MARK]
         self.ended, self._killed = 0.0, False
-        whole = network.inside(host, folder, base, argv) if isolated else argv
+        whole = network.inside(host, folder, base, argv, MOUNTS) if isolated else argv
         self._process = subprocess.Popen(
             whole, cwd=base, env=dict(env), stdin=subprocess.PIPE if isolated else subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,

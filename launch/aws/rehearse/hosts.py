@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launch.rehearse.plan import Cluster, RehearsalHost
+from launch.rehearse.cluster import Cluster, RehearsalHost
 
 DEFAULT_CHECKPOINTS = "/opt/ml/checkpoints"
 

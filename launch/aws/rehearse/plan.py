@@ -1,84 +1,16 @@
-"""Which hosts are on stage, in which groups, and which hyperparameters must be others here than in the cloud? Pure."""
+"""Hosts of a rehearsed SageMaker job, their groups, and the hyperparameters that differ from the cloud's. Pure."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from launch.aws.progress import machines
+from launch.rehearse.cluster import MOST_HOSTS, Cluster, RehearsalHost
 from segtrain.errors import ConfigError
 
-NETWORK = "10.77.0."  # of the bridge, inside a network namespace of the rehearsal's own
-GATEWAY = NETWORK + "254"
-MOST_HOSTS = 64
 ONE_GROUP = "homogeneousCluster"  # SageMaker's name for the only group of a job without groups
-PLANTS = ("fail", "stop", "spot", "kill", "disk")
-
-
-@dataclass(frozen=True)
-class Plant:
-    """What is to go wrong: ``fail`` (rank ``at`` raises), ``stop`` (StopTrainingJob), ``spot`` (reclaimed, with notice), ``kill``
-    (lost, without), ``disk`` (full). ``at``: the step of stop, spot and kill."""
-
-    kind: str = ""
-    at: int = 0
-
-
-def read_plant(text: str) -> Plant:
-    """``fail:RANK``, ``stop:STEP``, ``spot:STEP``, ``kill:STEP``, ``disk`` or ``""``. Raises ConfigError."""
-    if not text:
-        return Plant()
-    kind, colon, number = text.partition(":")
-    good = kind in PLANTS and (number.isdigit() if kind != "disk" else not colon)
-    if not good:
-        raise ConfigError(
-            f"--plant {text}: write fail:RANK, stop:STEP, spot:STEP, kill:STEP or disk, for example --plant spot:20"
-        )
-    return Plant(kind, int(number or 0))
-
-
-def refuse_rank(text: str, ranks: int) -> None:
-    """Raises ConfigError where the rank that a plant names is not on stage: it would never fail, and the rehearsal would pass."""
-    plant = read_plant(text)
-    if plant.kind == "fail" and plant.at >= ranks:
-        raise ConfigError(
-            f"--plant {text}: there is no rank {plant.at}: the rehearsal has {ranks} rank{'s' * (ranks > 1)}, "
-            f"0 to {ranks - 1} (--hosts and --procs make more)"
-        )
-
-
-@dataclass(frozen=True)
-class RehearsalHost:
-    name: str  # as SageMaker calls it, or the loopback address where names cannot be made
-    number: int
-    group: str
-    type: str
-    trains: bool
-
-    @property
-    def address(self) -> str:
-        return f"{NETWORK}{self.number}"
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """``leader``: the host of rank 0, where AWS's toolkit puts it: the first that the training group lists."""
-
-    hosts: tuple[RehearsalHost, ...]
-    interface: str
-    leader: RehearsalHost
-    hyperparameters: Mapping[str, str]
-    said: tuple[str, ...]  # each difference from the cloud, in a sentence
-
-    def members(self, group: str) -> list[str]:
-        """The hosts of a group in the order of resourceconfig.json, which is not sorted on SageMaker either."""
-        return [host.name for host in reversed(self.hosts) if host.group == group]
-
-    @property
-    def groups(self) -> list[tuple[str, str]]:
-        return list(dict.fromkeys((host.group, host.type) for host in self.hosts))
 
 
 def set_stage(
@@ -104,6 +36,7 @@ def set_stage(
         RehearsalHost(f"algo-{n}" if isolated else f"127.0.0.{n}", n, group, kind, group in trains)
         for n, (group, kind) in enumerate(numbered, 1)
     )
+    # Where AWS's toolkit puts rank 0: the first host that the training group lists.
     leader = [host for host in stage if host.trains][-1]
     parameters = _hyperparameters(given, procs, settings, said)
     return Cluster(stage, "eth0" if isolated else "lo", leader, parameters, tuple(said))

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.rehearse.container import Container
-from launch.rehearse.logs import HostLogs
-from launch.rehearse.plan import Plant
+from launch.aws.rehearse.container import Container
+from launch.aws.rehearse.logs import HostLogs
+from launch.rehearse.cluster import Plant
 
 GRACE_S = 120.0  # between SIGTERM and SIGKILL, as documented for StopTrainingJob
 FAILED_S = 15.0  # a host has failed: so long the others may still say why before they are stopped

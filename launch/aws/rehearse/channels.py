@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from launch.aws.rehearse import hosts as trees
+from launch.aws.rehearse.s3 import Store
 from launch.aws.request import code_uri
-from launch.rehearse import hosts as trees
-from launch.rehearse.plan import Cluster, RehearsalHost
-from launch.rehearse.s3 import Store
+from launch.rehearse.cluster import Cluster, RehearsalHost
 
 
 def divided(sample: Path, request: Mapping[str, Any]) -> bool:

@@ -16,19 +16,23 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from launch.aws.preflight.training import CHANNELS, files_of_weights
-from launch.job import PACKAGE, ROOT, Job
-from launch.rehearse import channels, container, drawn, fit, network
-from launch.rehearse.attempt import GRACE_S
+from launch.aws.job import SageMakerJob
+from launch.aws.preflight.training import CHANNELS
+from launch.aws.rehearse import channels, container
+from launch.aws.rehearse.attempt import GRACE_S
+from launch.aws.rehearse.plan import set_stage, starts_ranks
+from launch.aws.rehearse.play import Orders
+from launch.aws.rehearse.report import Report, load, show
+from launch.job import PACKAGE, ROOT
+from launch.preflight import files_of_weights
+from launch.rehearse import drawn, fit, network
+from launch.rehearse.cluster import read_plant, refuse_rank
 from launch.rehearse.guard import MARK, Guard, left
-from launch.rehearse.plan import read_plant, refuse_rank, set_stage, starts_ranks
-from launch.rehearse.play import Orders
-from launch.rehearse.report import Report, load, show
 from segtrain.errors import ConfigError, MissingExtra, SegtrainError
 
 
 def rehearse(
-    job: Job,
+    job: SageMakerJob,
     request: Mapping[str, Any],
     bundle: Path,
     *,
@@ -73,7 +77,7 @@ def rehearse(
 
 
 def _rehearse(
-    job: Job,
+    job: SageMakerJob,
     request: Mapping[str, Any],
     bundle: Path,
     hosts: int | None,
@@ -160,7 +164,7 @@ def _said_of_network(prefix: list[str] | None, how: str) -> str:
 
 
 def _changes(
-    job: Job,
+    job: SageMakerJob,
     request: Mapping[str, Any],
     folder: Path,
     hosts: int | None,
@@ -222,7 +226,7 @@ def _play(orders: Orders, prefix: list[str], folder: Path, say: Callable[[str], 
     for old in (done, wrong, folder / "failure.now"):
         old.unlink(missing_ok=True)
     told.write_text(json.dumps(asdict(orders)))
-    command = [*prefix, sys.executable, "-m", "launch.rehearse", str(told)]
+    command = [*prefix, sys.executable, "-m", "launch.aws.rehearse", str(told)]
     env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{PACKAGE.parent}", "PATH": network.search_path()}
     env[MARK] = orders.mark
     process = subprocess.Popen(

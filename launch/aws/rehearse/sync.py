@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from launch.rehearse.s3 import Store
+from launch.aws.rehearse.s3 import Store
 
 INTERVAL_S = 1.0
 

@@ -1,0 +1,205 @@
+"""Checks of the training config before a job is sent: it loads on the machines, and suits them. Knows no platform."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launch.bundle import file_settings
+from launch.findings import Finding, error, note, warning
+from launch.job import Job, config_file
+from segtrain.errors import ConfigError
+
+if TYPE_CHECKING:
+    from segtrain.config import Config
+
+
+@dataclass(frozen=True)
+class Machines:
+    """The machines that train. ``gpus``: of each, None where that is not known; ``gpu`` and ``arch``: as ``A10G`` and ``sm_86``.
+
+    ``ranks``: of all of them; ``local``: of each.
+    """
+
+    type: str
+    hosts: int
+    ranks: int
+    local: int = 1
+    gpus: int | None = None
+    vcpus: int = 0
+    gpu: str = ""
+    arch: str = ""
+
+
+@dataclass(frozen=True)
+class Read:
+    """The config of a job as the machines will see it, None where it cannot be checked, and what was found while reading it."""
+
+    config: Config | None = None
+    findings: list[Finding] = field(default_factory=list)
+    # Sections of the config file, before any default.
+    written: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def told(self, section: str, key: str, default: Any = "") -> Any:
+        """What the config file or the settings say, before any default."""
+        found = self.written.get(section)
+        inner = found.get(key, default) if isinstance(found, dict) else default
+        return self.settings.get(f"{section}.{key}", inner)
+
+    @property
+    def reads_files(self) -> bool:
+        return bool(self.told("data", "layout", "scenes") != "scenes")
+
+
+def read_config(job: Job, root: Path, data_root: str) -> Read:
+    """``data_root``: where the machines have the data, for a config that does not say it."""
+    path = config_file(job, root)
+    if job.config and not path.is_file():
+        there = [f"configs/{found.name}" for found in sorted((root / "configs").glob("*.yaml"))]
+        near = difflib.get_close_matches(job.config, there, n=1)
+        cure = f"--config {near[0]}" if near else "--config FILE, such as configs/scenes.yaml"
+        return Read(findings=[error("config", f"config={job.config!r}: there is no such file", cure)])
+    try:
+        import yaml
+
+        from segtrain.config import load_config, refuse_names
+    except ImportError as missing:
+        return Read(findings=[note(
+            "config-unchecked",
+            f"config {job.config} and its settings are not checked: this Python has no package {missing.name!r}",
+            "pip install . (or pip install pydantic pyyaml)",
+        )])  # fmt: skip
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8")) if job.config else {}
+        read = Read(written=raw if isinstance(raw, dict) else {}, settings=dict(job.settings))
+        given = {**job.settings, "parallel.strategy": job.strategy}
+        if read.reads_files and not read.told("data", "root"):
+            given["data.root"] = data_root
+        with _inside(root):
+            config = load_config(
+                path.resolve() if job.config else None, [f"{key}={json.dumps(value)}" for key, value in given.items()]
+            )
+    except (ConfigError, yaml.YAMLError, OSError, UnicodeDecodeError) as problem:
+        lines = str(problem).replace(f"{path.resolve()}", job.config).splitlines()
+        return Read(findings=[error("config", line, "fix the config, or give section.key=value") for line in lines])
+    try:
+        refuse_names(config.model)
+    except ConfigError as problem:
+        wrong = error("model-name", f"{job.config}: {problem}", "fix the config, or give section.key=value")
+        read.findings.append(wrong)
+    return Read(config, read.findings, read.written, read.settings)
+
+
+@contextmanager
+def _inside(root: Path) -> Iterator[None]:
+    """Files in a config are named as seen from the code's folder, on the machines as here."""
+    before = os.getcwd()
+    os.chdir(root)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def files_of_weights(config: Config) -> list[tuple[str, str]]:
+    """Setting and place of each file or folder that the run begins with."""
+    from segtrain.config import is_file_name
+
+    named = [("model.init", config.model.init)]
+    weights = config.model.encoder_weights
+    if weights and is_file_name(weights):
+        named.append(("model.encoder_weights", weights))
+    return [(key, place) for key, place in named if place]
+
+
+def batch(config: Config, machines: Machines) -> Iterator[Finding]:
+    world, train = machines.ranks, config.train
+    images = train.batch_size // train.accumulate
+    hint = f"{machines.hosts} x {machines.type} start {world} ranks"
+    per_step = f"train.batch_size={train.batch_size}" + (
+        f" in train.accumulate={train.accumulate} micro-batches" if train.accumulate > 1 else ""
+    )
+    if images < world:
+        yield error(
+            "batch-small",
+            f"{per_step} leaves {images} images for {world} ranks ({hint})",
+            f"train.batch_size={world * train.accumulate}, or fewer machines",
+        )
+    elif images % world:
+        yield warning(
+            "batch-uneven",
+            f"{per_step}: {images} images do not divide by {world} ranks ({hint}); each step waits for those with one more",
+            f"train.batch_size={-(-images // world) * world * train.accumulate}",
+        )
+
+
+def hardware(config: Config, machines: Machines) -> Iterator[Finding]:
+    """Nothing is said of machines whose GPUs are not known."""
+    if machines.gpus is None:
+        return
+    train = config.train
+    if machines.gpus and train.device == "cpu":
+        yield warning(
+            "device-cpu", f"train.device=cpu on {machines.type}: its {machines.gpus} GPUs would idle", "leave it out"
+        )
+    if not machines.gpus and train.device == "cuda":
+        yield error("device-cuda", f"train.device=cuda, but {machines.type} has no GPU", "train.device=auto")
+    if machines.gpus and config.parallel.backend == "gloo" and train.device != "cpu":
+        yield warning(
+            "backend-gloo",
+            f"parallel.backend=gloo on {machines.type}: gradients of GPUs would travel through the CPUs",
+            "parallel.backend=auto",
+        )
+    if train.precision == "bf16" and machines.arch in ("sm_70", "sm_75"):
+        yield warning(
+            "precision",
+            f"train.precision=bf16 on {machines.gpu} ({machines.arch}), which computes it slowly, in software",
+            "train.precision=fp16",
+            "CUDA C++ programming guide: bf16 from compute capability 8.0 on",
+        )
+    workers = config.data.workers
+    if isinstance(workers, int) and workers * machines.local > 2 * machines.vcpus:
+        yield warning(
+            "workers-many",
+            f"data.workers={workers} for each of {machines.local} ranks on {machines.vcpus} vCPUs of {machines.type}",
+            "data.workers=auto",
+        )
+
+
+def trackers(job: Job, config: Config) -> Iterator[Finding]:
+    """A tracker must be a server that the machines reach: what lies on them is gone with them."""
+    tracker = config.log.mlflow
+    if re.match(r"https?://(localhost|127\.[\d.]+|0\.0\.0\.0|\[::1\])([:/]|$)", tracker):
+        yield error("mlflow-here", f"log.mlflow={tracker!r} is the container itself there", "a server that it reaches")
+    if tracker and not tracker.startswith(("https://", "http://", "arn:aws", "databricks")):
+        yield warning(
+            "mlflow-local", f"log.mlflow={tracker!r} is a place on the machine, gone with it", "a server: https://..."
+        )
+    if config.log.wandb and not {"WANDB_API_KEY", "WANDB_MODE"} & set(job.environment):
+        yield warning(
+            "wandb-key",
+            f"log.wandb={config.log.wandb!r}: the job's environment has no WANDB_API_KEY, without which wandb cannot start, and the job fails",
+            "--env WANDB_API_KEY=... (whoever may describe the job can read it), or --env WANDB_MODE=offline",
+        )
+
+
+def files(job: Job, root: Path, bundled: Collection[str]) -> Iterator[Finding]:
+    """Files that settings name must lie in the bundle, under that name."""
+    for key, text in file_settings(job, root).items() if bundled else ():
+        path = re.sub(r"(:\w+)?(@[0-9a-f]{8})?$", "", text)
+        if ":" in text and not path.endswith((".py", ".yaml", ".yml", ".json")):
+            path = path.replace(".", "/") + ".py"  # package.module:attribute
+        if os.path.normpath(path) not in bundled:
+            yield error(
+                "file-not-bundled",
+                f"{key}={text!r}: {path} does not travel with the job",
+                f"put it below the working directory, as configs/{Path(path).name}, and name it so",
+            )
