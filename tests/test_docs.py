@@ -192,6 +192,15 @@ def test_every_setting_is_described() -> None:
             assert field.get("description"), key
 
 
+def test_the_picture_of_the_architecture_names_the_packages() -> None:
+    picture = (ROOT / "docs/images/architecture.svg").read_text(encoding="utf-8")
+    packages = picture.partition(">The packages")[2].partition(">Beside the package")[0]
+    named = {name for title in re.findall(r'class="t"[^>]*>([^<]*)<', packages) for name in title.split(", ")} - {"..."}
+    there = {path.stem for path in (ROOT / "segtrain").glob("*.py")}
+    folders = {path.parent.name for path in (ROOT / "segtrain").glob("*/__init__.py")}
+    assert folders <= named <= there | folders, named ^ folders
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
