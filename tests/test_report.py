@@ -14,6 +14,7 @@ from typing import Any
 import browser
 import numpy as np
 import pytest
+from conftest import refused
 from PIL import Image
 
 from segtrain.config import make_config
@@ -211,7 +212,7 @@ def test_settings_that_cannot_be_read_are_told_and_missing_ones_are_not(tmp_path
     (folder / "config.yaml").write_text("data: [")
     page.report(folder, say=said.append)
     (line,) = said
-    assert line.startswith(f"warning: {folder}/config.yaml cannot be read, what it says is left out: ")
+    assert line.startswith(f"warning: {folder}/config.yaml cannot be read, so its content is left out: ")
     assert "\n" not in line
     (folder / "config.yaml").unlink()
     page.report(folder, say=pytest.fail)
@@ -231,7 +232,7 @@ def test_files_that_are_nested_too_deep_or_hold_no_numbers(tmp_path: Path) -> No
 
 
 def test_no_run_is_an_error_with_its_cure(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"is no run folder: it has no journal\.jsonl .*segtrain runs"):
+    with refused("not-a-run-folder", file=str(tmp_path)):
         page.report(tmp_path)
     folder = make(tmp_path / "run")
     (folder / "report.html").mkdir()

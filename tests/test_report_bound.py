@@ -9,11 +9,11 @@ from typing import Any
 
 import browser
 import pytest
+from conftest import refused
 from test_report import BEGIN, Checked, chromium, make, start, step, text_of
 
 from segtrain.diagnose import Diagnosis, Verdict, diagnose
 from segtrain.diagnose.fix import Fix
-from segtrain.errors import DataError
 from segtrain.observe.profile_format import ProfileWriter, Value
 from segtrain.report import bound, page
 from segtrain.runs.folder import load
@@ -193,7 +193,7 @@ def test_a_copy_of_a_jobs_output_has_a_page(tmp_path: Path) -> None:
     assert "Bound by the time that storage takes to answer" in words
     assert "1 cores at 40 % on average" in words
     make(tmp_path / "job/second")
-    with pytest.raises(DataError, match="holds 2 runs: name one, such as "):
+    with refused("several-runs", file=str(tmp_path / "job"), found=2):
         load(tmp_path / "job")
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import refused
 
 from segtrain.config import make_config
-from segtrain.errors import DataError, MissingExtra
+from segtrain.errors import MissingExtra
 from segtrain.runs.table import COLUMNS, data_frame, list_runs, table
 
 CONFIG = make_config({"name": "street"})
@@ -152,7 +153,7 @@ def test_table_is_aligned(tmp_path: Path) -> None:
 
 
 def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no folder .*nowhere"):
+    with refused("folder-missing", file=str(tmp_path / "nowhere")):
         list_runs(tmp_path / "nowhere")
 
 

@@ -12,8 +12,7 @@ from conftest import refused
 
 from segtrain.config import load_config, load_saved, load_yaml
 from segtrain.config.paste import shell_word
-from segtrain.diagnose.evidence import _config
-from segtrain.runs.folder import load
+from segtrain.runs.folder import load, settings_of
 from segtrain.runs.table import read_run
 
 LEVELS = "abcdefghi"
@@ -46,7 +45,7 @@ def test_what_is_refused_and_where(name: str, tmp_path: Path) -> None:
             read(path)
         assert "\n" not in str(told.value)
     assert all(word in str(caught.value) for word in words), caught.value
-    assert _config(tmp_path) == {}  # commands that read runs go on without the config
+    assert settings_of(tmp_path) == {}  # commands that read runs go on without the config
     assert read_run(tmp_path)["hash"] is None
     assert load(tmp_path).config == {}
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from segtrain import json_text
-from segtrain.config import load_yaml, upgrade_settings
 from segtrain.diagnose import verify_words
 from segtrain.diagnose.differences import EXACT, differing
 from segtrain.diagnose.verify import compare, side
 from segtrain.errors import DataError
 from segtrain.observe import journal
 from segtrain.observe.spans import FOLDER
+from segtrain.runs.folder import settings_of
 
 MOST_BESIDE = 36  # folders whose settings are looked at, the newest ones
 MOST_SETTINGS = 4  # that a cure consists of
@@ -32,13 +28,13 @@ def earlier_prediction(run: Path) -> str | None:
 
 
 def _foretold(run: Path) -> str | None:
-    mine = _settings(run)
+    mine = settings_of(run)
     if not mine:
         return None
     here = None
     diagnosed = 0
     for other in _beside(run):
-        settings = _settings(other)
+        settings = settings_of(other)
         found = differing(settings, mine) if settings else {}
         if not 0 < len(found) <= MOST_SETTINGS or diagnosed == MOST_DIAGNOSED or not _done(other):
             continue
@@ -71,14 +67,6 @@ def _age(folder: Path) -> float:
         return (folder / "config.yaml").stat().st_mtime
     except OSError:
         return 0.0
-
-
-def _settings(folder: Path) -> Mapping[str, Any]:
-    try:
-        content = load_yaml((folder / "config.yaml").read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError):
-        return {}
-    return upgrade_settings(content) if isinstance(content, dict) else {}
 
 
 def _done(folder: Path) -> bool:

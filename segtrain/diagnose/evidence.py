@@ -10,14 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from segtrain.config import load_yaml, upgrade_settings
-from segtrain.errors import DataError
 from segtrain.observe import journal
-from segtrain.observe.profile_format import Series, Track, read_profile
-from segtrain.observe.spans import Records, read_spans
-from segtrain.runs.table import run_home
+from segtrain.observe.profile_format import Series, Track
+from segtrain.observe.spans import Records
+from segtrain.runs.folder import read_folder
 
 
 @dataclass(frozen=True)
@@ -50,31 +46,13 @@ class Evidence:
 
 def gather(run: Path, say: Callable[[str], None] = journal.say_on_stderr) -> Evidence:
     """Raises DataError where there are no spans."""
-    folder = run_home(run)
-    ranks = tuple(read_spans(folder))
-    events: list[dict[str, Any]] = []
-    if (folder / journal.FILE).is_file():
-        events = journal.read_journal(folder, say)
+    found = read_folder(run, say)
+    ranks = found.spans()
     times = [(w["ts"], w["ts"] + w["seconds"]) for records in ranks for w in records.windows]
     hosts: tuple[HostLoad, ...] = ()
     if times:
-        hosts = hosts_of(_profile(Path(run), min(t[0] for t in times), max(t[1] for t in times), say))
-    return Evidence(ranks, tuple(events), hosts, _config(folder))
-
-
-def _config(folder: Path) -> Mapping[str, Any]:
-    try:
-        content = load_yaml((folder / "config.yaml").read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError):
-        return {}
-    return upgrade_settings(content) if isinstance(content, dict) else {}
-
-
-def _profile(run: Path, start: float, end: float, say: Callable[[str], None]) -> dict[Series, Track]:
-    try:
-        return read_profile(run, start, end, say=say)
-    except DataError:  # log.profile_ms=0
-        return {}
+        hosts = hosts_of(found.profile(min(t[0] for t in times), max(t[1] for t in times), say))
+    return Evidence(ranks, found.events, hosts, found.config)
 
 
 def hosts_of(tracks: Mapping[Series, Track]) -> tuple[HostLoad, ...]:

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from segtrain.errors import DataError
 from segtrain.observe.journal import say_on_stderr
-from segtrain.observe.profile_format import Series, Track, read_profile
+from segtrain.observe.profile_format import Series, Track
 from segtrain.report.timeline import Axis
 from segtrain.runs.folder import RunFolder
 
@@ -46,10 +45,7 @@ def read_maps(run: RunFolder, time: Axis, say: Callable[[str], None] = say_on_st
     """
     if not time.parts:
         return []
-    try:
-        tracks = read_profile(run.top, time.parts[0][0] - 2, time.parts[-1][1] + 2, say=say)
-    except DataError:  # a sampler that was never switched on leaves its state alone
-        return []
+    tracks = run.profile(time.parts[0][0] - 2, time.parts[-1][1] + 2, say)
     return [found for title, rows in _groups(tracks) if (found := _map(title, rows, time)) is not None]
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from segtrain.errors import DataError
-from segtrain.observe.spans import read_spans
 from segtrain.report.heat import NONE, Map
 from segtrain.report.timeline import Axis
 from segtrain.runs.folder import RunFolder, number
@@ -25,7 +24,7 @@ _COLUMNS = 1500
 def read_waits(run: RunFolder, time: Axis) -> list[Map]:
     """A row a rank; empty for a run without spans. Waiting for others only where there are others."""
     try:
-        records = read_spans(run.folder)
+        records = run.spans()
     except DataError:  # log.spans=false, or a run of an earlier version
         return []
     rows = [(f"rank {record.rank}", _windows(record.windows, time)) for record in records]

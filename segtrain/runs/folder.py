@@ -1,40 +1,70 @@
-"""What does a run folder tell, be it whole, half-written or copied in part?"""
+"""One reader of a run folder: its config, labels, events, spans, and system profile.
+
+The folder may be whole, half-written, or a partial copy. Of a SageMaker job, spans and journal lie in one part of it and the
+profile in another.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from segtrain import json_text
-from segtrain.config import load_yaml, upgrade_settings
+from segtrain.config import upgrade_settings
 from segtrain.errors import DataError
 from segtrain.observe import journal
 from segtrain.observe.console import of_classes
-from segtrain.runs.table import is_run, pixels_of, read_run, run_home
-from segtrain.terminal import printable
+from segtrain.observe.profile_format import Series, Track, read_profile
+from segtrain.observe.spans import Records, read_spans
+from segtrain.runs.find import is_run, read_mapping, run_home
+from segtrain.runs.table import pixels_of, read_run
 
 Event = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """``row`` as ``segtrain runs`` has it; ``steps`` and ``evals`` rise in step, without what was done again.
+    """A run, read from ``folder``; ``classes`` are the names of its labels. Missing files leave gaps.
 
     ``top``: the folder that was named, which holds ``folder`` and may hold the system profile beside it.
     """
 
     folder: Path
     top: Path
-    row: Mapping[str, Any]
     config: Mapping[str, Any]
     classes: tuple[str, ...]
     events: tuple[Event, ...]
-    steps: tuple[Event, ...]
-    evals: tuple[Event, ...]
+
+    @cached_property
+    def row(self) -> Mapping[str, Any]:
+        """The row of ``segtrain runs``."""
+        return read_run(self.folder)
+
+    @cached_property
+    def steps(self) -> tuple[Event, ...]:
+        """Step events with rising steps: what a resumed process repeated counts once."""
+        return tuple(journal.curve(self.events, "step"))
+
+    @cached_property
+    def evals(self) -> tuple[Event, ...]:
+        """Evaluations with scores, likewise."""
+        found = journal.curve(self.events, "eval")
+        return tuple(event for event in found if isinstance(event.get("scores"), Mapping))
+
+    def spans(self) -> tuple[Records, ...]:
+        """The records of each rank, by rank. Raises DataError where there are none."""
+        return tuple(read_spans(self.folder))
+
+    def profile(
+        self, start: float, end: float, say: Callable[[str], None] = journal.say_on_stderr
+    ) -> dict[Series, Track]:
+        """Readings of the system profile between two Unix times; empty where there are none (log.profile_ms=0)."""
+        try:
+            return read_profile(self.top, start, end, say=say)
+        except DataError:
+            return {}
 
     @property
     def name(self) -> str:
@@ -61,41 +91,34 @@ class RunFolder:
 
 
 def load(folder: str | Path, say: Callable[[str], None] = journal.say_on_stderr) -> RunFolder:
-    """Of a run folder, or of one that holds a run below. Raises DataError where it holds none, or several.
+    """The run in ``folder``, or the one run below it. Raises DataError where there is none, or several."""
+    home = run_home(folder)
+    if not is_run(home):
+        raise DataError(
+            f"{home} is not a run folder: it has no {journal.FILE} (segtrain runs DIR lists runs)",
+            code="not-a-run-folder", file=str(home),
+        )  # fmt: skip
+    return read_folder(folder, say)
 
-    A file that is missing leaves gaps; so does one that cannot be read, with a warning.
-    """
-    top, folder = Path(folder), run_home(folder)
-    if not is_run(folder):
-        raise DataError(f"{folder} is no run folder: it has no {journal.FILE} (segtrain runs DIR lists runs)")
-    events = journal.read_journal(folder, say) if (folder / journal.FILE).is_file() else []
-    events = [event for event in events if journal.is_time(event.get("ts"))]
-    config = upgrade_settings(_mapping(folder / "config.yaml", say))
-    names = _mapping(folder / "labels.json", say).get("names")
-    evals = [event for event in journal.curve(events, "eval") if isinstance(event.get("scores"), Mapping)]
+
+def read_folder(folder: str | Path, say: Callable[[str], None] = journal.say_on_stderr) -> RunFolder:
+    """The same where nothing may be there yet. ``say`` hears of each file that cannot be read."""
+    home = run_home(folder)
+    events = journal.read_journal(home, say) if (home / journal.FILE).is_file() else []
+    config = settings_of(home, say)
+    names = read_mapping(home / "labels.json", say).get("names")
     return RunFolder(
-        folder=folder,
-        top=top,
-        row=read_run(folder),
+        folder=home,
+        top=Path(folder),
         config=config,
         classes=tuple(map(str, names)) if isinstance(names, list) else (),
-        events=tuple(events),
-        steps=tuple(journal.curve(events, "step")),
-        evals=tuple(evals),
+        events=tuple(event for event in events if journal.is_time(event.get("ts"))),
     )
 
 
-def _mapping(path: Path, say: Callable[[str], None]) -> dict[str, Any]:
-    try:
-        text = path.read_text(encoding="utf-8")
-        value = json_text.parse(text) if path.suffix == ".json" else load_yaml(text)
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        reason = printable(" ".join(str(error).split()))
-        say(f"warning: {path} cannot be read, what it says is left out: {reason}")
-        return {}
-    return value if isinstance(value, dict) else {}
+def settings_of(folder: Path, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
+    """The settings in a run's config.yaml, under the names of this version; empty where it cannot be read."""
+    return upgrade_settings(read_mapping(folder / "config.yaml", say))
 
 
 def number(value: Any) -> float | None:

@@ -1,4 +1,4 @@
-"""Which runs are there, and how did they go? Rows from run folders: config.yaml, best.json, journal.jsonl.
+"""A table of runs: one row per run folder, from its config.yaml, best.json, and journal.jsonl.
 
 Any of the three may be missing, empty or torn (a run that is being written, was killed, or was copied in part): the row then has
 gaps, and a folder with none of them is no run.
@@ -12,14 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
-from segtrain import json_text
-from segtrain.errors import DataError, MissingExtra
+from segtrain.errors import MissingExtra
 from segtrain.filetime import now_ns
 from segtrain.observe import journal
 from segtrain.observe.console import duration
-from segtrain.observe.spans import FOLDER as SPANS
+from segtrain.runs.find import find_runs, read_mapping, started
 
 if TYPE_CHECKING:
     import pandas
@@ -42,60 +39,7 @@ COLUMNS = (
     "warnings",
     "out",
 )
-_FILES = ("config.yaml", journal.FILE, "best.json")
 _FRESH = 600.0  # seconds: a run on another host whose journal is younger counts as running
-
-
-def find_runs(folder: str | Path) -> list[Path]:
-    """Run folders at or below ``folder``, oldest first. Raises DataError where the folder does not exist."""
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise DataError(f"no folder {folder}: name the folder that holds your runs (the default is runs/)")
-    found = []
-    for place, folders, files in os.walk(folder):
-        if (
-            any(name in files for name in (journal.FILE, "best.json"))
-            or {"config.yaml", "checkpoints"} <= {*files, *folders}
-            or (SPANS in folders and _has_spans(Path(place)))
-        ):
-            found.append(Path(place))
-            folders.clear()  # a run holds no runs
-        else:
-            folders[:] = [name for name in folders if not name.startswith(".")]
-    return sorted(found, key=lambda run: (_start(run), str(run)))
-
-
-def is_run(folder: Path) -> bool:
-    """Whether anything of a run lies in ``folder`` itself."""
-    return any((folder / name).is_file() for name in _FILES) or _has_spans(folder)
-
-
-def run_home(folder: str | Path) -> Path:
-    """The run folder that is meant: ``folder`` itself, or the one run below it, as in a copy of a SageMaker job's output.
-
-    ``folder`` where there is none. Raises DataError for several.
-    """
-    folder = Path(folder)
-    if is_run(folder) or not folder.is_dir():
-        return folder
-    found = find_runs(folder)
-    if len(found) > 1:
-        raise DataError(f"{folder} holds {len(found)} runs: name one, such as {found[0]}")
-    return found[0] if found else folder
-
-
-def _has_spans(folder: Path) -> bool:
-    return any((folder / SPANS).glob("rank-*.jsonl"))
-
-
-def _start(run: Path) -> float:
-    """Unix time of the first event, else the age of the first file there is."""
-    try:
-        with (run / journal.FILE).open("rb") as file:
-            return next(float(event["ts"]) for event in journal.parse_lines([file.readline()], "", lambda text: None))
-    except (OSError, KeyError, StopIteration):
-        times = [(run / name).stat().st_mtime for name in _FILES if (run / name).is_file()]
-        return min(times, default=0.0)
 
 
 def list_runs(folder: str | Path = "runs") -> list[dict[str, Any]]:
@@ -104,8 +48,8 @@ def list_runs(folder: str | Path = "runs") -> list[dict[str, Any]]:
 
 
 def read_run(run: Path) -> dict[str, Any]:
-    config = _mapping(run / "config.yaml", _load_yaml)
-    best = _mapping(run / "best.json", json_text.parse)
+    config = read_mapping(run / "config.yaml")
+    best = read_mapping(run / "best.json")
     events = list(_milestones(run / journal.FILE))
     starts = [event for event in events if event["event"] == "run_start"]
     scores = [event for event in journal.curve(events, "eval") if isinstance(event.get("scores"), dict)]
@@ -127,26 +71,11 @@ def read_run(run: Path) -> dict[str, Any]:
         best_step=best.get("step"),
         time=_seconds(events),
         cpu_s=next((number for e in reversed(events) if (number := _number(e.get("cpu_s"))) is not None), None),
-        started=_start(run) or None,
+        started=started(run) or None,
         warnings=_texts(start.get("warnings")),
         out=str(run),
     )
     return row
-
-
-def _mapping(path: Path, parse: Any) -> dict[str, Any]:
-    """The file's mapping; empty where it is missing, torn or something else."""
-    try:
-        value = parse(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def _load_yaml(text: str) -> Any:
-    from segtrain.config import load_yaml
-
-    return load_yaml(text)
 
 
 def _hash(run: Path) -> str | None:

@@ -1,0 +1,95 @@
+"""Run folders at or below a folder, and one tolerant reader of their YAML and JSON files.
+
+Any file may be missing, empty, or torn: a run may be writing it, may have been killed, or may have been copied in part.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from segtrain import json_text
+from segtrain.errors import DataError
+from segtrain.observe import journal
+from segtrain.observe.spans import FOLDER as SPANS
+from segtrain.terminal import printable
+
+_FILES = ("config.yaml", journal.FILE, "best.json")
+
+
+def find_runs(folder: str | Path) -> list[Path]:
+    """Run folders at or below ``folder``, oldest first. Raises DataError where the folder does not exist."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise DataError(
+            f"there is no folder {folder}: name the folder that holds your runs (the default is runs/)",
+            code="folder-missing", file=str(folder),
+        )  # fmt: skip
+    found = []
+    for place, folders, files in os.walk(folder):
+        if (
+            any(name in files for name in (journal.FILE, "best.json"))
+            or {"config.yaml", "checkpoints"} <= {*files, *folders}
+            or (SPANS in folders and _has_spans(Path(place)))
+        ):
+            found.append(Path(place))
+            folders.clear()  # a run holds no runs
+        else:
+            folders[:] = [name for name in folders if not name.startswith(".")]
+    return sorted(found, key=lambda run: (started(run), str(run)))
+
+
+def is_run(folder: Path) -> bool:
+    """Whether anything of a run lies in ``folder`` itself."""
+    return any((folder / name).is_file() for name in _FILES) or _has_spans(folder)
+
+
+def run_home(folder: str | Path) -> Path:
+    """The run folder that is meant: ``folder`` itself, or the one run below it, as in a copy of a SageMaker job's output.
+
+    ``folder`` where there is none. Raises DataError for several.
+    """
+    folder = Path(folder)
+    if is_run(folder) or not folder.is_dir():
+        return folder
+    found = find_runs(folder)
+    if len(found) > 1:
+        raise DataError(
+            f"{folder} holds {len(found)} runs: name one, such as {found[0]}",
+            code="several-runs", file=str(folder), found=len(found),
+        )  # fmt: skip
+    return found[0] if found else folder
+
+
+def _has_spans(folder: Path) -> bool:
+    return any((folder / SPANS).glob("rank-*.jsonl"))
+
+
+def started(run: Path) -> float:
+    """Unix time of the first event, else of the last change of the oldest file; 0 without any."""
+    try:
+        with (run / journal.FILE).open("rb") as file:
+            return next(float(event["ts"]) for event in journal.parse_lines([file.readline()], "", lambda text: None))
+    except (OSError, KeyError, StopIteration):
+        times = [(run / name).stat().st_mtime for name in _FILES if (run / name).is_file()]
+        return min(times, default=0.0)
+
+
+def read_mapping(path: Path, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
+    """The mapping in a .yaml or .json file; empty where it is missing, and with a warning where it cannot be read."""
+    from segtrain.config import load_yaml
+
+    try:
+        text = path.read_text(encoding="utf-8")
+        value = json_text.parse(text) if path.suffix == ".json" else load_yaml(text)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        reason = printable(" ".join(str(error).split()))
+        say(f"warning: {path} cannot be read, so its content is left out: {reason}")
+        return {}
+    return value if isinstance(value, dict) else {}
