@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,8 @@ LIBRARY = Path(os.environ.get("SEGTRAIN_NATIVE_LIBRARY") or Path(__file__).paren
 PIXELS, JPEG, PNG = 0, 1, 2
 Content = Union[bytes, bytearray, memoryview, np.ndarray]
 _MESSAGE = 256
+# Set once the warning about a slower decoder is out; worker processes inherit it.
+_WARNED = "SEGTRAIN_SLOW_JPEG_WARNED"
 _AGAIN = "fetch or write the file again, or take it out of the data set"
 _pointer = ctypes.c_void_p
 
@@ -101,7 +104,25 @@ def _load(path: str) -> tuple[ctypes.CDLL | None, str]:
     library.st_jpeg_restarts.argtypes = [_pointer, ctypes.c_int64, ctypes.c_int, *made]
     library.st_free.argtypes, library.st_free.restype = [_pointer], None
     library.st_libraries.restype = ctypes.c_char_p
-    return library, library.st_libraries().decode()
+    return library, library.st_libraries().decode() + _jpeg_fault(library)
+
+
+def _jpeg_fault(library: ctypes.CDLL) -> str:
+    """Warn once, here and not in the processes started later, if JPEGs are decoded by libjpeg's own slower decoder."""
+    if not hasattr(library, "st_jpeg_fault"):  # a library that was built before the check existed
+        return ""
+    library.st_jpeg_fault.restype = ctypes.c_char_p
+    fault = library.st_jpeg_fault().decode()
+    if not fault:
+        return ""
+    if not os.environ.get(_WARNED):
+        os.environ[_WARNED] = "1"
+        warnings.warn(
+            f"the fast JPEG decoder is off ({fault}): JPEGs are decoded with the same pixels by libjpeg's own decoder, which "
+            "takes more CPU; install segtrain again, so that it is built for the libjpeg-turbo of this machine",
+            stacklevel=2,
+        )
+    return f", libjpeg's own entropy decoder: {fault}"
 
 
 def _library() -> ctypes.CDLL | None:

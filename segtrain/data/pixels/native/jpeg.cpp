@@ -1,4 +1,4 @@
-// How are the pixels of a part of a JPEG made, and no others? libjpeg-turbo decodes rows and columns that the crop needs (with the
+// Decoding of a part of a JPEG, and of nothing else. libjpeg-turbo decodes rows and columns that the crop needs (with the
 // few around them that chroma upsampling looks at), from a small JPEG of just these tiles where one can be cut out.
 #include <csetjmp>
 #include <cstdio>
@@ -9,6 +9,7 @@
 
 #include "jpeg_entropy.h"
 #include "jpeg_pixels.h"
+#include "jpeg_sample.h"
 
 namespace segtrain {
 
@@ -58,6 +59,7 @@ struct Decoder {
     ErrorManager manager;
     Rect covered;
     uint8_t* pixels;
+    bool unknown_layout = false;  // of libjpeg's private structure: `entropy` was not used
 
     // `entropy`: null, or what decodes the coefficients in place of libjpeg's own decoder.
     bool run(Bytes file, Rect need, int denom, Entropy* entropy, Scratch& scratch) {
@@ -76,6 +78,8 @@ struct Decoder {
         info.scale_denom = unsigned(denom);
         info.dct_method = JDCT_ISLOW;
         jpeg_start_decompress(&info);
+        unknown_layout = entropy && !Entropy::layout_known(&info);
+        if (unknown_layout) ERREXIT(&info, JERR_NOT_COMPILED);
         if (entropy) entropy->attach(&info);
         if (need.bottom > int(info.output_height) || need.right > int(info.output_width)) ERREXIT(&info, JERR_BAD_CROP_SPEC);
         JDIMENSION left = JDIMENSION(need.left), width = JDIMENSION(need.width());
@@ -115,14 +119,38 @@ Rect widened(Rect need, Size whole) {
             std::min(whole.width, need.right + kMargin)};
 }
 
+// Decodes a sample with libjpeg's own entropy decoder and with the faster one. Returns what is wrong, or nothing.
+std::string check_entropy() {
+    jpeg_error_mgr messages;
+    jpeg_std_error(&messages);
+    const char* owner = messages.jpeg_message_table[JMSG_COPYRIGHT];
+    if (!std::strstr(owner, "libjpeg-turbo") && !std::strstr(owner, "Commander")) return "this libjpeg is not libjpeg-turbo";
+    Bytes file{kSampleJpeg, sizeof kSampleJpeg};
+    Jpeg jpeg = parse_jpeg(file);
+    Rect all{0, 0, jpeg.size.height, jpeg.size.width};
+    Scratch own_memory, fast_memory;
+    Decoder own, fast;
+    if (!own.run(file, all, 1, nullptr, own_memory)) return std::string("libjpeg cannot decode a sample: ") + own.manager.text;
+    Entropy entropy(file, jpeg);
+    if (!fast.run(file, all, 1, &entropy, fast_memory))
+        return fast.unknown_layout ? "this libjpeg has an unknown layout" : std::string("a sample fails: ") + fast.manager.text;
+    bool same = std::memcmp(own.pixels, fast.pixels, size_t(all.height()) * size_t(all.width()) * 3) == 0;
+    return same ? "" : "a sample has other pixels than libjpeg's own decoder makes";
+}
+
 Picture decode(Bytes file, const Jpeg& jpeg, Rect need, int denom, Scratch& scratch) {
     Decoder decoder;
-    std::unique_ptr<Entropy> entropy(jpeg.simple() ? new Entropy(file, jpeg) : nullptr);
+    std::unique_ptr<Entropy> entropy(jpeg.simple() && !*jpeg_entropy_fault() ? new Entropy(file, jpeg) : nullptr);
     if (!decoder.run(file, need, denom, entropy.get(), scratch)) throw Fault(reason(decoder.manager.text));
     return {decoder.pixels, size_t(decoder.covered.width()) * 3, decoder.covered, 3};
 }
 
 }  // namespace
+
+const char* jpeg_entropy_fault() {
+    static const std::string fault = check_entropy();  // once per process, on first use
+    return fault.c_str();
+}
 
 Size jpeg_size(Bytes file) { return parse_jpeg(file).size; }
 

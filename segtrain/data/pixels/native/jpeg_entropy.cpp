@@ -1,5 +1,7 @@
-// The faster entropy decoder, and where it is put into libjpeg.
+// The faster entropy decoder, and its place in libjpeg.
 #include "jpeg_entropy.h"
+
+#include <cstdlib>
 
 #include <jerror.h>
 
@@ -12,8 +14,8 @@ constexpr uint8_t kNatural[64] = {0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25
                                   41, 34, 27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23,
                                   30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63};
 
-// What libjpeg calls for each MCU is the second pointer of a structure that its public header leaves open. It has been so in every
-// version since 1996 (6a); the tests compare each pixel with that of libjpeg's own decoder.
+// The function that libjpeg calls for each MCU is the second pointer of a structure that its public header leaves open. This has
+// been so in every version since 1996 (6a). `jpeg_entropy_fault` checks it before the first use.
 struct PublicEntropyDecoder {
     void (*start_pass)(j_decompress_ptr);
     boolean (*decode_mcu)(j_decompress_ptr, JBLOCKROW*);
@@ -54,6 +56,14 @@ Entropy::Entropy(Bytes file, const Jpeg& jpeg)
 void Entropy::attach(j_decompress_ptr info) {
     info->client_data = this;
     reinterpret_cast<PublicEntropyDecoder*>(info->entropy)->decode_mcu = decode_mcu;
+}
+
+bool Entropy::layout_known(j_decompress_ptr info) {
+    // Both pointers must be functions of libjpeg, whose code takes about 1 MB.
+    const auto* decoder = reinterpret_cast<const PublicEntropyDecoder*>(info->entropy);
+    auto place = [](auto* function) { return reinterpret_cast<intptr_t>(function); };
+    auto near = [&](intptr_t found) { return std::abs(found - place(&jpeg_std_error)) < (intptr_t(1) << 24); };
+    return decoder && near(place(decoder->start_pass)) && near(place(decoder->decode_mcu));
 }
 
 bool Entropy::ended_well() const { return whole_; }

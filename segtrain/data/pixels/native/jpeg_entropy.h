@@ -1,4 +1,4 @@
-// How is libjpeg given coefficients that were decoded faster than it does itself?
+// An entropy decoder that libjpeg calls instead of its own, which is slower.
 #pragma once
 
 #include <csetjmp>
@@ -17,6 +17,8 @@ class Entropy {
     Entropy(Bytes file, const Jpeg& jpeg);
     // After jpeg_start_decompress: libjpeg asks this for each MCU. It must live until the last row was read.
     void attach(j_decompress_ptr info);
+    // Whether libjpeg's private structure looks as `attach` expects. After jpeg_start_decompress.
+    static bool layout_known(j_decompress_ptr info);
     // After the last row of a picture: whether the data ended as it should.
     bool ended_well() const;
 

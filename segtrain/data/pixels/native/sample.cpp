@@ -168,6 +168,14 @@ ST_EXPORT void st_free(uint8_t* memory) { std::free(memory); }
 
 ST_EXPORT int st_layout() { return int(sizeof(StRequest)); }
 
+ST_EXPORT const char* st_jpeg_fault() {
+    try {
+        return jpeg_entropy_fault();
+    } catch (const std::exception&) {  // out of memory: the next call checks again
+        return "there is no memory for the check of the decoder";
+    }
+}
+
 ST_EXPORT const char* st_libraries() {
 #define ST_TEXT_OF(x) #x
 #define ST_TEXT(x) ST_TEXT_OF(x)

@@ -1,4 +1,4 @@
-// Which C functions does the library offer? The structures are mirrored in __init__.py.
+// The C functions of the library. The structures are mirrored in __init__.py.
 #pragma once
 
 #include <cstdint>
@@ -46,3 +46,5 @@ ST_EXPORT void st_free(uint8_t* memory);
 // Size of the largest structure: another than Python's means a library of another version.
 ST_EXPORT int st_layout();
 ST_EXPORT const char* st_libraries();
+// Why JPEGs are decoded more slowly than they could be; empty if they are not. Checked on the first call.
+ST_EXPORT const char* st_jpeg_fault();
