@@ -15,6 +15,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from conftest import refused
 
 from segtrain.config import Data
 from segtrain.data import storage
@@ -150,10 +151,10 @@ def test_arrays_are_views(tmp_path):
         ("b.npy", npy(picture)),
         ("b.mask.npy", npy(ids.astype(np.int64))),
     ]
-    write_tar(tmp_path / "train-0.tar", files)
+    path = write_tar(tmp_path / "train-0.tar", files)
     dataset = opened(tmp_path)
     found = dataset.record(0)
-    whole = np.frombuffer(storage.map(str(tmp_path / "train-0.tar")), np.uint8)
+    whole = np.frombuffer(storage.LOCAL.view(str(tmp_path / "train-0.tar"), 0, path.stat().st_size), np.uint8)
     assert np.shares_memory(found.image, whole)
     assert np.shares_memory(found.mask, whole)
     assert not found.image.flags.writeable
@@ -164,20 +165,20 @@ def test_arrays_are_views(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("content", "code"),
     [
-        npy(np.zeros((4, 4), np.float32)),
-        npy(np.asfortranarray(np.zeros((4, 5), np.uint8))),
-        npy(np.zeros((4, 4), np.uint8))[:-1],
-        npy(np.zeros((0, 4), np.uint8)),
-        b"\x93NUMPY\1\0\xff\xff",
-        b"",
-        b"\x93NUMPY\1\0\x10\0{'descr': '|u1'}",
-        npy(np.zeros((4, 4), np.uint8)).replace(b"(4, 4)", b"(9, 9)"),
+        (npy(np.zeros((4, 4), np.float32)), "npy-unreadable"),
+        (npy(np.asfortranarray(np.zeros((4, 5), np.uint8))), "npy-unreadable"),
+        (npy(np.zeros((4, 4), np.uint8))[:-1], "npy-size-differs"),
+        (npy(np.zeros((0, 4), np.uint8)), "npy-size-differs"),
+        (b"\x93NUMPY\1\0\xff\xff", "npy-unreadable"),
+        (b"", "npy-unreadable"),
+        (b"\x93NUMPY\1\0\x10\0{'descr': '|u1'}", "npy-unreadable"),
+        (npy(np.zeros((4, 4), np.uint8)).replace(b"(4, 4)", b"(9, 9)"), "npy-size-differs"),
     ],
 )
-def test_arrays_that_are_refused(content):
-    with pytest.raises(DataError, match=r"x\.npy: "):
+def test_arrays_that_are_refused(content, code):
+    with refused(code, file="x.npy"):
         array(memoryview(content), "x.npy")
 
 
@@ -197,7 +198,10 @@ def test_samples_that_are_not_whole_are_all_named(tmp_path):
     for name in ("0002.mask.png", "0004.mask.png", "0006.png"):
         del files[name]
     write_tar(tmp_path / "train-0.tar", list(files.items()))
-    with pytest.raises(DataError, match=r"3 samples .* 0002 \(without a mask\).* 0004 .*0006 \(without an image\)"):
+    faults = [f"{tmp_path}/train-0.tar: {fault}" for fault in (
+        "0002 (without a mask)", "0004 (without a mask)", "0006 (without an image)"
+    )]  # fmt: skip
+    with refused("samples-incomplete", split="train", found=faults):
         opened(tmp_path)
 
 
@@ -205,26 +209,26 @@ def test_damaged_tars(tmp_path):
     path = write_tar(tmp_path / "train-0.tar", samples(3))
     whole = path.read_bytes()
     used = len(whole.rstrip(b"\0")) // 512 * 512 + 512
-    for content, words in (
-        (b"", "0 bytes"),
-        (whole[: used // 2], "ends early"),
-        (whole[:used], "without its end mark"),
-        (b"\x1f\x8b" + whole, "damaged or compressed"),
+    for content, code in (
+        (b"", "tar-ends-early"),
+        (whole[: used // 2], "tar-ends-early"),
+        (whole[:used], "tar-ends-early"),
+        (b"\x1f\x8b" + whole, "tar-header"),
         (whole[:512] + b"\xff" * 512 + whole[1024:], None),
-        (whole + whole, "more after the end mark"),
-        (whole[:124] + b"99999999999\0" + whole[136:], "damaged or compressed"),
+        (whole + whole, "tar-concatenated"),
+        (whole[:124] + b"99999999999\0" + whole[136:], "tar-header"),
     ):
         path.write_bytes(content)
-        if words is None:  # damage inside a picture: reading it says so
+        if code is None:  # damage inside a picture: reading it says so
             dataset = opened(tmp_path)
             with pytest.raises(DataError, match=r"train-0.tar: 0000.png"):
                 dataset.read(0)
             continue
-        with pytest.raises(DataError, match=f"train-0.tar: .*{words}"):
+        with refused(code, file=str(path)):
             opened(tmp_path)
     path.unlink()
     (tmp_path / "train-0.tar.gz").write_bytes(b"-")
-    with pytest.raises(DataError, match="compressed"):
+    with refused("shards-compressed", found="train-0.tar.gz"):
         opened(tmp_path)
     with pytest.raises(DataError, match="no such folder"):
         opened(tmp_path / "gone")
@@ -232,7 +236,7 @@ def test_damaged_tars(tmp_path):
 
 def test_a_split_that_is_not_there_names_the_others(tmp_path):
     write_tar(tmp_path / "train-0.tar", samples(1))
-    with pytest.raises(DataError, match=r"no shards of split 'val'.*holds train"):
+    with refused("no-shards", split="val", found=["train"]):
         opened(tmp_path, "val")
 
 
@@ -241,14 +245,18 @@ def test_a_key_that_stands_twice_in_a_shard_is_refused(tmp_path, order):
     """It would count as two samples, or hide a file."""
     files = samples(2)
     write_tar(tmp_path / "train-0.tar", [files[k] for k in order])
-    with pytest.raises(DataError, match=r"1 samples of split 'train' are not whole: .*train-0.tar: 0000 \(twice\)"):
+    with refused("samples-incomplete", split="train", found=[f"{tmp_path}/train-0.tar: 0000 (twice)"]):
         opened(tmp_path)
+
+
+def members(content: bytes) -> list[tar.Member]:
+    return list(tar.members(lambda at, size: memoryview(content)[at : at + size], len(content), ""))
 
 
 def packed(root: Path, count: int = 4) -> Path:
     """A set with an index of ours, made by hand."""
     path = write_tar(root / "train-000000.tar", samples(count))
-    found = {member.name: member for member in tar.members(memoryview(path.read_bytes()), "")}
+    found = {member.name: member for member in members(path.read_bytes())}
     places = [
         ShardSpan(f"{k:04d}", 0, *(("png" if e == "png" else e, found[f"{k:04d}.{e}"].offset, found[f"{k:04d}.{e}"].size)
                                for e in ("png", "mask.png")), (10, 14))
@@ -265,30 +273,28 @@ def test_an_index_that_is_damaged_or_does_not_fit(tmp_path):
     index = tmp_path / "train.index"
     whole, content = index.read_bytes(), shard.read_bytes()
     assert np.array_equal(opened(tmp_path, classes="").read(3)[1], pixels(3)[1])
-    assert opened(tmp_path).verify() == (
-        (str(shard), f"{shard}: the shard's checksum is not that of the index: fetch it or pack it again"),
-    )
+    assert [path for path, _ in opened(tmp_path).verify()] == [str(shard)]  # the index holds another checksum
     version = whole.replace(b'"version": 1', b'"version": 9')
     version = struct.pack("<24sII", *struct.unpack("<24sI", version[:28]), zlib.crc32(head(version))) + version[32:]
-    for damaged, words in (
-        (whole[:20], "no index of shards"),
-        (whole[:-1], "cut off"),
-        (whole + b"-", "cut off"),
-        (whole.replace(b'"split"', b'"splat"'), "header is damaged"),
-        (version, "version 9, 1 is read"),
-        (b"", "0 bytes"),
+    for damaged, code in (
+        (whole[:20], "index-unknown-format"),
+        (whole[:-1], "index-cut-off"),
+        (whole + b"-", "index-cut-off"),
+        (whole.replace(b'"split"', b'"splat"'), "index-damaged"),
+        (version, "index-version"),
+        (b"", "file-empty"),
     ):
         index.write_bytes(damaged)
-        with pytest.raises(DataError, match=rf"train.index: .*{words}"):
+        with refused(code, file=str(index)):
             opened(tmp_path)
     index.write_bytes(whole)
     table = shard_index.load(str(index))
     rows, names, what = np.array(table.rows), bytes(table.names), table.what
-    for column, value, words in (
-        ("shard", 7, "names shard 7 of 1"),
-        ("image_at", 1 << 40, "its index wants bytes"),
-        ("image_at", (1 << 64) - 1, "its index wants bytes"),
-        ("image_kind", 9, "names kind 9 of 2"),
+    for column, value, code in (
+        ("shard", 7, "index-row-wrong"),
+        ("image_at", 1 << 40, "file-ends-early"),
+        ("image_at", (1 << 64) - 1, "file-ends-early"),
+        ("image_kind", 9, "index-row-wrong"),
         ("name_at", 1 << 63, None),
         ("height", 11, None),
     ):
@@ -296,23 +302,22 @@ def test_an_index_that_is_damaged_or_does_not_fit(tmp_path):
         changed[column][2] = value
         start = len(whole) - rows.nbytes - 16
         index.write_bytes(whole[:start] + changed.tobytes() + whole[start + rows.nbytes :])
-        with pytest.raises(
-            DataError, match=r"train.index: the rows of the index are damaged: delete .* and pack again"
-        ):
+        with refused("index-damaged", file=str(index)) as error:
             opened(tmp_path)
+        assert f"delete {index} and pack again" in str(error.value)
         shard_index.write_arrays(str(index), what, changed, names)  # wrong, but with the checksum of what is there
         dataset = opened(tmp_path)
-        if words:
-            with pytest.raises(DataError, match=words):
+        if code:
+            with refused(code):
                 dataset.read(2)
         else:
             dataset.read(2)
     index.write_bytes(whole)
     shard.write_bytes(content[:-512])
-    with pytest.raises(DataError, match=r"train-000000.tar: has .* by its index .*train.index"):
+    with refused("shard-size-differs", file=str(shard), found=len(content) - 512, expected=len(content)):
         opened(tmp_path)
     shard.unlink()
-    with pytest.raises(DataError, match=r"train-000000.tar: cannot be read"):
+    with refused("file-unreadable", file=str(shard)):
         opened(tmp_path)
 
 
@@ -398,29 +403,29 @@ def test_mappings_are_few_and_follow_the_file(tmp_path, monkeypatch):
     storage._fresh()
     for k in range(8):
         (tmp_path / f"{k}").write_bytes(bytes([k]) * 4096)
-    views = [storage.view(str(tmp_path / f"{k}"), 1, 3) for k in range(8)]
+    views = [storage.LOCAL.view(str(tmp_path / f"{k}"), 1, 3) for k in range(8)]
     assert len(storage._maps._kept) == 3
     assert [bytes(view) for view in views] == [bytes([k]) * 3 for k in range(8)]  # those dropped live on where used
     with storage.writing(str(tmp_path / "7")) as stream:
         stream.write(b"other" * 1000)
-    assert bytes(storage.view(str(tmp_path / "7"), 0, 5)) == b"other"
-    with pytest.raises(DataError, match="7: has 5,000 bytes"):
-        storage.view(str(tmp_path / "7"), 4999, 2)
-    with pytest.raises(DataError, match="9: cannot be read"):
-        storage.map(str(tmp_path / "9"))
-    assert storage.read_range(str(tmp_path / "7"), 5, 5) == b"other"
-    with pytest.raises(DataError, match="ends at byte 5,000"):
-        storage.read_range(str(tmp_path / "7"), 4999, 2)
+    assert bytes(storage.LOCAL.view(str(tmp_path / "7"), 0, 5)) == b"other"
+    with refused("file-ends-early", file=str(tmp_path / "7"), found=5000, expected=5001):
+        storage.LOCAL.view(str(tmp_path / "7"), 4999, 2)
+    with refused("file-unreadable", file=str(tmp_path / "9")):
+        storage.LOCAL.view(str(tmp_path / "9"), 0, 1)
+    assert storage.LOCAL.read(str(tmp_path / "7"), 5, 5) == b"other"
+    with refused("file-ends-early", found=5000, expected=5001):
+        storage.LOCAL.read(str(tmp_path / "7"), 4999, 2)
 
 
 def test_memory_stays_flat_while_reading(tmp_path):
     psutil = pytest.importorskip("psutil")
     path = tmp_path / "big"
     path.write_bytes(bytes(200 << 20))
-    storage.view(str(path), 0, 1)
+    storage.LOCAL.view(str(path), 0, 1)
     start, most = psutil.Process().memory_info().rss, 0
     for at in range(0, 200 << 20, 1 << 20):
-        np.frombuffer(storage.view(str(path), at, 1 << 20), np.uint8).sum()
+        np.frombuffer(storage.LOCAL.view(str(path), at, 1 << 20), np.uint8).sum()
         most = max(most, psutil.Process().memory_info().rss)
     assert most - start < 50 << 20
 
@@ -431,6 +436,6 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path):
         stream.write(b"half %d" % (1 // 0))
     assert (tmp_path / "x").read_bytes() == b"before"
     assert os.listdir(tmp_path) == ["x"]
-    with pytest.raises(DataError, match="cannot be written"), storage.writing(str(tmp_path / "x" / "y")):
+    with refused("file-unwritable"), storage.writing(str(tmp_path / "x" / "y")):
         pass
-    assert storage.listing(str(tmp_path), "") == ["x"]
+    assert storage.LOCAL.list(str(tmp_path), "") == ["x"]

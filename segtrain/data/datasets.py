@@ -24,7 +24,8 @@ from segtrain.data.pixels import decode
 from segtrain.data.pixels.reading import PLAIN, Reading
 from segtrain.data.record import StoredSample
 from segtrain.data.scenes import scene as scenes
-from segtrain.data.stages import DECODE
+from segtrain.data.stages import DECODE, READ, took
+from segtrain.data.storage import LOCAL, Store
 from segtrain.errors import DataError
 
 Draw = Callable[[int], "tuple[np.ndarray, np.ndarray]"]  # index -> image, mask
@@ -46,6 +47,7 @@ class Dataset:
     drawn_size: tuple[int, int] = (0, 0)
     notes: tuple[str, ...] = field(default=(), compare=False)  # for the user, about the listing
     reading: Reading = PLAIN
+    store: Store = field(default=LOCAL, compare=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -66,10 +68,16 @@ class Dataset:
             with DECODE:
                 image, ids = self.draw(index)
             return StoredSample(image, ids, entry.image, entry.mask or "", "train")
-        mask = decode.load(entry.mask)[0] if entry.mask else None
-        return StoredSample(
-            self.ready(decode.load(entry.image)[0], entry.image), mask, entry.image, entry.mask or "", "raw"
-        )
+        mask = self._content(entry.mask) if entry.mask else None
+        image = self.ready(self._content(entry.image), entry.image)
+        return StoredSample(image, mask, entry.image, entry.mask or "", "raw")
+
+    def _content(self, path: str) -> bytes:
+        """All of a file. Raises DataError, also for an empty one."""
+        with READ:
+            content = self.store.read(path)
+        took(len(content))
+        return decode.load(content, path)[0]
 
     def ready(self, content: Any, name: str) -> Any:
         """An image's content, or its pixels, where the decoder of crops would not read it as ``reading`` says."""
@@ -80,13 +88,14 @@ class Dataset:
 
     def stored_image(self, index: int) -> Any:
         """The bytes of an image's file; pixels where it is stored so, or drawn. Raises DataError naming the file."""
-        return self.draw(index)[0] if self.draw else decode.load(self.entries[index].image)[0]
+        return self.draw(index)[0] if self.draw else self._content(self.entries[index].image)
 
     def read_image(self, index: int) -> np.ndarray:
         """uint8 (H, W, 3) RGB."""
-        return (
-            self.draw(index)[0] if self.draw else decode.decode_image(self.entries[index].image, reading=self.reading)
-        )
+        if self.draw:
+            return self.draw(index)[0]
+        path = self.entries[index].image
+        return decode.decode_image(self._content(path), path, self.reading)
 
     def read_mask(self, index: int) -> np.ndarray:
         """uint8 (H, W) of train ids."""
@@ -97,23 +106,21 @@ class Dataset:
         """The mask's values as stored: integers (H, W), or RGB uint8 (H, W, 3); train ids where it is drawn."""
         if self.draw:
             return self.draw(index)[1]
-        return decode.decode_mask(self._mask_path(index))
+        path = self._mask_path(index)
+        return decode.decode_mask(self._content(path), path)
 
     def palette(self, index: int) -> dict[int, int]:
         """Index -> 0xRRGGBB of a mask with a palette; empty for others."""
-        return {} if self.draw else decode.palette_of(self._mask_path(index))
+        if self.draw:
+            return {}
+        path = self._mask_path(index)
+        with self.store.open(path) as stream:
+            return decode.palette_of(stream, path)
 
     def image_bytes(self, index: int, begin: int, size: int) -> bytes:
         """Up to ``size`` stored bytes of an image, from ``begin`` on. Raises DataError."""
-        name = self.entries[index].image
-        try:
-            with open(name, "rb") as stream:
-                stream.seek(begin)
-                return stream.read(size)
-        except OSError as error:
-            raise DataError(
-                f"{name}: cannot be read ({error.strerror or error}): check the path and its rights"
-            ) from None
+        path = self.entries[index].image
+        return self.store.read(path, begin, max(0, min(size, self.store.stat(path).size - begin)))
 
     def _mask_path(self, index: int) -> str:
         path = self.entries[index].mask
@@ -125,14 +132,18 @@ class Dataset:
         """Height and width of the image, from its header."""
         if self.draw:
             return self.drawn_size
-        header = decode.read_header(self.entries[index].image)
+        path = self.entries[index].image
+        with self.store.open(path) as stream:
+            header = decode.read_header(stream, path)
         return header.height, header.width
 
     def header(self, index: int) -> decode.Header:
         """What the image's file says about itself, after a look at its end. Raises DataError for one that is cut off."""
         if self.draw:
             return decode.Header("drawn", *self.drawn_size)
-        return decode.check_whole(self.entries[index].image)
+        path = self.entries[index].image
+        with self.store.open(path) as stream:
+            return decode.check_whole(stream, path)
 
     def other_size(self, index: int, image: tuple[int, ...], mask: tuple[int, ...]) -> str:
         """The message for a mask that has not the size of its image."""
@@ -148,7 +159,7 @@ class Dataset:
 
     def stamps(self) -> np.ndarray:
         """int64 (n, 2, 2): bytes and mtime (ns) of images and masks as they are now; 0 for what is drawn. Raises DataError."""
-        return np.zeros((len(self), 2, 2), np.int64) if self.draw else stamps(self.entries)
+        return np.zeros((len(self), 2, 2), np.int64) if self.draw else stamps(self.entries, self.store)
 
     def fingerprint(self, stamped: np.ndarray | None = None) -> str:
         """Twelve hex digits over file names (under the root), their sizes in bytes, and the label space.
@@ -176,12 +187,12 @@ def open_dataset(data: config.Data, split: str) -> Dataset:
     if data.layout == "scenes":
         return _scenes(data, split)
     layout = LAYOUTS[data.layout]
+    if not os.path.isdir(data.root):
+        raise no_folder(data.root, "data.root")
     if layout.lister is None:
         from segtrain.data.shards.reader import open_shards
 
         return open_shards(data, split, layout.own_labels(data))
-    if not os.path.isdir(data.root):
-        raise no_folder(data.root, "data.root")
     entries, notes = entries_of(data, split, layout.lister)
     labels = label_space(data, layout.own_labels(data), layout.other_classes)
     name = os.path.basename(os.path.abspath(data.root))

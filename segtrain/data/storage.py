@@ -1,108 +1,184 @@
-"""Where do stored bytes come from, and how is a file written whole or not at all? The seam to a store: today the local disk.
-
-Shards and indices are read through mappings: nothing is copied, and the processes of a host share the pages.
-"""
+"""Access to stored bytes: the interface of a store, the local disk behind it, and atomic writes of local files."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import mmap
 import os
+import stat
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple, Union
 
 from segtrain import files
 from segtrain.errors import DataError
 
-_MAPS = 128  # files mapped at once in a process; each holds a file descriptor
-_RESIDENT = 32 << 20  # bytes handed out until a process gives its pages of shards back, so that its memory stays flat
-_CURE = "check the path and its rights"
+# Files that a process maps at once; each mapping holds a file descriptor.
+_MAPS = 128
+# After this many viewed bytes, a process gives its mapped pages back, so that its memory stays flat.
+_RESIDENT = 32 << 20
+_FIX = "check the path and its rights"
+_AGAIN = "fetch it or write it again"
 
 
-def size(path: str) -> int:
-    """Bytes of a file. Raises DataError."""
-    try:
-        return os.stat(path).st_size
-    except OSError as error:
-        raise _unreadable(path, error) from None
+class FileStat(NamedTuple):
+    """Size in bytes, and a number below 2**63 that changes with the content."""
+
+    size: int
+    etag: int
 
 
-def read(path: str) -> bytes:
-    """All of a file. Raises DataError."""
-    return read_range(path, 0, size(path))
+class Store:
+    """What reading a data set needs of a store. Paths are strings with slashes. Any thread may call any method.
+
+    A store implements ``list``, ``stat``, and ``read``, and overrides ``view`` and ``open`` if it can avoid a copy.
+    Every method raises DataError. A store must pickle to few bytes, since each worker process gets a copy.
+    """
+
+    def list(self, folder: str, ending: str) -> list[str]:
+        """Sorted names directly in ``folder`` with this ending, without hidden ones; empty if there is no such folder.
+
+        Names of folders end with a slash: the ending "/" lists the folders, and ".tar" lists files.
+        """
+        raise NotImplementedError
+
+    def stat(self, path: str) -> FileStat:
+        """Size and etag of a file."""
+        raise NotImplementedError
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        """``length`` bytes from ``offset`` (None: all to the end). A file that ends earlier is an error."""
+        raise NotImplementedError
+
+    def view(self, path: str, offset: int, length: int) -> memoryview:
+        """The same bytes as ``read``, without a copy where the store can do so."""
+        return memoryview(self.read(path, offset, length))
+
+    def open(self, path: str) -> AbstractContextManager[BinaryIO]:
+        """A seekable stream, for headers: few bytes of it are read."""
+        return io.BytesIO(self.read(path))
 
 
-def read_range(path: str, offset: int, length: int) -> bytes:
-    """``length`` bytes from ``offset`` on. Raises DataError, also where the file ends before."""
-    try:
-        with open(path, "rb") as stream:
+class LocalDisk(Store):
+    """Files of this machine. ``view`` maps them: nothing is copied, and the processes of a host share the pages."""
+
+    def __reduce__(self) -> str:
+        return "LOCAL"
+
+    def list(self, folder: str, ending: str) -> list[str]:
+        try:
+            with os.scandir(folder) as found:
+                if ending == "/":
+                    return sorted(f"{e.name}/" for e in found if e.name[0] != "." and e.is_dir())
+                return sorted(e.name for e in found if e.name.endswith(ending) and e.name[0] != "." and e.is_file())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise _unreadable(folder, error) from None
+
+    def stat(self, path: str) -> FileStat:
+        try:
+            status = os.stat(path)
+        except OSError as error:
+            raise _unreadable(path, error) from None
+        return FileStat(status.st_size, status.st_mtime_ns)
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        with opened(path) as stream:
+            if length is None:
+                length = max(0, os.fstat(stream.fileno()).st_size - offset)
             stream.seek(offset)
             content = stream.read(length)
-    except OSError as error:
-        raise _unreadable(path, error) from None
-    if len(content) != length:
-        raise DataError(
-            f"{path}: ends at byte {offset + len(content):,}, {offset + length:,} were expected: {_again()}"
-        )
-    return content
+        if len(content) != length:
+            end = offset + len(content)
+            raise DataError(
+                f"{path}: the file ends at byte {end:,}, but {offset + length:,} bytes were expected: {_AGAIN}",
+                code="file-ends-early", file=path, found=end, expected=offset + length,
+            )  # fmt: skip
+        return content
+
+    def view(self, path: str, offset: int, length: int) -> memoryview:
+        whole = _maps.get(path)
+        if offset < 0 or length < 0 or offset + length > len(whole):
+            raise DataError(
+                f"{path}: the file has {len(whole):,} bytes, but bytes {offset:,} to {offset + length:,} are needed: "
+                f"{_AGAIN}",
+                code="file-ends-early", file=path, found=len(whole), expected=offset + length,
+            )  # fmt: skip
+        _maps.used(length)
+        return whole[offset : offset + length]
+
+    def open(self, path: str) -> AbstractContextManager[BinaryIO]:
+        return opened(path)
 
 
-def listing(folder: str, ending: str) -> list[str]:
-    """Names of the files of a folder that end so, sorted; hidden ones left out. Empty where there is no such folder."""
-    try:
-        with os.scandir(folder) as found:
-            return sorted(e.name for e in found if e.name.endswith(ending) and e.name[0] != "." and e.is_file())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise _unreadable(folder, error) from None
+LOCAL = LocalDisk()
 
 
 @contextmanager
-def writing(path: str, beside: str = "") -> Iterator[BinaryIO]:
-    """A file to write and read that takes ``path``'s place when the block ends, on the disk and whole; until then it is hidden
-    in the same folder, or in ``beside`` on the same disk.
-
-    Raises DataError where it cannot be written; after any error nothing of it stays.
-    """
-    folder = Path(beside or os.path.dirname(path))
+def opened(path: Union[str, os.PathLike[str]], name: str = "") -> Iterator[BinaryIO]:
+    """A regular local file to read; ``name`` is for messages. Errors while it is read become DataError too."""
+    name = name or os.fspath(path)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with files.writing(Path(path), sync=True, beside=folder) as stream:
+        with _open(path, name) as stream:
             yield stream
     except OSError as error:
-        raise DataError(
-            f"{path}: cannot be written ({error.strerror or error}): check the space and the rights"
-        ) from None
+        raise _unreadable(name, error) from None
 
 
-def map(path: str) -> memoryview:
-    """A file's bytes, mapped; one mapping for all threads of a process, which outlives the cache as long as it is used.
+def _open(path: Union[str, os.PathLike[str]], name: str) -> BinaryIO:
+    """Refuse at once a FIFO, a socket, or a device: those have no end, or wait for a writer. Raises DataError."""
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+    try:
+        stream = os.fdopen(os.open(path, flags), "rb")
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            _refuse_other_kinds(os.stat(path).st_mode, name)  # a socket or a folder cannot be opened
+        raise _unreadable(name, error) from None
+    try:
+        _refuse_other_kinds(os.fstat(stream.fileno()).st_mode, name)
+    except BaseException:
+        stream.close()
+        raise
+    return stream
 
-    Raises DataError for a file that is missing or empty.
+
+def _refuse_other_kinds(mode: int, name: str) -> None:
+    if stat.S_ISREG(mode):
+        return
+    kinds = ((stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK, "a socket"), (stat.S_ISDIR, "a folder"))
+    kind = next((kind for test, kind in kinds if test(mode)), "a device")
+    raise DataError(
+        f"{name}: is {kind}, not a file: take it out of the data set", code="file-not-regular", file=name, found=kind
+    )
+
+
+@contextmanager
+def writing(path: str, folder: str = "") -> Iterator[BinaryIO]:
+    """A local file to write and read. When the block ends, it is flushed to the disk and replaces ``path`` in one step.
+
+    Until then it is hidden in the same folder, or in ``folder`` on the same disk.
+    Raises DataError if it cannot be written; after any error nothing of it remains.
     """
-    return _maps.get(path)
-
-
-def view(path: str, offset: int, length: int) -> memoryview:
-    """A part of a mapped file. Pages used so are given back now and then; they stay in the system's cache.
-
-    Raises DataError for a part that is not inside the file.
-    """
-    whole = _maps.get(path)
-    if offset < 0 or length < 0 or offset + length > len(whole):
+    beside = Path(folder or os.path.dirname(path))
+    try:
+        beside.mkdir(parents=True, exist_ok=True)
+        with files.writing(Path(path), sync=True, beside=beside) as stream:
+            yield stream
+    except OSError as error:
+        reason = error.strerror or str(error)
         raise DataError(
-            f"{path}: has {len(whole):,} bytes, its index wants bytes {offset:,} to {offset + length:,}: {_again()}"
-        )
-    _maps.used(length)
-    return whole[offset : offset + length]
+            f"{path}: cannot be written ({reason}): check the space and the rights",
+            code="file-unwritable", file=path, found=reason,
+        ) from None  # fmt: skip
 
 
 class _Maps:
-    """Mappings of this process, the longest unused dropped first."""
+    """Mappings of this process; the least recently used ones are dropped."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -110,14 +186,16 @@ class _Maps:
         self._used = 0
 
     def get(self, path: str) -> memoryview:
+        """One mapping for all threads. It lives on after it is dropped, as long as a view of it is in use."""
         try:
-            status = os.stat(path)  # another file under the same name is another mapping
+            # Another file under the same name is another mapping.
+            status = os.stat(path)
             mark = status.st_ino, status.st_size, status.st_mtime_ns
             with self._lock:
                 found = self._kept.get(path)
                 if found is None or found[0] != mark:
                     if not status.st_size:
-                        raise DataError(f"{path}: the file has 0 bytes: {_again()}")
+                        raise DataError(f"{path}: the file has 0 bytes: {_AGAIN}", code="file-empty", file=path)
                     with open(path, "rb") as stream:
                         mapped = mmap.mmap(stream.fileno(), status.st_size, access=mmap.ACCESS_READ)
                     found = self._kept[path] = mark, mapped, memoryview(mapped)
@@ -125,7 +203,7 @@ class _Maps:
                 while len(self._kept) > _MAPS:
                     self._kept.popitem(last=False)
                 return found[2]
-        except (OSError, ValueError) as error:  # ValueError: it has shrunk since
+        except (OSError, ValueError) as error:  # ValueError: the file has shrunk since
             raise _unreadable(path, error) from None
 
     def used(self, length: int) -> None:
@@ -134,7 +212,8 @@ class _Maps:
             if self._used < _RESIDENT:
                 return
             self._used = 0
-            if hasattr(mmap, "MADV_DONTNEED"):  # of a file that is only read: whoever looks again gets the same bytes
+            # The files are only read: a page that is needed again comes back with the same bytes.
+            if hasattr(mmap, "MADV_DONTNEED"):
                 for _, mapped, _ in self._kept.values():
                     mapped.madvise(mmap.MADV_DONTNEED)
 
@@ -152,8 +231,5 @@ if hasattr(os, "register_at_fork"):  # another thread may have held the lock
 
 
 def _unreadable(path: str, error: Exception) -> DataError:
-    return DataError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error}): {_CURE}")
-
-
-def _again() -> str:
-    return "fetch it or write it again"
+    reason = getattr(error, "strerror", None) or str(error)
+    return DataError(f"{path}: cannot be read ({reason}): {_FIX}", code="file-unreadable", file=path, found=reason)

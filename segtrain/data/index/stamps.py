@@ -11,20 +11,20 @@ from functools import lru_cache
 import numpy as np
 
 from segtrain.data.index.entries import Entries, Entry
-from segtrain.errors import DataError
+from segtrain.data.storage import LOCAL, Store
 
 _PART = 256  # entries: the first so many are timed
 _SLOW = 1e-4  # seconds a file: a network, where many looks can be on their way at once; a local disk takes a few microseconds
 _THREADS = 32
 
 
-def stamps(entries: Sequence[Entry]) -> np.ndarray:
-    """int64 (n, 2, 2): size in bytes and mtime in ns, of image and mask; 0 where there is no mask. Raises DataError."""
+def stamps(entries: Sequence[Entry], store: Store = LOCAL) -> np.ndarray:
+    """int64 (n, 2, 2): size in bytes and etag (local: mtime in ns) of image and mask; 0 where there is no mask. Raises DataError."""
     found = np.zeros((len(entries), 2, 2), np.int64)
 
     def fill(begin: int) -> None:
-        both = [(_stamp(image), _stamp(mask)) for image, mask in files(entries, begin, begin + _PART)]
-        found[begin : begin + _PART] = both
+        some = files(entries, begin, begin + _PART)
+        found[begin : begin + _PART] = [[store.stat(path) if path else (0, 0) for path in both] for both in some]
 
     begins = range(0, len(entries), _PART)
     start = time.perf_counter()
@@ -46,16 +46,6 @@ def files(entries: Sequence[Entry], first: int, after: int) -> list[tuple[str | 
         return list(zip(entries.image.part(first, after), entries.mask.part(first, after)))
     some = (entries[index] for index in range(len(entries))[first:after])
     return [(entry.image, entry.mask) for entry in some]
-
-
-def _stamp(path: str | None) -> tuple[int, int]:
-    if not path:
-        return 0, 0
-    try:
-        status = os.stat(path)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}): it was there when the split was listed") from None
-    return status.st_size, status.st_mtime_ns
 
 
 def listing_text(entries: Sequence[Entry], root: str, sizes: np.ndarray, begin: int, end: int) -> bytes:

@@ -7,7 +7,6 @@ The heavy decoders (libjpeg-turbo, libpng through OpenCV) release the GIL, so th
 from __future__ import annotations
 
 import io
-import os
 import struct
 import zlib
 from collections.abc import Sequence
@@ -26,9 +25,9 @@ from segtrain.data.pixels.header import (
     check_whole,
     header_of,
     load,
-    opened,
     read_header,
     refuse_cut,
+    stream_of,
 )
 from segtrain.data.pixels.reading import PLAIN, Reading, narrowed, refuse_kind, refuse_pages, without_extra
 from segtrain.errors import DataError
@@ -183,11 +182,8 @@ def palette_of(source: Source, name: str = "") -> dict[int, int]:
     header = read_header(source, name)
     flat: Sequence[int] = header.palette
     if header.color_type == -1:  # no PNG
-        held = (
-            io.BytesIO(source) if isinstance(source, (bytes, memoryview)) else opened(source, name or os.fspath(source))
-        )
         try:
-            with held as stream, Image.open(stream) as picture:
+            with stream_of(source, name) as (stream, name), Image.open(stream) as picture:
                 flat = (picture.getpalette("RGB") or []) if picture.mode == "P" else []
         except (OSError, SyntaxError, ValueError) as error:
             raise DataError(f"{name}: cannot be decoded ({error}): {AGAIN}") from None

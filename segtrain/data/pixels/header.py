@@ -6,7 +6,6 @@ import contextlib
 import io
 import os
 import re
-import stat
 import struct
 import zlib
 from collections.abc import Iterator
@@ -15,9 +14,11 @@ from typing import BinaryIO, Union
 
 from segtrain.data.pixels.tiff import tiff_tags
 from segtrain.data.stages import READ, took
+from segtrain.data.storage import opened
 from segtrain.errors import DataError
 
-Source = Union[str, "os.PathLike[str]", bytes, memoryview]
+# A path, the content of a file, or an open file.
+Source = Union[str, "os.PathLike[str]", bytes, memoryview, BinaryIO]
 
 MAX_PIXELS = 1 << 28  # 268 million pixels: 16384 x 16384. A header that claims more is taken for a decompression bomb.
 AGAIN = "fetch or write the file again, or take it out of the data set"
@@ -68,40 +69,12 @@ def load(source: Source, name: str = "") -> tuple[bytes, str]:
     return content, name
 
 
-@contextlib.contextmanager
-def opened(source: Union[str, os.PathLike[str]], name: str) -> Iterator[BinaryIO]:
-    """A regular file to read. Raises DataError for what cannot be read, and at once for a FIFO, a socket or a device: those have no
-    end, or wait for a writer."""
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-    try:
-        with os.fdopen(os.open(source, flags), "rb") as stream:
-            mode = os.fstat(stream.fileno()).st_mode
-            if not stat.S_ISREG(mode):
-                raise DataError(f"{name}: is {_kind(mode)}, not a file: take it out of the data set")
-            yield stream
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            mode = os.stat(source).st_mode
-            if not stat.S_ISREG(mode):  # a socket or a folder cannot be opened
-                raise DataError(f"{name}: is {_kind(mode)}, not a file: take it out of the data set") from None
-        raise DataError(f"{name}: cannot be read ({error.strerror or error}): check the path and its rights") from None
-
-
-def _kind(mode: int) -> str:
-    kinds = ((stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK, "a socket"), (stat.S_ISDIR, "a folder"))
-    return next((what for test, what in kinds if test(mode)), "a device")
-
-
 def read_header(source: Source, name: str = "") -> Header:
     """Format, size and depth from the first bytes of a file; nothing is decoded.
 
     Raises DataError for a file that is missing, empty, no image, or larger than ``MAX_PIXELS``.
     """
-    if isinstance(source, (bytes, bytearray, memoryview)):
-        content, name = load(source, name)
-        return header_of(io.BytesIO(content), name)
-    name = name or os.fspath(source)
-    with opened(source, name) as stream:
+    with stream_of(source, name) as (stream, name):
         return header_of(stream, name)
 
 
@@ -110,16 +83,25 @@ def check_whole(source: Source, name: str = "") -> Header:
 
     Raises DataError as ``read_header`` does, and for a file that ends early.
     """
-    if isinstance(source, (bytes, bytearray, memoryview)):
-        content, name = load(source, name)
-        header = header_of(io.BytesIO(content), name)
-        refuse_cut(io.BytesIO(content), header, name)
-        return header
-    name = name or os.fspath(source)
-    with opened(source, name) as stream:
+    with stream_of(source, name) as (stream, name):
         header = header_of(stream, name)
         refuse_cut(stream, header, name)
         return header
+
+
+@contextlib.contextmanager
+def stream_of(source: Source, name: str) -> Iterator[tuple[BinaryIO, str]]:
+    """A stream at the source's beginning, and the name for messages. Raises DataError."""
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        content, name = load(source, name)
+        yield io.BytesIO(content), name
+    elif isinstance(source, io.IOBase):
+        source.seek(0)
+        yield source, name
+    else:
+        name = name or os.fspath(source)
+        with opened(source, name) as stream:
+            yield stream, name
 
 
 def header_of(stream: BinaryIO, name: str) -> Header:

@@ -1,8 +1,8 @@
-"""Where in which shard is sample i? One file a split that is mapped, not read, so that a million samples cost every process little.
+"""Index of a split in shards: one mapped file, so that a million samples cost each process little memory.
 
-    magic (24 bytes), length and CRC-32 of the header (2 x uint32), header (JSON), rows (ROW, one a sample), names end to end
+    magic (24 bytes), length and CRC-32 of the header (2 x uint32), header (JSON), rows (ROW, one per sample), names
 
-The header says which split, which label space, how it was packed, and for each shard its name, bytes and SHA-256.
+The header holds the split, the label space, the options of the pack, and the name, size, and SHA-256 of each shard.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from segtrain.data import storage
 from segtrain.data.index.entries import Entry
 from segtrain.data.labels.space import LabelSpace
+from segtrain.data.storage import LOCAL, Store, writing
 from segtrain.errors import DataError
 
 ENDING = ".index"
@@ -26,7 +26,7 @@ VERSION = 1
 _MAGIC = b"segtrain shards\n".ljust(24, b"\0")
 _HEAD = struct.Struct("<24sII")
 _ALIGN = 64
-NONE = 255  # kind of a mask that is not there
+NONE = 255  # the kind of a missing mask
 
 ROW = np.dtype(
     [
@@ -38,7 +38,7 @@ ROW = np.dtype(
 
 
 class IndexRow(NamedTuple):
-    """A ROW as Python numbers."""
+    """One row as Python numbers."""
 
     image_at: int
     mask_at: int
@@ -55,7 +55,7 @@ class IndexRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Shard:
-    """A tar file beside the index. ``sha256`` is empty where segtrain has not written it."""
+    """A tar file beside the index. ``sha256`` is empty for a shard that another tool wrote."""
 
     name: str
     size: int
@@ -64,16 +64,16 @@ class Shard:
 
 @dataclass(frozen=True)
 class Description:
-    """All of an index but its rows."""
+    """Header of an index."""
 
     split: str
-    folder: str  # of the shards; "": that of the index
+    folder: str  # of the shards; "": the index's own folder
     shards: tuple[Shard, ...]
     kinds: tuple[str, ...]  # endings of members: "jpg", "mask.png", ...
-    labels: LabelSpace | None = None  # None: a foreign set, the config says
-    ids: str = "raw"  # what numbers the masks hold: "raw" or "train"
+    labels: LabelSpace | None = None  # None: shards of another tool; the config describes the classes
+    ids: str = "raw"  # the masks hold "raw" or "train" ids
     options: dict[str, Any] = field(default_factory=dict)  # of the pack
-    source: str = ""  # fingerprint of what was packed
+    source: str = ""  # fingerprint of the packed data set
     skipped: int = 0  # faulty samples that were left out
 
     def to_dict(self) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class Description:
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> Description:
-        """Raises KeyError, TypeError, ValueError or DataError for what ``to_dict`` did not write."""
+        """Raises KeyError, TypeError, ValueError, or DataError for a dict that ``to_dict`` did not write."""
         shards = tuple(Shard(str(name), int(size), str(sha)) for name, size, sha in content["shards"])
         labels = LabelSpace.from_dict(content["labels"]) if content["labels"] else None
         plain = {key: str(content[key]) for key in ("split", "folder", "ids", "source")}
@@ -104,12 +104,15 @@ class ShardIndex:
     what: Description
     rows: np.ndarray
     names: memoryview
+    # Of rows and names, as it was written.
+    crc32: int
+    store: Store
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return load, (self.path,)
+        return load, (self.path, self.store)
 
     def row(self, index: int) -> IndexRow:
         return IndexRow(*self.rows[index].item())
@@ -118,20 +121,24 @@ class ShardIndex:
         return bytes(self.names[row.name_at : row.name_at + row.name_size]).decode("utf-8", "surrogateescape")
 
     def shard(self, number: int) -> Shard:
-        """Raises DataError for a number that no shard has."""
+        """Raises DataError for an unknown number."""
         if number >= len(self.what.shards):
-            raise DataError(f"{self.path}: names shard {number} of {len(self.what.shards)}: {_cure(self.path)}")
+            raise _bad(
+                self.path, f"a row names shard {number} of {len(self.what.shards)}", "index-row-wrong", found=number
+            )
         return self.what.shards[number]
 
     def kind(self, number: int) -> str:
         if number >= len(self.what.kinds):
-            raise DataError(f"{self.path}: names kind {number} of {len(self.what.kinds)}: {_cure(self.path)}")
+            raise _bad(
+                self.path, f"a row names kind {number} of {len(self.what.kinds)}", "index-row-wrong", found=number
+            )
         return self.what.kinds[number]
 
 
 @dataclass(frozen=True)
 class ShardSpan:
-    """One sample of a shard, as it is written into the index."""
+    """Location of one sample."""
 
     name: str
     shard: int
@@ -141,80 +148,79 @@ class ShardSpan:
 
 
 def write(path: str, what: Description, places: Iterable[ShardSpan]) -> None:
-    """Write an index whole or not at all; ``what.kinds`` is made of the places. Raises DataError."""
+    """Write an index atomically; ``what.kinds`` is extended by the kinds found in ``places``. Raises DataError."""
     rows, names, kinds = [], bytearray(), {kind: number for number, kind in enumerate(what.kinds)}
     for place in places:
         name = place.name.encode("utf-8", "surrogateescape")
         codes = [kinds.setdefault(part[0], len(kinds)) if part else NONE for part in (place.image, place.mask)]
         (_, image_at, image_size), (_, mask_at, mask_size) = place.image, place.mask or ("", 0, 0)
         if max(image_size, mask_size) >= 1 << 32 or len(name) >= 1 << 16 or len(kinds) >= NONE:
+            shard = what.shards[place.shard].name
             raise DataError(
-                f"{what.shards[place.shard].name}: {place.name[:99]}: over 4 GiB, or a name over 64 KiB: split it"
-            )
+                f"{shard}: {place.name[:99]}: a file over 4 GiB, or a name over 64 KiB: split it",
+                code="sample-too-large", file=shard, sample=place.name,
+            )  # fmt: skip
         rows.append((image_at, mask_at, len(names), image_size, mask_size, place.shard, *place.size, len(name), *codes))
         names += name
     write_arrays(path, Description(**{**vars(what), "kinds": tuple(kinds)}), np.array(rows, ROW), bytes(names))
 
 
 def write_arrays(path: str, what: Description, rows: np.ndarray, names: bytes) -> None:
-    """The same from rows that are there already."""
+    """Write an index from ready rows. Raises DataError."""
     check = zlib.crc32(names, zlib.crc32(rows.tobytes()))
     content = {"version": VERSION, "samples": len(rows), "names": len(names), "crc32": check, **what.to_dict()}
     head = json.dumps(content).encode()
     head += b" " * (-(len(head) + _HEAD.size) % _ALIGN)
-    with storage.writing(path) as stream:
+    with writing(path) as stream:
         stream.write(_HEAD.pack(_MAGIC, len(head), zlib.crc32(head)) + head)
         stream.write(rows.tobytes())
         stream.write(names)
 
 
-def load(path: str) -> ShardIndex:
-    """Map an index. Raises DataError for one that is missing, of another version, cut off or damaged in its header."""
-    content = storage.map(path)
+def load(path: str, store: Store = LOCAL) -> ShardIndex:
+    """Map an index. Raises DataError if it is missing, cut off, of another version, or has a damaged header."""
+    content = store.view(path, 0, store.stat(path).size)
     magic, length, crc = _HEAD.unpack(bytes(content[: _HEAD.size]).ljust(_HEAD.size))
     if magic != _MAGIC:
-        raise DataError(f"{path}: no index of shards: {_cure(path)}")
+        raise _bad(path, "is not an index of shards", "index-unknown-format")
     head = bytes(content[_HEAD.size : _HEAD.size + length])
     if len(head) != length or zlib.crc32(head) != crc:
-        raise DataError(f"{path}: the index's header is damaged: {_cure(path)}")
+        raise _bad(path, "the header of the index is damaged", "index-damaged")
     try:
         found = json.loads(head)
         if found["version"] != VERSION:
-            raise DataError(f"{path}: an index of version {found['version']}, {VERSION} is read: {_cure(path)}")
+            version = found["version"]
+            raise _bad(
+                path, f"the index has version {version}, but {VERSION} is supported", "index-version", found=version
+            )
         samples, names = int(found["samples"]), int(found["names"])
         what = Description.from_dict(found)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise DataError(
-            f"{path}: the index's header is wrong ({type(error).__name__}: {error}): {_cure(path)}"
-        ) from None
+        reason = f"{type(error).__name__}: {error}"
+        raise _bad(path, f"the header of the index is wrong ({reason})", "index-damaged", found=reason) from None
     start = _HEAD.size + length
     end = start + samples * ROW.itemsize
     if min(samples, names) < 0 or end + names != len(content):
-        raise DataError(
-            f"{path}: {len(content):,} bytes instead of {end + names:,}, the index is cut off: {_cure(path)}"
-        )
-    return ShardIndex(path, what, np.frombuffer(content[start:end], ROW), content[end:])
+        size, expected = len(content), end + names
+        reason = f"the index is cut off: it has {size:,} bytes instead of {expected:,}"
+        raise _bad(path, reason, "index-cut-off", found=size, expected=expected)
+    return ShardIndex(path, what, np.frombuffer(content[start:end], ROW), content[end:], found.get("crc32"), store)
 
 
-def intact(index: ShardIndex) -> bool:
-    """Whether rows and names are those that were written; reads all of them (about 60 ms for a million samples)."""
-    content = storage.map(index.path)
-    length = _HEAD.unpack(bytes(content[: _HEAD.size]))[1]
-    found = json.loads(bytes(content[_HEAD.size : _HEAD.size + length]))
-    return zlib.crc32(index.names, zlib.crc32(index.rows.data)) == found.get("crc32")
+def damage(index: ShardIndex) -> DataError | None:
+    """An error if rows or names have changed since they were written. Reads all (60 ms for a million samples)."""
+    if zlib.crc32(index.names, zlib.crc32(index.rows.data)) == index.crc32:
+        return None
+    return _bad(index.path, "the rows of the index are damaged", "index-damaged")
 
 
-def damage(index: ShardIndex) -> str:
-    """The message for an index whose rows or names are not those that were written; "" where they are."""
-    return "" if intact(index) else f"{index.path}: the rows of the index are damaged: {_cure(index.path)}"
-
-
-def _cure(path: str) -> str:
-    return f"delete {path} and pack again (a set of other tools' shards is indexed anew by itself)"
+def _bad(path: str, reason: str, code: str, **values: Any) -> DataError:
+    fix = f"delete {path} and pack again (shards of other tools are indexed again automatically)"
+    return DataError(f"{path}: {reason}: {fix}", code=code, file=path, **values)
 
 
 class ShardEntries(Sequence[Entry]):
-    """The entries of a split, made when they are asked for; ``length`` of the index's rows, evenly spread."""
+    """Entries of a split, made on demand: ``length`` of the index's rows, evenly spread."""
 
     def __init__(self, table: ShardIndex, folder: str, length: int) -> None:
         self.table, self.folder, self.length = table, folder, length
@@ -223,7 +229,7 @@ class ShardEntries(Sequence[Entry]):
         return self.length
 
     def row(self, index: int) -> IndexRow:
-        """What the index says of an entry."""
+        """The index row of an entry."""
         return self.table.row(range(self.length)[index] * len(self.table) // self.length)
 
     def __getitem__(self, index: Any) -> Any:

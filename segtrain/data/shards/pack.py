@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from segtrain.data import storage
 from segtrain.data.audit.audit import audit
 from segtrain.data.datasets import Dataset
 from segtrain.data.shards import index as shard_index
@@ -29,6 +28,7 @@ from segtrain.data.shards.index import Description, Shard, ShardSpan
 from segtrain.data.shards.pack_sample import Ids, Packing, mask_ids, pack_sample, packed_labels
 from segtrain.data.shards.pack_shard import key_of, member_bytes, write_shard
 from segtrain.data.shards.reader import checksum
+from segtrain.data.storage import LOCAL, writing
 from segtrain.errors import DataError
 
 VERSION = 1  # of what a pack writes for the same options
@@ -170,7 +170,7 @@ def _begin(
     """Samples a shard: of the pack that was begun here with the same options and inputs, or so many that shards get the size asked for."""
     path = os.path.join(hidden, "plan.json")
     if os.path.exists(path):
-        found = json.loads(storage.read(path))
+        found = json.loads(LOCAL.read(path))
         _refuse_other(found, plan, hidden)
         return int(found["per_shard"])
     probe = indices[np.arange(min(PROBE, len(indices))) * len(indices) // min(PROBE, len(indices))]
@@ -181,7 +181,7 @@ def _begin(
             f"{os.path.dirname(hidden)}: the pack needs about {need / 1e9:,.2f} GB, {free / 1e9:,.2f} GB are free"
         )
     per_shard = max(1, int(shard_mb * 1e6 / np.mean(sizes)))
-    with storage.writing(path) as stream:
+    with writing(path) as stream:
         stream.write(json.dumps({**plan, "per_shard": per_shard}).encode())
     return per_shard
 
@@ -246,12 +246,12 @@ class _ShardTask:
         """Size, checksum, places and notes of the shard, after writing it if it is not there and whole."""
         path, note = os.path.join(self.folder, self.name), os.path.join(self.hidden, f"{self.number:06d}.json")
         if os.path.exists(note) and os.path.exists(path):
-            known = json.loads(storage.read(note))
-            if storage.size(path) == known["size"] and checksum(path) == known["sha256"]:
+            known = json.loads(LOCAL.read(note))
+            if LOCAL.stat(path).size == known["size"] and checksum(path) == known["sha256"]:
                 return {**known, "kept": True}
-        with storage.writing(path, self.hidden) as stream:
+        with writing(path, self.hidden) as stream:
             known = write_shard(stream, self.dataset, self.indices, self.choice, self.ids, self.name)
-        with storage.writing(note) as stream:
+        with writing(note) as stream:
             stream.write(json.dumps(known).encode())
         return {**known, "kept": False}
 

@@ -12,7 +12,6 @@ import cv2
 import numpy as np
 
 from segtrain.config import Data
-from segtrain.data import storage
 from segtrain.data.cache import SampleSource
 from segtrain.data.datasets import Dataset
 from segtrain.data.sample import SampleMaker, Task
@@ -22,6 +21,7 @@ from segtrain.data.shards.pack import PROBE, sound
 from segtrain.data.shards.pack_sample import Form, Ids, Packing, mask_ids, packed_labels
 from segtrain.data.shards.pack_shard import write_shard
 from segtrain.data.shards.reader import ShardDataset
+from segtrain.data.storage import writing
 from segtrain.errors import DataError
 
 _ROUNDS = 2  # samples are drawn so often, after once to warm up
@@ -113,7 +113,7 @@ def estimate(dataset: Dataset, data: Data, choice: Packing, workers: int = 1, sk
 def _packed(dataset: Dataset, indices: list[int], choice: Packing, ids: Ids, folder: str) -> ShardDataset:
     """The samples as a set of one shard."""
     name = f"{dataset.split}-000000.tar"
-    with storage.writing(os.path.join(folder, name)) as stream:
+    with writing(os.path.join(folder, name)) as stream:
         known = write_shard(stream, dataset, indices, choice, ids, name)
     labels = packed_labels(dataset.labels, ids)
     what = Description(dataset.split, "", (Shard(name, known["size"], known["sha256"]),), (), labels, ids)

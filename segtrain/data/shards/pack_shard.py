@@ -57,7 +57,10 @@ def _compare(written: memoryview, sha256: str, places: list[Any], meant: list[tu
     if hashlib.sha256(written).hexdigest() != sha256:
         raise DataError(f"{name}: the disk does not give back what was written: check it, and pack again")
     wanted = [(f"{key_of(place[0])}.{part[0]}", part[1], part[2]) for place in places for part in place[1:3]]
-    found = [(member.name, member.offset, member.size) for member in tar.members(written, name)]
+    found = [
+        (member.name, member.offset, member.size)
+        for member in tar.members(lambda at, size: written[at : at + size], len(written), name)
+    ]
     if found != wanted:
         odd = next((pair for pair in itertools.zip_longest(found, wanted) if pair[0] != pair[1]), None)
         raise DataError(f"{name}: the tar does not hold what was meant ({odd}): report this")

@@ -1,7 +1,7 @@
-"""How is a sample read out of tar shards? The same interface, and the same pixels, as for single files.
+"""Data set of samples in tar shards, with the interface and the pixels of single files.
 
-A shard holds ``KEY.jpg`` (or png, npy, ...) beside ``KEY.mask.png`` (or npy): the form that WebDataset reads. An index says where
-each lies; what is given out are views into mapped files.
+A shard holds ``KEY.jpg`` (or png, npy, ...) beside ``KEY.mask.png`` (or npy): the form that WebDataset reads. An index
+says where each sample is; on a local disk, the samples are views into mapped files.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Union
 import numpy as np
 
 from segtrain import config
-from segtrain.data import storage
 from segtrain.data.datasets import Dataset
 from segtrain.data.labels.classes import label_space
 from segtrain.data.labels.space import LabelSpace
@@ -28,6 +27,7 @@ from segtrain.data.record import StoredSample
 from segtrain.data.shards import index as shard_index
 from segtrain.data.shards.index import IndexRow, ShardEntries, ShardIndex
 from segtrain.data.stages import took
+from segtrain.data.storage import LOCAL, Store
 from segtrain.errors import DataError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _ARRAY = re.compile(
 
 @dataclass(frozen=True)
 class ShardDataset(Dataset):
-    """A split in shards. ``entries`` is a ShardEntries; the rest of what is known is in its index."""
+    """A split in shards. ``entries`` is a ShardEntries, which holds the index."""
 
     @property
     def table(self) -> ShardIndex:
@@ -52,24 +52,27 @@ class ShardDataset(Dataset):
         return self.entries
 
     def _rows(self) -> np.ndarray:
-        """Rows of all entries: the index's own where no limit is set."""
+        """Rows of all entries; without a limit, the index's own array."""
         rows = self.table.rows
         return rows if len(rows) == len(self) else rows[np.arange(len(self)) * len(rows) // len(self)]
 
     def _stored(self, shard: int, at: int, size: int, kind: int, name: str) -> Stored:
-        """A member's bytes, or the array in it; no copy."""
-        content = storage.view(f"{self.root}/{self.table.shard(shard).name}", at, size)
+        """A member's bytes, or the array in it, without a copy on a local disk."""
+        content = self.store.view(f"{self.root}/{self.table.shard(shard).name}", at, size)
         took(size)
         return array(content, name) if self.table.kind(kind).endswith("npy") else content
 
     def _image(self, row: IndexRow, name: str) -> Stored:
         found = self._stored(row.shard, row.image_at, row.image_size, row.image_kind, name)
         if isinstance(found, np.ndarray) and (found.dtype != np.uint8 or found.ndim != 3 or found.shape[2] != 3):
-            raise DataError(f"{name}: an array {found.dtype} {found.shape}: save images as uint8 (H, W, 3), RGB")
+            raise DataError(
+                f"{name}: an array {found.dtype} {found.shape}: save images as uint8 (H, W, 3), RGB",
+                code="array-not-rgb", file=name, found=(str(found.dtype), found.shape),
+            )  # fmt: skip
         return found
 
     def record(self, index: int) -> StoredSample:
-        """Views into the mapped shard; nothing is decoded but masks that are arrays of another kind than uint8 (H, W)."""
+        """Views into the shard. Nothing is decoded, but masks that are not uint8 (H, W) arrays become train ids."""
         row = self._kept.row(index)
         entry = self._kept.entry(row)
         image, name = self.ready(self._image(row, entry.image), entry.image), entry.mask
@@ -81,7 +84,7 @@ class ShardDataset(Dataset):
         return StoredSample(image, mask, entry.image, name, "raw")
 
     def stored_image(self, index: int) -> Stored:
-        """The bytes of an image's file, or the array that it is stored as."""
+        """The bytes of an image file, or the stored array."""
         return self._image(self._kept.row(index), self.entries[index].image)
 
     def read_image(self, index: int) -> np.ndarray:
@@ -91,26 +94,28 @@ class ShardDataset(Dataset):
         return found if isinstance(found, np.ndarray) else decode.decode_image(found, entry.image, self.reading)
 
     def read_raw_mask(self, index: int) -> np.ndarray:
-        """The mask's values as stored: integers (H, W), or RGB uint8 (H, W, 3)."""
+        """Stored mask values: integers (H, W), or RGB uint8 (H, W, 3)."""
         found, name = self._mask(index)
         return found if isinstance(found, np.ndarray) else decode.decode_mask(found, name)
 
     def palette(self, index: int) -> dict[int, int]:
-        """Index -> 0xRRGGBB of a mask with a palette; empty for others."""
+        """Index -> 0xRRGGBB of a palette mask; empty for other masks."""
         found, name = self._mask(index)
         return {} if isinstance(found, np.ndarray) else decode.palette_of(found, name)
 
     def image_bytes(self, index: int, begin: int, size: int) -> bytes:
-        """Up to ``size`` stored bytes of an image, from ``begin`` on."""
+        """Up to ``size`` stored bytes of an image, starting at ``begin``."""
         row = self._kept.row(index)
         size = max(0, min(size, row.image_size - begin))
-        return bytes(storage.view(f"{self.root}/{self.table.shard(row.shard).name}", row.image_at + begin, size))
+        return bytes(self.store.view(f"{self.root}/{self.table.shard(row.shard).name}", row.image_at + begin, size))
 
     def _mask(self, index: int) -> tuple[Stored, str]:
         row = self._kept.row(index)
         entry = self._kept.entry(row)
         if entry.mask is None:
-            raise DataError(f"{entry.image}: has no mask: only `segtrain predict` can use it")
+            raise DataError(
+                f"{entry.image}: has no mask: only `segtrain predict` can use it", code="no-mask", file=entry.image
+            )
         return self._stored(row.shard, row.mask_at, row.mask_size, row.mask_kind, entry.mask), entry.mask
 
     def size(self, index: int) -> tuple[int, int]:
@@ -118,28 +123,26 @@ class ShardDataset(Dataset):
         row = self._kept.row(index)
         if row.height and row.width:
             return row.height, row.width
-        header = self.header(index)  # which could not be read when the set was indexed: it says why
+        # It could not be read when the set was indexed: reading it again raises the error that says why.
+        header = self.header(index)
         return header.height, header.width
 
     def header(self, index: int) -> decode.Header:
-        """What the image says about itself, after a look at its end. Raises DataError for one that is cut off."""
+        """The image's header, after a check of its end. Raises DataError for an image that is cut off."""
         name = self.entries[index].image
         found = self._image(self._kept.row(index), name)
         return decode.Header("npy", *found.shape) if isinstance(found, np.ndarray) else decode.check_whole(found, name)
 
     def stamps(self) -> np.ndarray:
-        """int64 (n, 2, 2): bytes of images and masks, and mtime (ns) of their shards. Raises DataError."""
+        """int64 (n, 2, 2): bytes of images and masks, and etags of their shards (local: mtime in ns)."""
         rows, found = self._rows(), np.zeros((len(self), 2, 2), np.int64)
-        try:
-            times = [os.stat(f"{self.root}/{shard.name}").st_mtime_ns for shard in self.table.what.shards]
-        except OSError as error:
-            raise DataError(f"{error.filename}: cannot be read ({error.strerror}): it was there before") from None
+        etags = [self.store.stat(f"{self.root}/{shard.name}").etag for shard in self.table.what.shards]
         found[:, 0, 0], found[:, 1, 0] = rows["image_size"], rows["mask_size"]
-        found[:, :, 1] = np.array(times, np.int64)[rows["shard"]][:, None]
+        found[:, :, 1] = np.array(etags, np.int64)[rows["shard"]][:, None]
         return found
 
     def fingerprint(self, stamped: np.ndarray | None = None) -> str:
-        """Twelve hex digits over names, sizes in bytes, the label space, and the checksums of shards that segtrain wrote."""
+        """Twelve hex digits over names, sizes in bytes, label space, and checksums of shards that segtrain wrote."""
         digest = hashlib.sha256(self.labels.identity())
         digest.update(json.dumps([[s.name, s.sha256] for s in self.table.what.shards if s.sha256]).encode())
         rows, whole = self._rows(), len(self) == len(self.table)
@@ -154,61 +157,64 @@ class ShardDataset(Dataset):
         return digest.hexdigest()[:12]
 
     def verify(self, workers: int = 4) -> tuple[tuple[str, str], ...]:
-        """(file, message) for the index and each shard that is not as it was written. Reads all of their bytes."""
+        """(file, message) for the index and each shard that has changed since it was written. Reads all bytes."""
         damage = shard_index.damage(self.table)
-        found = [(self.table.path, damage)] if damage else []
+        found = [(self.table.path, str(damage))] if damage else []
         with ThreadPoolExecutor(max(1, workers)) as pool:
             found += [fault for fault in pool.map(self._damage, self.table.what.shards) if fault]
         return tuple(found)
 
     def _damage(self, shard: shard_index.Shard) -> tuple[str, str] | None:
         path = f"{self.root}/{shard.name}"
-        if not shard.sha256 or checksum(path) == shard.sha256:
+        if not shard.sha256 or checksum(path, self.store) == shard.sha256:
             return None
-        return path, f"{path}: the shard's checksum is not that of the index: fetch it or pack it again"
+        return path, f"{path}: the checksum differs from that in the index: fetch the shard or pack it again"
 
 
-def open_shards(data: config.Data, split: str, default: LabelSpace | None) -> ShardDataset:
-    """A split of layout 'shards': by its index, or where other tools wrote the shards, by one that is made now and kept.
+def open_shards(data: config.Data, split: str, default: LabelSpace | None, store: Store = LOCAL) -> ShardDataset:
+    """A split of layout 'shards'. For shards of other tools, an index is made now and kept in the cache.
 
-    ``default``: the label space where the index brings none. Raises DataError, ConfigError.
+    ``default``: the label space if the index has none. Raises DataError, ConfigError.
     """
     root = os.path.abspath(data.root)
     path = os.path.join(root, split + shard_index.ENDING)
-    if os.path.exists(path):
-        table = shard_index.load(path)
+    if split + shard_index.ENDING in store.list(root, shard_index.ENDING):
+        table = shard_index.load(path, store)
     else:
         from segtrain.data.shards.foreign import index_of
 
-        table = index_of(root, split)
+        table = index_of(root, split, store)
     for shard in table.what.shards:
-        size = storage.size(f"{root}/{shard.name}")
+        size = store.stat(f"{root}/{shard.name}").size
         if size != shard.size:
             raise DataError(
-                f"{root}/{shard.name}: has {size:,} bytes, {shard.size:,} by its index {table.path}: fetch it or pack it again"
-            )
+                f"{root}/{shard.name}: has {size:,} bytes, but {shard.size:,} by its index {table.path}: fetch it or "
+                "pack it again",
+                code="shard-size-differs", file=f"{root}/{shard.name}", found=size, expected=shard.size,
+            )  # fmt: skip
+    # With damaged rows, other samples than those that were packed would be trained, and nobody would notice.
     damage = shard_index.damage(table)
-    if damage:  # other samples than those that were packed would be trained, and nobody would notice
-        raise DataError(damage)
+    if damage is not None:
+        raise damage
     count = min(len(table), data.limit or len(table))
     if not count:
-        raise DataError(f"{table.path}: the split holds no sample: pack it again")
+        raise DataError(f"{table.path}: the split has no samples: pack it again", code="split-empty", file=table.path)
     labels = label_space(data, table.what.labels or default)
     entries, reading = ShardEntries(table, root, count), Reading.of(data)
-    return ShardDataset(os.path.basename(root), split, labels, entries, root, reading=reading)
+    return ShardDataset(os.path.basename(root), split, labels, entries, root, reading=reading, store=store)
 
 
-def checksum(path: str) -> str:
+def checksum(path: str, store: Store = LOCAL) -> str:
     """SHA-256 of a file's bytes, as ``sha256sum`` prints it. Raises DataError."""
-    digest = hashlib.sha256()
-    for at in range(0, storage.size(path), 1 << 24):
-        digest.update(storage.read_range(path, at, min(1 << 24, storage.size(path) - at)))
+    digest, size = hashlib.sha256(), store.stat(path).size
+    for at in range(0, size, 1 << 24):
+        digest.update(store.read(path, at, min(1 << 24, size - at)))
     return digest.hexdigest()
 
 
 @functools.lru_cache(256)
 def _array_header(header: bytes) -> tuple[np.dtype, tuple[int, ...]] | None:
-    """Type and shape in a .npy header; None for what is not read: other types than integers, other orders than C's."""
+    """Type and shape in a .npy header; None for what is not supported: non-integers, and Fortran order."""
     found = _ARRAY.fullmatch(header)
     if not found or found[2] == b"True" or found[1].lstrip(b"<>|=")[:1] not in b"uib":
         return None
@@ -219,17 +225,24 @@ def _array_header(header: bytes) -> tuple[np.dtype, tuple[int, ...]] | None:
 
 
 def array(content: memoryview, name: str) -> np.ndarray:
-    """The array in the bytes of a .npy file, as a view. Raises DataError for a damaged one, or one of no integers."""
+    """The array in the bytes of a .npy file, as a view. Raises DataError if it is damaged or not of integers."""
     start = bytes(content[:12])
     wide = 4 if start[6:7] >= b"\2" else 2  # bytes of the header's length
     begin = 8 + wide + int.from_bytes(start[8 : 8 + wide], "little")
     known = _array_header(bytes(content[8 + wide : begin])) if start[:6] == b"\x93NUMPY" and begin < 4096 else None
     if known is None:
-        raise DataError(f"{name}: no .npy file of integers in C order: write it with numpy.save")
+        raise DataError(
+            f"{name}: is not a .npy file of integers in C order: write it with numpy.save",
+            code="npy-unreadable",
+            file=name,
+        )
     dtype, shape = known
     items = 1
     for length in shape:
         items *= length
     if items * dtype.itemsize != len(content) - begin or not items or items > 4 * decode.MAX_PIXELS:
-        raise DataError(f"{name}: {dtype} {shape} does not go with {len(content):,} bytes: write the file again")
+        raise DataError(
+            f"{name}: {dtype} {shape} does not fit {len(content):,} bytes: write the file again",
+            code="npy-size-differs", file=name, found=len(content), expected=begin + items * dtype.itemsize,
+        )  # fmt: skip
     return np.frombuffer(content, dtype, items, begin).reshape(shape)
