@@ -39,7 +39,7 @@ def train(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> in
 
 
 def _train_loop(config, cluster) -> int:  # type: ignore[no-untyped-def]
-    from segtrain.train.loop import train
+    from segtrain.train.rank import train
 
     return train(config, cluster)
 

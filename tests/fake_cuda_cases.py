@@ -32,7 +32,9 @@ from segtrain.optim import Ema, LossScaler, build_optimizer, clip_
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.digest import digest
 from segtrain.parallel.strategy import Strategy, full_state, load_full_state
-from segtrain.train import loop, sentinel
+from segtrain.train import instruments, loop, sentinel
+from segtrain.train.announce import Output
+from segtrain.train.learner import Learner
 from segtrain.train.plan import make_plan
 from segtrain.train.session import Session
 from segtrain.train.state import State, Stopwatch, averaged_weights
@@ -173,13 +175,16 @@ def whole_loop(folder: Path, strategy: Strategy, settings: dict[str, Any]) -> di
     net = GPU.to_fake(build_model(config.model, dataset.labels.num_classes))
     plan = make_plan(config, len(dataset), strategy.cluster, True)
     known = {
-        "config": config, "strategy": strategy, "plan": plan, "dataset": dataset, "model": net, "plain": net,
+        "config": config, "strategy": strategy, "plan": plan, "dataset": dataset,
         "validation": open_dataset(config.data, config.data.split),
-        "criterion": build_criterion(config.loss, dataset.labels.num_classes, 255),
-        "optimizer": build_optimizer(net, [], config.optim), "ema": Ema(net, 0.9),
-        "scaler": LossScaler(config.train.precision == "fp16"), "precision": Precision("cuda", DTYPES[config.train.precision]),
-        "channels_last": True, "state": State(), "watch": Stopwatch(strategy), "journal": Journal(folder / "journal.jsonl", 1),
-        "screen": Console(plan.steps, plan.epoch(plan.steps), rank=1), "pool": WorkerPool(0, plan.worker_kind),
+        "learner": Learner(
+            net, net, build_criterion(config.loss, dataset.labels.num_classes, 255), build_optimizer(net, [], config.optim),
+            Ema(net, 0.9), LossScaler(config.train.precision == "fp16"), Precision("cuda", DTYPES[config.train.precision]), True,
+        ),
+        "state": State(), "watch": Stopwatch(strategy), "pool": WorkerPool(0, plan.worker_kind),
+        "output": Output(
+            Console(plan.steps, plan.epoch(plan.steps), rank=1), Journal(folder / "journal.jsonl", 1), Anything(), ()
+        ),
     }  # fmt: skip
     session = Session.__new__(Session)
     for field in dataclasses.fields(Session):
@@ -195,11 +200,11 @@ def whole_loop(folder: Path, strategy: Strategy, settings: dict[str, Any]) -> di
         yield told
 
     def scored(self: Session) -> float:
-        with averaged_weights(self.plain, self.ema):
-            score(self.plain)
+        with averaged_weights(self.learner.plain, self.learner.ema):
+            score(self.learner.plain)
         return 0.5
 
-    loop.recording, loop._finish, Session.score = counting, lambda session: 0, scored
+    instruments._recording, loop.finish, Session.score = counting, lambda session: 0, scored
     sentinel._whole = lambda halves: 0  # of sums that have no values here
     loop._digest = lambda *_: 0  # of pixels, likewise
     GPU.waits.clear()

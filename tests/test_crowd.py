@@ -34,6 +34,11 @@ def session_of(out: Path, threads: int, **parallel: object) -> Session:
         return open_session(config, strategy, RunLock(out))
 
 
+def crowded(session: Session, images: int) -> dict[str, object] | None:
+    size = session.plan.size_at(0)[0]
+    return crowding(session.learner, session.strategy, session.config, size, images, session.output.screen.say)
+
+
 @pytest.fixture(autouse=True)
 def _threads() -> object:
     before = torch.get_num_threads()
@@ -68,16 +73,16 @@ def test_the_number_of_threads_with_which_passes_take_least_is_named(
 
     session = session_of(tmp_path / "run", 16)
     lines: list[str] = []
-    monkeypatch.setattr(session.screen, "say", lines.append)
+    monkeypatch.setattr(session.output.screen, "say", lines.append)
     monkeypatch.setattr(crowd, "cores", lambda: 4)
     monkeypatch.setattr(crowd, "_passes", passes)
     monkeypatch.setattr(crowd, "runqueue_wait", lambda: 0.0)
     torch.set_num_threads(16)
-    assert crowding(session, 3) == {"threads": numbers[quickest], "forward": times[0], "backward": times[1]}
+    assert crowded(session, 3) == {"threads": numbers[quickest], "forward": times[0], "backward": times[1]}
     assert sorted(asked) == [(1, 3), (4, 3), (16, 3)]
     assert torch.get_num_threads() == 16
     assert [f"parallel.threads={numbers[quickest]}" in line for line in lines] == [True] * said
-    session.journal.close()
+    session.output.close()
 
 
 @pytest.mark.parametrize(("lacked", "known"), [(0.2, False), (0.05, True), (None, True)])
@@ -92,15 +97,15 @@ def test_what_threads_cost_is_not_known_where_other_programs_have_the_cores(
         now[0] += 1.0
         return 1.0, 1.0  # as quick with 16 threads, to which the system gives most of the cores
 
-    monkeypatch.setattr(session.screen, "say", lines.append)
+    monkeypatch.setattr(session.output.screen, "say", lines.append)
     monkeypatch.setattr(crowd, "cores", lambda: 4)
     monkeypatch.setattr(crowd, "_passes", passes)
     monkeypatch.setattr(crowd, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     monkeypatch.setattr(crowd, "runqueue_wait", lambda: None if lacked is None else lacked * now[0])
     torch.set_num_threads(16)
-    assert (crowding(session, 3) is not None) == known
+    assert (crowded(session, 3) is not None) == known
     assert ["is not known: other programs had the cores for 20%" in line for line in lines] == [True] * (not known)
-    session.journal.close()
+    session.output.close()
 
 
 def test_measuring_the_cost_of_threads_leaves_the_network_alone(
@@ -109,20 +114,20 @@ def test_measuring_the_cost_of_threads_leaves_the_network_alone(
     monkeypatch.setattr(crowd, "runqueue_wait", lambda: None)  # other programs may have the cores meanwhile
     many = 4 * cores()
     session = session_of(tmp_path / "run", many)
-    before = {name: value.clone() for name, value in session.plain.state_dict().items()}
+    before = {name: value.clone() for name, value in session.learner.plain.state_dict().items()}
     numbers = torch.get_rng_state()
     torch.set_num_threads(many)
-    found = crowding(session, 2)
+    found = crowded(session, 2)
     assert found is not None
     assert torch.get_num_threads() == many
     assert torch.equal(torch.get_rng_state(), numbers)
-    assert all(torch.equal(value, before[name]) for name, value in session.plain.state_dict().items())
-    assert all(p.grad is None for p in session.parameters)
-    session.journal.close()
+    assert all(torch.equal(value, before[name]) for name, value in session.learner.plain.state_dict().items())
+    assert all(p.grad is None for p in session.learner.parameters)
+    session.output.close()
 
 
 def test_threads_with_a_core_each_are_not_measured(tmp_path: Path) -> None:
     session = session_of(tmp_path / "run", 1)
     torch.set_num_threads(1)
-    assert crowding(session, 2) is None
-    session.journal.close()
+    assert crowded(session, 2) is None
+    session.output.close()

@@ -337,8 +337,8 @@ for name in {strategies}:
     config = load_config(None, words)
     with start(config.parallel, discover()) as strategy, RunLock(config.run_dir) as lock:
         session = open_session(config, strategy, lock)
-        scales = {{p: group["scale"] for group in session.optimizer.param_groups for p in group["params"]}}
-        for parameter, scale in ((n, scales[p]) for n, p in session.plain.named_parameters()):
+        scales = {{p: group["scale"] for group in session.learner.optimizer.param_groups for p in group["params"]}}
+        for parameter, scale in ((n, scales[p]) for n, p in session.learner.plain.named_parameters()):
             assert scale == (0.5 if parameter.startswith(("stem.", "stages.")) else 1.0), (name, parameter, scale)
 """
     run_ranks(code, 1)

@@ -54,7 +54,7 @@ from segtrain.cli import main
 raise SystemExit(main({arguments!r}))
 """
 PLANTS = {
-    "device": ('asleep_at(loop, "_ready", 3)', 3),
+    "device": ('asleep_at(loop, "_micro", 3)', 3),
     "forward": ('asleep_at(step, "_share", 3)', 3),
     "eval": ('asleep_at(session, "evaluate", 1)', 9),
 }
@@ -120,14 +120,14 @@ def test_a_rank_that_sleeps_is_named_with_its_phase(zygote: Any, tmp_path: Path,
 def test_a_process_that_is_stopped_does_not_answer(zygote: Any, tmp_path: Path) -> None:
     plant = """
 import signal
-kept = loop._ready
+kept = loop._micro
 def stops(*args):
     stops.calls += 1
     if rank == 1 and stops.calls == 5:
         os.kill(os.getpid(), signal.SIGSTOP)
     return kept(*args)
 stops.calls = 0
-loop._ready = stops
+loop._micro = stops
 """
     code = PLANT.format(plant=plant, arguments=["train", *SMALL])
     said = until_said(zygote.start_ranks(2, code=code, cwd=tmp_path))

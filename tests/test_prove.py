@@ -95,9 +95,9 @@ class Forgetful(loop.TrainLoader):
 loop.TrainLoader = Forgetful
 """
 NO_MOMENTS = """
-from segtrain.train import session
-plain = session.load_full_state
-session.load_full_state = lambda model, optimizer, weights, moments: plain(model, optimizer, weights, {})
+from segtrain.train import learner
+plain = learner.load_full_state
+learner.load_full_state = lambda model, optimizer, weights, moments: plain(model, optimizer, weights, {})
 """
 
 

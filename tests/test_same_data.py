@@ -299,7 +299,7 @@ def test_a_checkpoint_that_another_run_wrote_is_said(place: Path, capsys: pytest
     config = load_config(None, FOLDERS)
     with start(config.parallel, Cluster(), "cpu") as strategy, RunLock(config.run_dir) as lock:
         session = open_session(config, strategy, lock)
-    session.journal.close()
+    session.output.close()
     told = [line for line in capsys.readouterr().out.splitlines() if "#0badf00d" in line]
     assert len(told) == 1
     assert f"written by a run #0badf00d, this one is #{config.hash}" in told[0]

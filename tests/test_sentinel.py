@@ -38,11 +38,11 @@ rank = int(os.environ["RANK"])
 
 def after(step, change):
     kept = sentinel.Sentinel.step
-    def with_plant(self, loaded, clock):
-        if self._session.state.step == step:
+    def with_plant(self, now, loaded, clock):
+        if now == step:
             with torch.no_grad():
-                change(self._session)
-        kept(self, loaded, clock)
+                change(self._learner)
+        kept(self, now, loaded, clock)
     sentinel.Sentinel.step = with_plant
 
 {plant}
@@ -72,8 +72,8 @@ def the_one_error(processes: list[Any]) -> str:
 def test_a_parameter_that_differs_is_named_with_its_rank(zygote: Any, tmp_path: Path, strategy: str) -> None:
     plant = """
 if rank == 2:
-    def change(session):
-        value = list(session.plain.parameters())[3]
+    def change(learner):
+        value = list(learner.plain.parameters())[3]
         value[(0,) * value.dim()] += 0.25
     after(4, change)
 """
@@ -95,8 +95,8 @@ def test_a_buffer_that_differs_is_named(zygote: Any, tmp_path: Path, strategy: s
     if strategy == "fsdp" and not hasattr(pytest.importorskip("torch.distributed.fsdp"), "fully_shard"):
         pytest.skip("this torch has no FSDP2")
     plant = """
-def change(session):
-    name, buffer = [(n, b) for n, b in session.plain.named_buffers() if n.endswith("num_batches_tracked")][-1]
+def change(learner):
+    name, buffer = [(n, b) for n, b in learner.plain.named_buffers() if n.endswith("num_batches_tracked")][-1]
     print("planted", name)
     if rank == 1:
         buffer += 1
@@ -110,17 +110,17 @@ after(2, change)
 
 def test_synchronized_running_statistics_are_compared_and_the_moving_average(zygote: Any, tmp_path: Path) -> None:
     plant = """
-def change(session):
+def change(learner):
     if rank == 1:
-        [b for n, b in session.plain.named_buffers() if n.endswith("running_var")][0][0] *= 2
+        [b for n, b in learner.plain.named_buffers() if n.endswith("running_var")][0][0] *= 2
 after(4, change)
 """
     error = the_one_error(ranks(zygote, tmp_path / "a", plant, "parallel.sync_bn=true"))
     assert "running_var on rank 1" in error
     plant = """
-def change(session):
+def change(learner):
     if rank == 1:
-        next(iter(session.ema.shadow.values())).add_(1)
+        next(iter(learner.ema.shadow.values())).add_(1)
 after(4, change)
 """
     assert "(moving average) on rank 1" in the_one_error(ranks(zygote, tmp_path / "b", plant, "optim.ema=0.9"))
@@ -144,11 +144,11 @@ def test_one_sample_in_the_place_of_another(zygote: Any, tmp_path: Path) -> None
     plant = """
 if rank == 1:
     kept = sentinel.Sentinel.step
-    def step(self, loaded, clock):
-        if self._session.state.step == 5:
+    def step(self, now, loaded, clock):
+        if now == 5:
             loaded[0].ids = loaded[0].ids.copy()
             loaded[0].ids[0] = (loaded[0].ids[0] + 1) % 13
-        kept(self, loaded, clock)
+        kept(self, now, loaded, clock)
     sentinel.Sentinel.step = step
 """
     error = the_one_error(ranks(zygote, tmp_path, plant))
@@ -257,7 +257,7 @@ kept = loop.run
 def run(session, signals):
     code = kept(session, signals)
     if rank == 0:
-        print("counted", len(sums), sums.count(2 + 3), len(looks), sum(p.numel() for p in session.plain.parameters()), *looks)
+        print("counted", len(sums), sums.count(2 + 3), len(looks), sum(p.numel() for p in session.learner.plain.parameters()), *looks)
     return code
 loop.run = run
 """

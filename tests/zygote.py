@@ -17,7 +17,7 @@ import torch._dynamo  # optimizers and DDP import it at their first use, which w
 import segtrain.cli
 import segtrain.infer.export
 import segtrain.models.smp
-import segtrain.train.loop
+import segtrain.train.rank
 import segtrain.train.score
 
 

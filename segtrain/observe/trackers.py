@@ -13,7 +13,7 @@ import math
 import os
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -201,7 +201,8 @@ class Trackers:
             except Exception as error:  # third-party code at the side of a run must not end it
                 self._trackers.remove(tracker)
                 reason = " ".join(str(error).split()) or type(error).__name__
-                self._say(f"{tracker.name} is off from here on: {reason}")
+                name = getattr(tracker, "name", type(tracker).__name__)
+                self._say(f"{name} is off from here on: {reason}")
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """``values``: tag -> number; what is not finite is left out, for charts choke on it."""
@@ -237,8 +238,9 @@ def open_trackers(
     rank: int = 0,
     resume_step: int | None = None,
     say: Callable[[str], None] = say_on_stderr,
+    own: Sequence[Tracker] = (),
 ) -> Trackers:
-    """The trackers that the settings ask for; none on ranks other than 0. Cheap: nothing heavy is imported but MLflow and W&B.
+    """The trackers that the settings ask for and the user's ``own``; none on ranks other than 0. Cheap: nothing heavy is imported but MLflow and W&B.
 
     ``config``: all settings, as nested values. ``resume_step``: the step a resumed run goes on from. Raises MissingExtra, or
     ConfigError where MLflow or W&B cannot be reached.
@@ -261,4 +263,6 @@ def open_trackers(
         )
     if rank == 0 and log.wandb:
         trackers.append(WandB(log.wandb, Path(run_dir), name, [hash] if hash else [], config or {}))
+    if rank == 0:
+        trackers += own
     return Trackers(trackers, say)

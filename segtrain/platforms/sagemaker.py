@@ -89,7 +89,7 @@ def _work(base: Path, hosts: Hosts, received: list[int]) -> int:
         return 0
     from segtrain.parallel.cluster import discover
     from segtrain.platforms.decoder import prepare
-    from segtrain.train.loop import train
+    from segtrain.train.rank import train
 
     if "OMPI_COMM_WORLD_RANK" in os.environ and "RANK" not in os.environ:
         os.environ.setdefault("MASTER_ADDR", hosts.training[0])

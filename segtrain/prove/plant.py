@@ -21,7 +21,7 @@ from segtrain.parallel.cluster import Cluster
 from segtrain.prove.ranks import on_ranks
 from segtrain.prove.short import Survey, changed
 from segtrain.prove.table import ProofRow, row
-from segtrain.train.loop import train
+from segtrain.train.rank import train
 
 NAME = "5 labels"
 PIXELS = 7  # that get the unknown value

@@ -19,7 +19,7 @@ from segtrain.parallel.cluster import Cluster
 from segtrain.prove.ranks import TIMEOUT_S, RankFailed, Ranks, on_ranks
 from segtrain.prove.short import STEPS, changed
 from segtrain.prove.table import ProofRow, row
-from segtrain.train.loop import train
+from segtrain.train.rank import train
 
 NAME = "2 resume"
 TRIES = 5  # a fast run may be over before the signal comes

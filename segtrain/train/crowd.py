@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from segtrain.config import Config, Size
 from segtrain.cores import cores
 from segtrain.cpu_wait import runqueue_wait
-from segtrain.train.session import Session
+from segtrain.parallel.strategy import Strategy
+from segtrain.train.learner import Learner
 from segtrain.train.step import Precision, running_statistics_kept
 
 THREADS = 1.5  # for each core
@@ -25,34 +28,35 @@ LATE = 0.1  # share of the passes of one thread alone for which it lacked a core
 LONG = 4.0  # seconds of a pass that is made once, whatever it makes ready
 
 
-def crowding(session: Session, images: int) -> dict[str, Any] | None:
+def crowding(
+    learner: Learner, strategy: Strategy, config: Config, size: Size, images: int, say: Callable[[str], None]
+) -> dict[str, Any] | None:
     """``threads``: the number with which the two passes take least; ``forward``, ``backward``: how many times as long each takes now.
 
     None where threads have a core each, on a GPU, or where the network cannot be asked alone (sharded, compiled, with batch norm
     that is shared by the ranks). None as well where other programs had the cores meanwhile, which gives many threads a larger share of
     them and so makes them look quick. Weights, gradients, running statistics and random numbers stay as they are.
     """
-    config, strategy, now = session.config, session.strategy, torch.get_num_threads()
+    now = torch.get_num_threads()
     ranks = strategy.cluster.local_world_size
     if strategy.device.type != "cpu" or now * ranks < THREADS * cores():
         return None
     if strategy.name == "fsdp" or config.train.compile or config.parallel.sync_bn:
         return None
-    (height, width), _ = session.plan.size_at(session.state.step)
-    batch = torch.rand(images, 3, height, width, generator=torch.Generator().manual_seed(0))
-    if session.channels_last:
+    batch = torch.rand(images, 3, *size, generator=torch.Generator().manual_seed(0))
+    if learner.channels_last:
         batch = batch.contiguous(memory_format=torch.channels_last)
     random_numbers = torch.get_rng_state()
     try:
-        took = {n: _passes(session.plain, batch, session.precision, n) for n in (now, max(1, cores() // ranks))}
+        took = {n: _passes(learner.plain, batch, learner.precision, n) for n in (now, max(1, cores() // ranks))}
         before, began = runqueue_wait(), time.perf_counter()
-        took[1] = _passes(session.plain, batch, session.precision, 1)
+        took[1] = _passes(learner.plain, batch, learner.precision, 1)
         lacked = ((runqueue_wait() or 0.0) - (before or 0.0)) / max(1e-9, time.perf_counter() - began)
     finally:
         torch.set_num_threads(now)
         torch.set_rng_state(random_numbers)
     if ranks == 1 and lacked > LATE:  # of several ranks each lacks the cores that another one has
-        session.screen.say(
+        say(
             f"  what {now} compute threads on {cores()} cores cost is not known: other programs had the cores for {lacked:.0%} of the "
             "time in which one thread was measured"
         )
@@ -60,7 +64,7 @@ def crowding(session: Session, images: int) -> dict[str, Any] | None:
     best = min(took, key=lambda n: sum(took[n]))
     times = sum(took[now]) / sum(took[best])
     if times > WORTH:
-        session.screen.say(
+        say(
             f"  {now} compute threads{' of each rank' * (ranks > 1)} share {cores()} cores: a pass takes {times:.2g} x as long as with "
             f"parallel.threads={best}"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -21,26 +22,31 @@ def derive(
     strategy: Strategy,
     plan: Plan,
     dataset: Dataset,
-    validation: Dataset,
+    counts: tuple[int, int],
     network: nn.Module,
     channels_last: bool,
+    parts: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Name -> words, for the banner and the journal."""
+    """Name -> words, for the banner and the journal.
+
+    ``counts``: images to train on and to score. ``parts``: qualified names of the parts that were passed in.
+    """
     size = sum(p.numel() for p in network.parameters())
     trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
     images, ranks = config.train.batch_size, strategy.world_size
     threads = f", {torch.get_num_threads()} threads each" if strategy.device.type == "cpu" else ""
     crops = ", ".join(f"{h}x{w} until step {until}" for until, (h, w), _ in plan.crops)
+    arch = f"{config.model.arch} {config.model.encoder if config.model.arch != 'pico' else ''}".strip()
     return {
         "run folder": str(config.run_dir),
-        "data": f"{dataset.name}: {len(dataset)} images to train, {len(validation)} to score, {dataset.labels.num_classes} classes",
-        "model": f"{config.model.arch} {config.model.encoder if config.model.arch != 'pico' else ''}".strip()
-        + f", {console.count(size)} parameters"
+        "data": f"{dataset.name}: {counts[0]} images to train, {counts[1]} to score, {dataset.labels.num_classes} classes",
+        "model": f"{parts.get('model', arch)}, {console.count(size)} parameters"
         + (
             f", {console.count(trained)} of them trained (the encoder is frozen)"
             if config.model.freeze == "encoder"
             else ""
         ),
+        **({"loss": parts["criterion"]} if "criterion" in parts else {}),
         "ranks": f"{ranks} x {strategy.device.type}{threads}, strategy {strategy.name} {strategy.backend}".strip(),
         "batch": f"{images} images = {ranks} ranks x {config.train.accumulate} micro-batches x "
         f"{images / ranks / config.train.accumulate:g}",

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor, nn
 
+from segtrain.config import Size
 from segtrain.models.base import SegModel
 from segtrain.optim import Ema
 from segtrain.parallel.strategy import Strategy
 from segtrain.train.step import running_statistics_kept
 
 if TYPE_CHECKING:
-    from segtrain.train.session import Session
+    from segtrain.train.learner import Learner
 
 
 def _statistics(model: nn.Module, ema: Ema | None) -> list[Tensor]:
@@ -68,19 +69,19 @@ def restore_buffers(model: nn.Module, ema: Ema | None, strategy: Strategy, rows:
         _fill(buffers, rows[strategy.rank].to(buffers[0].device))
 
 
-def settle_buckets(session: Session) -> None:
-    """Let DDP lay its buckets as the run had them before it stopped: a backward pass that counts for nothing. A collective."""
-    strategy, config, plan = session.strategy, session.config, session.plan
-    if strategy.name not in ("ddp", "smddp") or strategy.world_size == 1 or not session.state.step:
+def settle_buckets(learner: Learner, strategy: Strategy, images: int, size: Size, used_heads: int | None) -> None:
+    """Let DDP lay its buckets as the run had them before it stopped: a backward pass that has no effect. A collective.
+
+    ``images``: of one micro-batch of a rank, ``size``: their height and width. ``used_heads``: how many outputs the loss reads, None:
+    all of them.
+    """
+    if strategy.name not in ("ddp", "smddp") or strategy.world_size == 1:
         return
-    images = config.train.batch_size // (strategy.world_size * config.train.accumulate)
-    height, width = plan.size_at(session.state.step)[0]
-    layout = torch.channels_last if session.channels_last else torch.contiguous_format
-    blank = torch.zeros(images, 3, height, width, device=strategy.device).to(memory_format=layout)
-    with running_statistics_kept(session.model), strategy.sharing(session.model, last=True):
-        with session.precision.autocast():
-            heads = session.model(blank, low=True)
-        used = heads if config.loss.aux_weight else heads[:1]
-        cast(Tensor, sum(head.float().sum() for head in used)).backward()
-    for parameter in session.parameters:
+    layout = torch.channels_last if learner.channels_last else torch.contiguous_format
+    blank = torch.zeros(images, 3, *size, device=strategy.device).to(memory_format=layout)
+    with running_statistics_kept(learner.model), strategy.sharing(learner.model, last=True):
+        with learner.precision.autocast():
+            heads = learner.model(blank, low=True)
+        cast(Tensor, sum(head.float().sum() for head in heads[:used_heads])).backward()
+    for parameter in learner.parameters:
         parameter.grad = None

@@ -23,7 +23,8 @@ from segtrain.data.audit.statistics import label_warnings
 from segtrain.data.augment.repeatable import rehearse
 from segtrain.data.datasets import Dataset
 from segtrain.data.index.stamps import relative
-from segtrain.data.index.subset import without
+from segtrain.data.index.subset import whole, without
+from segtrain.data.own import OwnDataset
 from segtrain.errors import DataError
 
 FILE = "faults.jsonl"
@@ -50,7 +51,7 @@ def look(config: Config, dataset: Dataset, validation: Dataset) -> dict[str, Any
     checked = (
         {"train": dataset, "val": validation} if config.data.check == "full" else {"train": dataset} if auto else {}
     )
-    found = {} if resumed else {role: audit(split) for role, split in checked.items()}
+    found = {} if resumed else {role: _audit(split) for role, split in checked.items()}
     for finding in _findings(config, dataset, found):
         caveats.append(finding.text())
     for role, split in (("train", dataset), ("val", validation)):
@@ -90,6 +91,11 @@ def look(config: Config, dataset: Dataset, validation: Dataset) -> dict[str, Any
         "lines": None if resumed else lines,
         "reports": reports,
     }
+
+
+def _audit(split: Dataset) -> AuditReport:
+    """From the cache where no file has changed. Whether the samples of an own dataset have changed nobody can tell."""
+    return audit(split, cache=not isinstance(whole(split), OwnDataset))
 
 
 def _findings(config: Config, dataset: Dataset, found: dict[str, AuditReport]) -> list[SplitFinding]:
@@ -140,7 +146,7 @@ def _again(run_dir: Path, role: str, split: Dataset, checked: bool) -> tuple[lis
         )
     if not checked:
         return skipped, None, []
-    report = audit(split)
+    report = _audit(split)
     now = set(report.bad.tolist())
     new = sorted(now - set(skipped))
     if new:
@@ -155,7 +161,7 @@ def _again(run_dir: Path, role: str, split: Dataset, checked: bool) -> tuple[lis
     if len(now) == len(skipped):
         return skipped, report, []
     remark = f"{where}: {len(skipped) - len(now):,} images that the run left out are whole now: it goes on without them"
-    return skipped, audit(without(split, skipped)), [remark]
+    return skipped, _audit(without(split, skipped)), [remark]
 
 
 def _name(split: Dataset, index: int) -> str:

@@ -32,10 +32,10 @@ class Prepared:
     remarks: list[str] = field(default_factory=list)
 
 
-def refused(config: Config, train: Dataset, lock: RunLock, local_ranks: int) -> dict[str, Any]:
+def refused(config: Config, train: Dataset, parts: dict[str, str], lock: RunLock, local_ranks: int) -> dict[str, Any]:
     """What can be refused before a label is read. A run folder that is there already is locked."""
     labels = train.labels
-    refuse_run_dir(config)
+    refuse_run_dir(config, parts)
     if config.data.cache == "ram":
         refuse_cache(train, local_ranks)
     remarks = lock.acquire() if config.run_dir.is_dir() else []
@@ -48,7 +48,9 @@ def refused(config: Config, train: Dataset, lock: RunLock, local_ranks: int) -> 
     return {"remarks": remarks, "resumes": resumes}
 
 
-def prepare(config: Config, lock: RunLock, found: Prepared, train: Dataset, val: Dataset) -> dict[str, Any]:
+def prepare(
+    config: Config, parts: dict[str, str], lock: RunLock, found: Prepared, train: Dataset, val: Dataset
+) -> dict[str, Any]:
     """Every image and label of both splits looked at and compared with those before, then the run folder; fills ``found``."""
     run_dir = config.run_dir
     told = faults.look(config, train, val)
@@ -59,7 +61,7 @@ def prepare(config: Config, lock: RunLock, found: Prepared, train: Dataset, val:
     }
     make_run_dir(config)
     told["remarks"] += lock.acquire()
-    refuse_run_dir(config)  # again: another run may have begun and ended here meanwhile
+    refuse_run_dir(config, parts)  # again: another run may have begun and ended here meanwhile
     if config.checkpoint.resume:
         found.path, found.state, found.remarks = checkpoint.newest_file(run_dir)
     if found.state is None and (run_dir / JOURNAL).is_file() and (run_dir / "best.json").is_file():
@@ -69,7 +71,7 @@ def prepare(config: Config, lock: RunLock, found: Prepared, train: Dataset, val:
     saved = found.state.get("data") if found.state else None
     layout = other_layout(config) if found.state else ""
     remarks, changed = same_data.check(config, saved, splits, layout) if found.state else ([], [])
-    prepare_run_dir(config, train.labels)
+    prepare_run_dir(config, train.labels, parts)
     faults.keep(run_dir, lines)
     if config.data.split_by.on:
         keep_names(config, {config.data.train_split: train, config.data.split: val})

@@ -15,12 +15,14 @@ from segtrain.errors import ConfigError, SegtrainError
 from segtrain.files import write_atomically
 
 NAMES = "splits"  # folder of the names of each split, where data.split_by makes them
+PARTS = "parts.json"  # qualified names of the parts that were passed in from Python
 
 
-def refuse_run_dir(config: Config) -> None:
-    """Look whether ``config.run_dir`` can become, or is, this run's folder; nothing is written.
+def refuse_run_dir(config: Config, parts: dict[str, str] | None = None) -> None:
+    """Check that ``config.run_dir`` can become, or is, this run's folder. Nothing is written.
 
-    Raises ConfigError when the folder cannot be written or holds a run with other settings (each named).
+    ``parts``: qualified names of the parts that were passed in. Raises ConfigError if the folder cannot be written, or holds a run
+    with other settings or parts (each named).
     """
     run_dir = config.run_dir
     place = next(path for path in (run_dir, *run_dir.absolute().parents) if os.path.lexists(path))
@@ -46,6 +48,34 @@ def refuse_run_dir(config: Config) -> None:
         raise ConfigError(
             f"{run_dir} holds a run with other settings ({changes}): choose another out=FOLDER, or delete that one"
         )
+    _refuse_other_parts(run_dir, parts or {})
+
+
+def read_parts(run_dir: Path) -> dict[str, str]:
+    """Role -> qualified name of the parts that the run was given in Python; empty if the config described all of them."""
+    try:
+        return dict(json.loads((run_dir / PARTS).read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"cannot read {run_dir / PARTS} ({error}): choose another out=FOLDER", code="parts-unreadable"
+        ) from None
+
+
+def _refuse_other_parts(run_dir: Path, parts: dict[str, str]) -> None:
+    before = read_parts(run_dir)
+    for role in sorted({*before, *parts}):
+        if before.get(role) != parts.get(role):
+            was, now = (found.get(role, "what the config describes") for found in (before, parts))
+            raise ConfigError(
+                f"{run_dir} holds a run whose {role} is {was}, but now it is {now}: pass the same part to segtrain.train, or "
+                "choose another out=FOLDER",
+                code="parts-changed",
+                part=role,
+                found=parts.get(role),
+                expected=before.get(role),
+            )
 
 
 # Settings that say where and how samples are stored: same_data.py looks at the samples themselves.
@@ -79,14 +109,18 @@ def make_run_dir(config: Config) -> None:
         ) from None
 
 
-def prepare_run_dir(config: Config, labels: LabelSpace) -> None:
-    """Write the run's config and labels into its folder. Raises CheckpointError where that cannot be."""
+def prepare_run_dir(config: Config, labels: LabelSpace, parts: dict[str, str]) -> None:
+    """Write the run's config, labels and names of own parts into its folder. Raises CheckpointError where that cannot be."""
     run_dir = config.run_dir
     for name in ("best.json", "config.yaml", "labels.json", "images-*.csv"):
         for torn in run_dir.glob(f".{name}.*.part"):  # left by a run that was killed while it wrote
             torn.unlink(missing_ok=True)
     write_atomically(run_dir / "config.yaml", f"{RUN_HEADER}{config.hash}\n{config.to_yaml()}".encode())
     write_atomically(run_dir / "labels.json", json.dumps(labels.to_dict(), indent=1).encode())
+    if parts:
+        write_atomically(run_dir / PARTS, (json.dumps(parts, indent=1) + "\n").encode())
+    else:
+        (run_dir / PARTS).unlink(missing_ok=True)
 
 
 def keep_names(config: Config, splits: dict[str, Dataset]) -> None:

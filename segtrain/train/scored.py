@@ -20,8 +20,10 @@ from segtrain.observe import image_table, pictures
 from segtrain.observe.console import of_classes
 
 if TYPE_CHECKING:
+    from segtrain.data.datasets import Dataset
     from segtrain.evaluate.evaluation import Evaluation
-    from segtrain.train.session import Session
+    from segtrain.train.announce import Output
+    from segtrain.train.state import State
 
 MOST_CLASSES = 64  # whose confusion matrix goes into the journal: some 30 kB a line
 
@@ -31,35 +33,35 @@ def extremes(config: Config) -> int:
     return (config.log.pictures + 1) // 2
 
 
-def tell(session: Session, result: Evaluation) -> None:
-    state, labels, scores = session.state, session.validation.labels, result.scores
-    epoch = session.plan.epoch(state.step)
+def tell(output: Output, state: State, epoch: float, labels: LabelSpace, result: Evaluation) -> None:
+    """Write the scores to the journal, the terminal, and the trackers."""
+    scores = result.scores
     few = {"confusion": result.confusion} if len(result.confusion) <= MOST_CLASSES else {}
-    session.journal.write(
+    output.journal.write(
         "eval", step=state.step, epoch=epoch, scores=state.scores, protocol=result.protocol,
         seconds=result.seconds, cpu_s=state.cpu_s, **few,
     )  # fmt: skip
-    session.screen.say(
+    output.screen.say(
         f"epoch {epoch:.2f}  step {state.step}  mIoU {100 * scores.miou:.2f}%{of_classes(scores.pixels)}  pixel accuracy {100 * scores.accuracy:.2f}%  "
         f"({result.seconds:.1f} s, {result.protocol['line']})"
     )
     values = {"val/miou": scores.miou, "val/accuracy": scores.accuracy}
-    session.trackers.scalars({**values, **{f"val/iou/{n}": v for n, v in zip(labels.names, scores.iou)}}, state.step)
+    output.trackers.scalars({**values, **{f"val/iou/{n}": v for n, v in zip(labels.names, scores.iou)}}, state.step)
 
 
-def keep(session: Session, result: Evaluation, last: bool) -> None:
+def keep(output: Output, config: Config, state: State, validation: Dataset, result: Evaluation, last: bool) -> None:
     """Into the run folder; every file is written whole or not at all. Raises CheckpointError or DataError where that fails."""
-    state, run_dir = session.state, session.config.run_dir
+    run_dir = config.run_dir
     better = result.scores.miou > state.best_miou
     if better or last:
-        table = image_table.as_csv(result.images.rows(session.validation))
+        table = image_table.as_csv(result.images.rows(validation))
         for name, wanted in ((image_table.BEST, better), (image_table.LAST, last)):
             if wanted:
                 write_atomically(run_dir / name, table)
     score = f"mIoU {100 * result.scores.miou:.1f}%{of_classes(result.scores.pixels)}"
-    title = f"{session.config.name or 'run'}  step {state.step}  {score}"
-    for name, sheet in write_sheets(run_dir / "pictures", result, session.validation.labels, title).items():
-        session.trackers.image(name, sheet, state.step)
+    title = f"{config.name or 'run'}  step {state.step}  {score}"
+    for name, sheet in write_sheets(run_dir / "pictures", result, validation.labels, title).items():
+        output.trackers.image(name, sheet, state.step)
 
 
 def write_sheets(folder: Path, result: Evaluation, labels: LabelSpace, title: str) -> dict[str, np.ndarray]:

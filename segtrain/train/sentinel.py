@@ -24,6 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from segtrain.config import Config
+from segtrain.data.datasets import Dataset
 from segtrain.data.loader import Batch
 from segtrain.data.order import samples
 from segtrain.errors import DataError, SegtrainError
@@ -32,7 +34,8 @@ from segtrain.optim import Ema
 from segtrain.parallel.digest import digest, words
 from segtrain.parallel.exchange import names_of, table
 from segtrain.parallel.strategy import Strategy
-from segtrain.train.session import Session
+from segtrain.train.learner import Learner
+from segtrain.train.plan import Plan
 
 SHOWN = 3  # samples in one error
 LOW = 2**32 - 1
@@ -41,25 +44,32 @@ LOW = 2**32 - 1
 class Sentinel:
     """Told of every step; looks where one is due. Raises SegtrainError or DataError, the same on all ranks."""
 
-    def __init__(self, session: Session) -> None:
-        self._session, self._every = session, session.config.log.sentinel
-        self._first = session.state.step  # of the steps whose samples were not looked at yet
+    def __init__(
+        self, config: Config, plan: Plan, strategy: Strategy, learner: Learner, dataset: Dataset, first: int
+    ) -> None:
+        self._config, self._plan, self._strategy, self._learner, self._dataset = (
+            config,
+            plan,
+            strategy,
+            learner,
+            dataset,
+        )
+        self._every = config.log.sentinel
+        self._first = first  # of the steps whose samples were not looked at yet
         self._taken: list[tuple[np.ndarray, np.ndarray]] = []  # epochs and ids of each micro-batch since
 
-    def step(self, loaded: list[Batch], clock: Clock) -> None:
-        """After the update of step ``state.step``, which trained on ``loaded``."""
+    def step(self, step: int, loaded: list[Batch], clock: Clock) -> None:
+        """Call it after the update of ``step`` (counted from 1), which trained on ``loaded``."""
         if not self._every:
             return
         self._taken += [(batch.epochs, batch.ids) for batch in loaded]
-        step = self._session.state.step
-        if step % self._every == 0 or step == self._session.plan.steps:
+        if step % self._every == 0 or step == self._plan.steps:
             with clock("log"):
                 self._look(step)
 
     def _look(self, step: int) -> None:
-        session, strategy = self._session, self._session.strategy
-        world = strategy.world_size
-        tensors = alike(session.plain, session.ema, strategy) if world > 1 else {}
+        strategy, world = self._strategy, self._strategy.world_size
+        tensors = alike(self._learner.plain, self._learner.ema, strategy) if world > 1 else {}
         epochs, ids = (np.concatenate(parts) for parts in zip(*self._taken))
         row = torch.zeros(world + 3, dtype=torch.int64, device=strategy.device)
         row[strategy.rank] = digest(tensors.values(), strategy.device)
@@ -67,16 +77,16 @@ class Sentinel:
         numbers = strategy.reduce(row).tolist()
         if len(set(numbers[:world])) > 1:
             raise SegtrainError(_what_differs(tensors, strategy, step))
-        size = session.plan.batch_size
-        due = samples(session.config.train.seed, len(session.dataset), self._first * size, (step - self._first) * size)
+        size = self._plan.batch_size
+        due = samples(self._config.train.seed, len(self._dataset), self._first * size, (step - self._first) * size)
         if _whole(numbers[world:]) != _whole(_halves(*due)):
             raise DataError(self._what_was_taken((epochs, ids), due, step))
         self._first, self._taken = step, []
 
     def _what_was_taken(self, taken: Sequence[np.ndarray], due: Sequence[np.ndarray], step: int) -> str:
         """Which samples came too often, or not at all, and from which ranks. A collective."""
-        session, strategy = self._session, self._session.strategy
-        n, first = len(session.dataset), int(due[0][0])
+        strategy = self._strategy
+        n, first = len(self._dataset), int(due[0][0])
         places = (int(due[0][-1]) - first + 1) * n
         mine = (taken[0] - first) * n + taken[1]
         known = (mine >= 0) & (mine < places) & (taken[1] >= 0) & (taken[1] < n)
@@ -89,7 +99,7 @@ class Sentinel:
         for k, place in enumerate(shown):
             ranks = ", ".join(f"rank {rank}" for rank in np.flatnonzero(by_rank[:, k]).tolist()) or "no rank"
             times = f"{all_ranks[place]} times" if all_ranks[place] else "not at all"
-            name = session.dataset.entries[place % n].image
+            name = self._dataset.entries[place % n].image
             lines.append(f"sample {place % n} ({name}) of epoch {first + place // n} {times} (by {ranks})")
         more = np.count_nonzero(wrong) - len(lines)
         return (

@@ -176,7 +176,7 @@ def _scan(dataset: Dataset, workers: int, decode_images: bool, fingerprint: str)
 def _inspect(dataset: Dataset, index: int, decode_images: bool, tiles: Tiles) -> _Found:
     entry = dataset.entries[index]
     faults: list[tuple[str, str]] = []
-    size: tuple[int, int] | None = dataset.drawn_size if dataset.draw else None
+    size: tuple[int, int] | None = dataset.size(index) if dataset.draw else None
     mask: np.ndarray | None = None
     turned = passing = False
     look: Look | None = None

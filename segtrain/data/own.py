@@ -1,0 +1,137 @@
+"""Adapter for a map-style dataset written in Python: items of (image, mask, id)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from segtrain.config import Data
+from segtrain.cores import cores
+from segtrain.data.datasets import Dataset
+from segtrain.data.index.entries import Entry
+from segtrain.data.labels.classes import label_space
+from segtrain.data.labels.space import LabelSpace, plain_space
+from segtrain.errors import ConfigError, DataError, SegtrainError
+
+# The item that a thread has read last: a sample's name, size and pixels are asked for one after the other.
+_LAST = threading.local()
+
+
+@dataclass(frozen=True, eq=False)
+class _Items:
+    """``items`` as a function from index to (image uint8 (H, W, 3), mask uint8 (H, W) of train ids). Picklable."""
+
+    items: Any
+    labels: LabelSpace
+    split: str
+    names: dict[int, str]
+    sizes: dict[int, tuple[int, int]]
+
+    def __call__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        last = getattr(_LAST, "item", None)
+        if last is not None and last[0] is self.items and last[1] == index:
+            return last[2], last[3]
+        image, mask, name = self._item(index)
+        self.names[index] = name
+        self.sizes[index] = (mask.shape[0], mask.shape[1])
+        _LAST.item = (self.items, index, image, mask)
+        return image, mask
+
+    def _item(self, index: int) -> tuple[np.ndarray, np.ndarray, str]:
+        where = f"{type(self.items).__name__}[{index}]"
+        try:
+            image, mask, given = self.items[index]
+            image, mask = np.asarray(image), np.asarray(mask)
+        except SegtrainError:
+            raise
+        except Exception as error:  # whatever code of the user raises
+            raise DataError(
+                f"{where}: {type(error).__name__}: {' '.join(str(error).split())}: an item must be (image, mask, id)",
+                code="item-unreadable",
+                index=index,
+            ) from error
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or image.shape[:2] != mask.shape[:2]:
+            raise DataError(
+                f"{where} ({given}): image {image.dtype} {image.shape}, mask {mask.dtype} {mask.shape}: the image must be "
+                "uint8 (H, W, 3) RGB, and the mask (H, W) of the same size",
+                code="item-shape",
+                index=index,
+                image=image.shape,
+                mask=mask.shape,
+            )
+        name = given if isinstance(given, str) else f"{self.split}/{given}"
+        return np.ascontiguousarray(image), self.labels.remap(mask, f"{where} ({given})"), name
+
+    def name(self, index: int) -> str:
+        if index not in self.names:
+            self(index)
+        return self.names[index]
+
+    def size(self, index: int) -> tuple[int, int]:
+        if index not in self.sizes:
+            self(index)
+        return self.sizes[index]
+
+
+@dataclass(frozen=True, eq=False)
+class _ItemEntries(Sequence[Entry]):
+    """Entries whose names are the ids of the items."""
+
+    read: _Items
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[place] for place in range(self.count)[index]]
+        name = self.read.name(range(self.count)[index])
+        return Entry(name, name, {"name": name})
+
+
+@dataclass(frozen=True)
+class OwnDataset(Dataset):
+    """A split whose samples come from a dataset that was passed in; ``draw`` reads them."""
+
+    def size(self, index: int) -> tuple[int, int]:
+        return self.draw.size(index)  # type: ignore[union-attr]
+
+
+def own_labels(items: Any, data: Data, default: LabelSpace | None = None) -> LabelSpace:
+    """Classes of ``data.classes``, else of the attribute ``items.classes``, else ``default``. Raises ConfigError or DataError."""
+    if data.classes or data.label_map:
+        return label_space(data, default)
+    names = getattr(items, "classes", None)
+    if names:
+        return plain_space(tuple(map(str, names)), data.ignore_index)
+    if default is None:
+        raise ConfigError(
+            f"{type(items).__name__} does not name its classes: set data.classes=[NAME, ...] in the config, or give the dataset an "
+            "attribute `classes`, a list of names in the order of the mask's ids",
+            code="classes-missing",
+        )
+    return default
+
+
+def own_dataset(items: Any, labels: LabelSpace, split: str) -> Dataset:
+    """A map-style dataset as a split.
+
+    items: ``len(items)``, and ``items[i]`` = (image uint8 (H, W, 3) RGB, mask of ids (H, W), id). It is read by several threads
+    at once. An id that is a string names the image: a name in both splits is a training image in validation. An attribute
+    ``ids`` gives all ids at once; without it every item is read here, because runs that resume compare the ids.
+    Raises DataError for an item that cannot be used.
+    """
+    count = len(items)
+    ids = getattr(items, "ids", None)
+    names = {} if ids is None else {i: k if isinstance(k, str) else f"{split}/{k}" for i, k in enumerate(ids)}
+    read = _Items(items, labels, split, names, {})
+    if ids is None:
+        with ThreadPoolExecutor(cores()) as pool:
+            list(pool.map(read.name, range(count)))
+    return OwnDataset(type(items).__name__, split, labels, _ItemEntries(read, count), draw=read)

@@ -1,0 +1,68 @@
+"""Adapter for a loss written in Python: any callable that returns a mean over pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from segtrain.errors import ConfigError
+from segtrain.losses.criterion import Criterion
+from segtrain.losses.term import Term
+
+Mean = Callable[[Tensor, Tensor], Tensor]  # logits (N, C, H, W), target int64 (N, H, W) -> scalar
+
+
+@dataclass(frozen=True)
+class OwnLoss(Term):
+    """A mean over the valid pixels of a micro-batch, weighted by their number.
+
+    If ``mean`` is a mean over the pixels whose label is not ``ignore_index``, the value and the gradient are those of the global
+    batch on any number of ranks and micro-batches. Any other mean (Dice of a batch, say) is averaged over micro-batches.
+    """
+
+    mean: Mean = None  # type: ignore[assignment]
+
+    @property
+    def size(self) -> int:
+        return 1
+
+    def totals(self, logits: Tensor | None, target: Tensor) -> Tensor:
+        return (target != self.ignore_index).sum(dtype=torch.float64)[None]
+
+    def numerator(self, logits: Tensor, target: Tensor, totals: Tensor) -> Tensor:
+        valid = (target != self.ignore_index).sum()
+        # Without a valid pixel the mean is 0 / 0, whose gradient no factor removes. A GPU is waited for here.
+        if not valid:
+            return logits.sum() * 0.0
+        mean = self.mean(logits, target.long())
+        if not isinstance(mean, Tensor) or mean.numel() != 1:
+            found = tuple(mean.shape) if isinstance(mean, Tensor) else type(mean).__name__
+            raise ConfigError(
+                f"the criterion returned {found}: it must return one number, the mean over the valid pixels",
+                code="criterion-output-shape",
+                found=found,
+            )
+        return mean.reshape(()).double() * valid
+
+
+def as_criterion(given: Any, num_classes: int, ignore_index: int) -> Criterion:
+    """A ``Criterion`` itself, one of the package's losses, or any callable (logits, target) -> mean over valid pixels.
+
+    The package's losses are fractions of sums, so they are exact on any number of ranks and micro-batches.
+    """
+    if isinstance(given, Criterion):
+        return given
+    term = given if isinstance(given, Term) else OwnLoss(num_classes, ignore_index, mean=given)
+    if (term.num_classes, term.ignore_index) != (num_classes, ignore_index):
+        raise ConfigError(
+            f"{type(given).__name__} is for {term.num_classes} classes with void {term.ignore_index}, the data has {num_classes} "
+            f"with void {ignore_index}: construct it with num_classes={num_classes}, ignore_index={ignore_index}",
+            code="criterion-classes-differ",
+            found=term.num_classes,
+            expected=num_classes,
+        )
+    return Criterion((term,), (1.0,), (type(given).__name__,), num_classes, ignore_index)

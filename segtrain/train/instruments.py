@@ -1,0 +1,199 @@
+"""What accompanies the training loop: workers, spans, traces, stacks, and the watchdog, as one context."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+
+import torch
+
+from segtrain.cores import cores
+from segtrain.data.loader import TrainLoader
+from segtrain.diagnose.live import Starving
+from segtrain.observe.clock import Clock
+from segtrain.observe.device_clock import DeviceClock
+from segtrain.observe.hang import Notice, RankPosition, Watchdog
+from segtrain.observe.spans import Begin, Spans, Work, file_of
+from segtrain.parallel.board import open_board
+from segtrain.parallel.strategy import Strategy
+from segtrain.train.announce import Output
+from segtrain.train.crowd import crowding
+from segtrain.train.exact import settle_buckets
+from segtrain.train.session import Session
+from segtrain.train.stacking import Stacker
+from segtrain.train.state import State
+from segtrain.train.tracing import Tracer
+
+# Of the bytes of a float32 gradient; powersgd sends next to nothing.
+SENT = {"none": 1.0, "fp16": 0.5, "bf16": 0.5}
+
+
+def clock_of(device: torch.device) -> Clock:
+    if device.type != "cuda":
+        return Clock()
+    return DeviceClock(lambda: torch.cuda.Event(enable_timing=True))
+
+
+@contextlib.contextmanager
+def instruments(session: Session, loader: TrainLoader, clock: Clock) -> Iterator[Callable[[int], None]]:
+    """Everything that runs beside the loop. Yields a function to call at the end of each step, with the number of steps done."""
+    session.output.screen.started(session.state.step)
+    with session.pool, loader, _recording(session, clock, loader) as on_step_end, _watching(session, clock):
+        yield on_step_end
+
+
+def first_batch(session: Session, loader: TrainLoader) -> None:
+    """Wait until the first batch is ready, and meanwhile let DDP lay its buckets. A collective."""
+    config, plan, strategy, step = session.config, session.plan, session.strategy, session.state.step
+    if step:
+        images = config.train.batch_size // (strategy.world_size * config.train.accumulate)
+        used_heads = None if config.loss.aux_weight else 1
+        settle_buckets(session.learner, strategy, images, plan.size_at(step)[0], used_heads)
+    loader.first()
+    workers = plan.worker_count
+    session.output.screen.say(f"  {session.pool.describe(workers.least, workers.most)}")
+
+
+@contextlib.contextmanager
+def _recording(session: Session, clock: Clock, loader: TrainLoader) -> Iterator[Callable[[int], None]]:
+    """Write this rank's spans, and traces and stacks on demand.
+
+    With log.spans=false it does nothing: `segtrain profile` finds the ranks by their spans.
+    """
+    config, strategy, learner = session.config, session.strategy, session.learner
+    if not config.log.spans:
+        yield lambda done: clock.forget()
+        return
+    cluster = strategy.cluster
+    images = [part.stop - part.start for part in loader.parts]
+    begin = Begin(
+        rank=strategy.rank,
+        host=socket.gethostname(),
+        local_rank=cluster.local_rank,
+        world_size=strategy.world_size,
+        local_world_size=cluster.local_world_size,
+        device=str(strategy.device),
+        cores=cores(),
+        batch_size=config.train.batch_size,
+        accumulate=config.train.accumulate,
+        bytes_gradient=_bytes_gradient(learner.parameters, strategy),
+        crowded=crowding(
+            learner,
+            strategy,
+            config,
+            session.plan.size_at(session.state.step)[0],
+            max(images),
+            session.output.screen.say,
+        ),
+    )
+    spans = Spans(
+        file_of(config.run_dir, strategy.rank),
+        begin,
+        clock,
+        lambda: _work(session, loader),
+        first=session.state.step,
+        images=sum(images),
+        threads=torch.get_num_threads(),
+        shared=lambda: _shared(learner.model),
+    )
+    starving = Starving(
+        config.model_dump(mode="json"),
+        lambda cause, text: _slow(session.output, session.state, cause, text),
+        config.run_dir,
+    )
+    tracer = Tracer(config.run_dir, strategy.rank, clock, session.pool.tally)
+    stacker = Stacker(config.run_dir, strategy.rank, session.pool)
+
+    def step(done: int) -> None:
+        if spans.step() and strategy.rank == 0:
+            starving.look(spans.recent)
+        tracer.step(done)
+        stacker.step()
+
+    try:
+        yield step
+    except BaseException:
+        # A device that has failed raises at every call: the first error is the one to report.
+        with contextlib.suppress(RuntimeError):
+            spans.close()
+        raise
+    tracer.close()
+    stacker.close()
+    spans.close()
+
+
+def _slow(output: Output, state: State, cause: str, text: str) -> None:
+    output.screen.say(f"slow      {text}")
+    output.journal.write("slow", step=state.step, cause=cause, text=text)
+
+
+def _work(session: Session, loader: TrainLoader) -> Work:
+    pool, (asked, ready) = session.pool, loader.queue()
+    return Work(
+        pool.count,
+        pool.kind,
+        pool.tally.samples,
+        *pool.tally.cost,
+        asked=asked,
+        ready=ready,
+        process_cpu_s=pool.cpu_s(),
+    )
+
+
+def _shared(model: torch.nn.Module) -> dict[str, float] | None:
+    """What DDP has measured of its own last timed step; None for other strategies, and before the first one."""
+    if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
+        return None
+    try:
+        timed = model._get_ddp_logging_data()  # type: ignore[operator]
+        seconds, hidden = (timed[f"backward_{name}_time"] / 1e9 for name in ("comm", "compute_comm_overlap"))
+    except (AttributeError, KeyError, RuntimeError):  # torch's own affair, which may change
+        return None
+    return {"seconds": round(seconds, 6), "hidden": round(min(seconds, hidden), 6)} if seconds > 0 else None
+
+
+def _bytes_gradient(parameters: list[torch.nn.Parameter], strategy: Strategy) -> int:
+    if strategy.world_size == 1:
+        return 0
+    whole = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+    return int(whole * SENT.get(strategy.settings.compress, 0.0))
+
+
+@contextlib.contextmanager
+def _watching(session: Session, clock: Clock) -> Iterator[None]:
+    """A watchdog beside this rank; none with log.hang_s=0."""
+    config, strategy, state, output = session.config, session.strategy, session.state, session.output
+    limit = config.parallel.timeout_s
+    hang_s = limit / 2 if config.log.hang_s == "auto" else float(config.log.hang_s)
+    if not hang_s:
+        yield
+        return
+    begun = state.step
+
+    def position() -> RankPosition:
+        return RankPosition(
+            state.step + 1, clock.pending[0], clock.turns + strategy.begun + strategy.ended, strategy.summing
+        )
+
+    def found(notices: list[Notice], sentence: str) -> None:
+        output.screen.say(sentence)
+        output.journal.write("hang", text=sentence, ranks=[asdict(notice) for notice in notices])
+
+    watchdog = Watchdog(
+        position,
+        lambda: list(clock.recent),
+        config.run_dir,
+        rank=strategy.rank,
+        world_size=strategy.world_size,
+        hang_s=hang_s,
+        limit_s=limit,
+        board=open_board(strategy.cluster),
+        found=found,
+        patient=lambda: config.train.compile and state.step == begun,  # the first step compiles
+    )
+    try:
+        yield
+    finally:
+        watchdog.close()

@@ -1,0 +1,95 @@
+"""Own parts of a run: a model, a loss, datasets and trackers that are passed in instead of being described by the config."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from segtrain.config import Config
+from segtrain.data.datasets import Dataset, open_dataset
+from segtrain.data.own import own_dataset, own_labels
+from segtrain.errors import ConfigError
+from segtrain.losses.own import Mean
+from segtrain.observe.trackers import Tracker
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What ``segtrain.train`` was given. None: the config describes it."""
+
+    model: nn.Module | None = None
+    criterion: Mean | None = None
+    train_data: Any = None
+    val_data: Any = None
+    trackers: Sequence[Tracker] = ()
+
+    def names(self) -> dict[str, str]:
+        """Qualified names of the parts that decide what is trained: a run may only resume with the same ones."""
+        given = {"model": self.model, "criterion": self.criterion, "train_data": self.train_data}
+        return {role: _qualified(part) for role, part in given.items() if part is not None}
+
+
+def _qualified(part: Any) -> str:
+    named = part if hasattr(part, "__qualname__") else type(part)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def refuse_conflicts(config: Config, parts: Parts) -> None:
+    """Raises ConfigError for a setting that a given part leaves without effect although the user may rely on it."""
+    model, data = config.model, config.data
+    own_data = parts.train_data is not None or parts.val_data is not None
+    checks = (
+        ("model", parts.model is not None and bool(model.init), f"model.init={model.init}", "load the weights into the module"),
+        ("model", parts.model is not None and model.freeze != "none", f"model.freeze={model.freeze}",
+         "call requires_grad_(False) on the module's parameters"),
+        ("model", parts.model is not None and config.parallel.strategy == "fsdp", "parallel.strategy=fsdp", "use ddp"),
+        ("criterion", parts.criterion is not None and config.loss.class_weights != "none", "loss.class_weights",
+         "give the weights to the loss"),
+        ("train_data", own_data and data.split_by.on, "data.split_by", "divide the dataset in Python"),
+    )  # fmt: skip
+    for part, conflict, setting, fix in checks:
+        if conflict:
+            raise ConfigError(
+                f"{setting} has no effect on the {part} that was passed to segtrain.train: remove the setting, and {fix}",
+                code="part-and-setting",
+                part=part,
+                setting=setting.partition("=")[0],
+            )
+    if own_data and parts.train_data is parts.val_data:
+        raise ConfigError(
+            "train_data and val_data are the same dataset: pass two, so that no training image is scored",
+            code="same-train-and-val",
+        )
+
+
+def open_data(config: Config, parts: Parts) -> tuple[Dataset, Dataset]:
+    """The training split and the validation split. Raises DataError or ConfigError."""
+    data = config.data
+    configured = {
+        split: open_dataset(data, split)
+        for split, own in ((data.train_split, parts.train_data), (data.split, parts.val_data))
+        if own is None
+    }
+    default = next((split.labels for split in configured.values()), None)
+    found = []
+    for split, own in ((data.train_split, parts.train_data), (data.split, parts.val_data)):
+        if own is None:
+            found.append(configured[split])
+            default = configured[split].labels
+            continue
+        labels = own_labels(own, data, default)
+        found.append(own_dataset(own, labels, split))
+        default = labels
+    train, val = found
+    if (train.labels.names, train.labels.ignore_index) != (val.labels.names, val.labels.ignore_index):
+        raise ConfigError(
+            f"the training data has the classes {list(train.labels.names)}, the validation data {list(val.labels.names)}: "
+            "both must name the same classes, in the same order",
+            code="splits-classes-differ",
+            train=train.labels.names,
+            val=val.labels.names,
+        )
+    return train, val
