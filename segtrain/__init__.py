@@ -1,3 +1,54 @@
-"""segtrain: a distributed trainer for semantic segmentation. Importing it imports no torch."""
+"""segtrain: a distributed trainer for semantic segmentation.
+
+    import segtrain
+
+    config = segtrain.Config.load("mine.yaml", "train.duration=5ep")
+    run = segtrain.train(config)
+    print(run.scores.miou)
+    masks = segtrain.load(run.path).predict(["photo.jpg"])
+
+Everything is imported when it is first used: ``import segtrain`` imports no torch. docs/python.md describes each name.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from segtrain import data as data
+    from segtrain import losses as losses
+    from segtrain.api import Run as Run
+    from segtrain.api import train as train
+    from segtrain.config import Config as Config
+    from segtrain.infer.predictor import Predictor as Predictor
+    from segtrain.infer.predictor import load as load
+    from segtrain.train.score import evaluate as evaluate
 
 __version__ = "0.1.0"
+
+__all__ = ["Config", "Predictor", "Run", "data", "evaluate", "load", "losses", "train"]
+
+# Name -> (module, attribute); "" is the module itself. The packages train and evaluate can be called.
+_FOUND_IN = {
+    "Config": ("segtrain.config", "Config"),
+    "Predictor": ("segtrain.infer.predictor", "Predictor"),
+    "Run": ("segtrain.api", "Run"),
+    "data": ("segtrain.data", ""),
+    "evaluate": ("segtrain.evaluate", ""),
+    "load": ("segtrain.infer.predictor", "load"),
+    "losses": ("segtrain.losses", ""),
+    "train": ("segtrain.train", ""),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FOUND_IN:
+        raise AttributeError(f"module 'segtrain' has no attribute {name!r}")
+    module, attribute = _FOUND_IN[name]
+    found = import_module(module)
+    return getattr(found, attribute) if attribute else found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -18,7 +18,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
 
 BASE = {
-    "config", "cores", "cpu_wait", "errors", "files", "filetime", "json_text", "memory", "stacks", "terminal", "__version__",
+    "callable_module", "config", "cores", "cpu_wait", "errors", "files", "filetime", "json_text", "memory", "stacks", "terminal", "__version__",
 }  # fmt: skip
 PARTS = {"data", "models", "losses", "metrics", "optim", "parallel", "observe"}
 MAY_IMPORT = {

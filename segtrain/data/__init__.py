@@ -1,0 +1,15 @@
+"""Data: from files to batches. ``segtrain.data.loader(config)`` gives batches to any training loop: see ``data.batches``."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from segtrain.data.batches import loader as loader
+
+
+def __getattr__(name: str) -> Any:
+    if name == "loader":
+        return import_module("segtrain.data.loader")
+    raise AttributeError(f"module 'segtrain.data' has no attribute {name!r}")

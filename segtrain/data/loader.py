@@ -18,6 +18,7 @@ import cv2
 import numpy as np
 import torch
 
+from segtrain.callable_module import make_callable
 from segtrain.config import Data
 from segtrain.data.cache import RamCache, SampleSource
 from segtrain.data.order import rank_slice, samples
@@ -267,3 +268,6 @@ class EvalLoader(_Loader):
             images, masks, _ = _lay(batch, self.dataset, ids.tolist(), ids.tolist(), shape, 0)
             batch.result = (ids, images, masks)
             yield batch
+
+
+make_callable(__name__, "segtrain.data.batches", "loader")

@@ -1,0 +1,5 @@
+"""Training: the loop, its state, and how it resumes. ``segtrain.train(config)`` trains a model: see ``segtrain.api.train``."""
+
+from segtrain.callable_module import make_callable
+
+make_callable(__name__, "segtrain.api", "train")

@@ -10,17 +10,17 @@ from segtrain.train.rundir import refuse_run_dir
 GIB = 2**30
 
 
-def refuse(config: Config, ranks: int, local_ranks: int, alone: bool) -> None:
+def refuse(config: Config, ranks: int, local_ranks: int, alone: bool, parts: dict[str, str] | None = None) -> None:
     """Look at the settings for ``ranks`` ranks, ``local_ranks`` of them on this host. Raises ConfigError.
 
     ``alone``: this process speaks for the whole run, so it may look at the run folder too. Ranks that others have started look
-    together, later: one that ended here would leave the others waiting.
+    together, later: one that ended here would leave the others waiting. ``parts``: see ``refuse_run_dir``.
     """
     refuse_batch(config, ranks)
     refuse_sizes(config, ranks, local_ranks)
     refuse_names(config.model)
     if alone:
-        refuse_run_dir(config)
+        refuse_run_dir(config, parts)
 
 
 def refuse_batch(config: Config, ranks: int) -> None:

@@ -1,0 +1,106 @@
+"""The input pipeline as an iterable of batches, for a training loop of your own (plain PyTorch, Lightning)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from segtrain.config import Config
+from segtrain.cores import cores
+from segtrain.data.datasets import Dataset, open_dataset
+from segtrain.data.loader import EvalLoader, TrainLoader, normalize, worker_kind
+from segtrain.data.order import eval_groups
+from segtrain.data.own import own_dataset, own_labels
+from segtrain.data.workers.autoscaler import worker_count
+
+
+def loader(
+    config: Config,
+    split: str = "",
+    *,
+    data: Any = None,
+    train: bool = True,
+    normalized: bool = True,
+    rank: int | None = None,
+    world_size: int | None = None,
+) -> BatchLoader:
+    """Batches of (images, masks), made ahead by the workers that ``data.workers`` asks for.
+
+    split: by default ``data.train_split``, or ``data.split`` with ``train=False``. data: a map-style dataset of
+    (image, mask, id) in its place. train: random crops with augmentation, else whole images, each one once.
+    normalized: images float32 (n, 3, H, W) with ImageNet's mean and deviation, and masks int64 (n, H, W). If it is false, images are
+    uint8 (n, H, W, 3) RGB and masks uint8 (n, H, W). Void pixels have the id ``data.ignore_index``.
+    rank, world_size: each rank gets its part of ``train.batch_size``; by default what the variables RANK and WORLD_SIZE say.
+
+    Raises ConfigError or DataError.
+    """
+    name = split or (config.data.train_split if train else config.data.split)
+    dataset = (
+        open_dataset(config.data, name) if data is None else own_dataset(data, own_labels(data, config.data), name)
+    )
+    rank = int(os.environ.get("RANK", "0")) if rank is None else rank
+    world_size = int(os.environ.get("WORLD_SIZE", "1")) if world_size is None else world_size
+    return BatchLoader(config, dataset, train, normalized, rank, world_size)
+
+
+class BatchLoader:
+    """One pass is an epoch. Made by ``loader``; ``dataset.labels`` has the classes."""
+
+    def __init__(
+        self, config: Config, dataset: Dataset, train: bool, normalized: bool, rank: int, world_size: int
+    ) -> None:
+        self.config, self.dataset, self.train, self.normalized = config, dataset, train, normalized
+        self.rank, self.world_size, self.epoch = rank, world_size, 0
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", str(world_size)))
+        cpu_training = not torch.cuda.is_available()
+        self.workers = worker_count(config.data.workers, cores(), local, cpu_training=cpu_training).start
+        self._groups: list[list[int]] = []
+        if not train:
+            sizes = [dataset.size(index) for index in range(len(dataset))]
+            self._groups = eval_groups(sizes, config.eval.batch_size)[rank::world_size]
+
+    def __len__(self) -> int:
+        """Batches of a pass. What an epoch leaves over begins the next one, so no sample is dropped or repeated."""
+        return max(1, len(self.dataset) // self.config.train.batch_size) if self.train else len(self._groups)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next pass be that of ``epoch``: a run that resumes gets the samples that were to come."""
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return self._training() if self.train else self._whole_images()
+
+    def _training(self) -> Iterator[tuple[Tensor, Tensor]]:
+        config, first = self.config, self.epoch * len(self)
+        self.epoch += 1
+        batches = TrainLoader(
+            self.dataset,
+            config.data,
+            seed=config.train.seed,
+            batch_size=config.train.batch_size,
+            rank=self.rank,
+            world=self.world_size,
+            first_step=first,
+            last_step=first + len(self),
+            workers=self.workers,
+            kind=worker_kind(config.data),
+            prefetch=config.data.prefetch,
+        )
+        with batches:
+            for (batch,) in batches:
+                yield self._given(batch.images, batch.masks)
+
+    def _whole_images(self) -> Iterator[tuple[Tensor, Tensor]]:
+        with EvalLoader(self.dataset, self._groups, self.workers, self.config.data.prefetch) as batches:
+            for _, images, masks in batches:
+                yield self._given(images, masks)
+
+    def _given(self, images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
+        """Copies: the loader uses its memory again."""
+        if self.normalized:
+            return normalize(images), masks.long()
+        return images.clone(), masks.clone()

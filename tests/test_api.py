@@ -1,0 +1,274 @@
+"""The Python API: every line of the documented example, parts of one's own on several ranks, and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import refused
+from torch import nn
+
+import segtrain
+from segtrain import checkpoint
+from segtrain.config import Config
+
+ROOT = Path(__file__).parents[1]
+SMALL = [
+    "data.scenes=8", "data.scene_size=[32,64]", "data.crop=[32,64]", "data.scale=[1.0,1.0]", "data.workers=1",
+    "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1], aux: false}",
+    "train.batch_size=4", "train.duration=3st", "eval.every=3st", "checkpoint.every=3st", "log.every=1",
+    "log.tensorboard=false", "log.pictures=0", "log.profile_ms=0", "parallel.threads=1",
+]  # fmt: skip
+
+# Parts that do what the config's own do: 32 * 64 pixels per image, all of them valid, are a power of two, so that a mean over
+# them times their number is exact.
+PARTS = """
+import os, sys
+import torch
+import torch.nn.functional as F
+import segtrain
+from segtrain.data.datasets import open_dataset
+from segtrain.models import build_model
+
+class MyNet(torch.nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        torch.manual_seed(config.train.seed)
+        self.net = build_model(config.model, 10)
+    def forward(self, images):
+        return self.net(images, low=True)[0]
+
+def my_loss(logits, target):
+    return F.cross_entropy(logits, target, ignore_index=255)
+
+class MyDataset:
+    def __init__(self, config, split):
+        self.drawn = open_dataset(config.data, split)
+        self.classes = list(self.drawn.labels.names)
+    def __len__(self):
+        return len(self.drawn)
+    def __getitem__(self, index):
+        return *self.drawn.read(index), self.drawn.entries[index].image
+
+class MyTracker:
+    name = "mine"
+    def __init__(self):
+        self.seen, self.status = [], ""
+    def scalars(self, values, step):
+        self.seen.append((step, sorted(values)))
+    def image(self, tag, image, step): ...
+    def text(self, tag, text): ...
+    def close(self, status):
+        self.status = status
+"""
+
+
+def weights(out: Path) -> dict[str, torch.Tensor]:
+    state, _ = checkpoint.newest(out)
+    assert state is not None
+    assert state["state"]["step"] == 3
+    return dict(state["model"])
+
+
+def test_own_parts_train_the_same_weights_as_the_config_on_two_ranks(run_ranks: Any, tmp_path: Path) -> None:
+    own = f"""
+config = segtrain.Config.load(None, *{SMALL!r}, "out={tmp_path}/own")
+tracker = MyTracker()
+run = segtrain.train(
+    config, model=MyNet(config), criterion=my_loss, train_data=MyDataset(config, "train"),
+    val_data=MyDataset(config, "val"), trackers=[tracker],
+)
+assert run.done
+rank = int(os.environ["RANK"])
+assert tracker.status == ("" if rank else "done"), tracker.status
+assert [step for step, tags in tracker.seen if "train/loss" in tags] == ([] if rank else [1, 2, 3])
+"""
+    run_ranks(PARTS + own, 2)
+    described = f"""
+import segtrain
+segtrain.train(segtrain.Config.load(None, *{SMALL!r}, "out={tmp_path}/config"))
+"""
+    run_ranks(described, 2)
+    mine, theirs = weights(tmp_path / "own"), weights(tmp_path / "config")
+    assert {name.removeprefix("module.net.") for name in mine} == set(theirs)
+    for name, value in theirs.items():
+        assert torch.equal(mine[f"module.net.{name}"], value), name
+    scores = [segtrain.Run(tmp_path / name).scores for name in ("own", "config")]
+    assert scores[0] == scores[1]
+
+
+class Stripes(torch.utils.data.Dataset):  # type: ignore[type-arg]
+    """Vertical stripes of two classes in two colors."""
+
+    classes = ("dark", "bright")
+
+    def __init__(self, count: int = 6) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray, int]:
+        mask = np.zeros((32, 48 + 8 * (index % 2)), np.uint8)
+        mask[:, index : index + 20] = 1
+        image = np.repeat((40 + 160 * mask)[..., None], 3, axis=2)
+        mask[0, 0] = 255
+        return image, mask, index
+
+
+class Slow(nn.Module):
+    """Logits at a third of the size."""
+
+    def __init__(self, classes: int = 2) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, classes, 5, stride=3)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.conv(images)
+
+
+def small(out: Path, *more: str) -> Config:
+    words = ["data.crop=[24,24]", "data.workers=0", "train.batch_size=2", "train.duration=2st", "eval.every=2st"]
+    quiet = ["log.tensorboard=false", "log.pictures=0", "log.profile_ms=0", "log.every=1", "parallel.threads=1"]
+    return Config.load(None, *words, "checkpoint.every=2st", *quiet, f"out={out}", *more)
+
+
+LOSS = nn.CrossEntropyLoss(ignore_index=255)
+
+
+def test_a_dataset_of_images_of_several_sizes_and_a_model_of_any_stride(tmp_path: Path) -> None:
+    config = small(tmp_path / "run")
+    run = segtrain.train(config, model=Slow(), criterion=LOSS, train_data=Stripes(), val_data=Stripes(4))
+    assert run.done
+    assert list(run.scores.per_class) == ["dark", "bright"]
+    assert run.scores.values["pixels"][1] == 4 * 20 * 32 - 1  # one bright pixel is void
+    # The same call again finds a finished run; other parts are refused.
+    assert segtrain.train(config, model=Slow(), criterion=LOSS, train_data=Stripes(), val_data=Stripes(4)).done
+    with refused("parts-changed", part="criterion", expected="torch.nn.modules.loss.CrossEntropyLoss"):
+        segtrain.train(config, model=Slow(), train_data=Stripes(), val_data=Stripes(4))
+
+
+def test_a_batch_without_a_valid_pixel_changes_nothing(tmp_path: Path) -> None:
+    """A mean over no pixel is 0 / 0."""
+    from segtrain.losses.own import as_criterion
+
+    criterion = as_criterion(LOSS, 2, 255)
+    logits = torch.randn(2, 2, 4, 4, requires_grad=True)
+    target = torch.full((2, 4, 4), 255, dtype=torch.uint8)
+    value = criterion(logits, target)
+    value.backward()
+    assert value == 0
+    assert torch.equal(logits.grad, torch.zeros_like(logits))
+
+
+def test_parts_of_a_batch_add_up_to_the_mean_over_all_of_it() -> None:
+    from segtrain.losses.own import as_criterion
+
+    criterion = as_criterion(LOSS, 3, 255)
+    logits = torch.randn(4, 3, 8, 8, dtype=torch.float64, requires_grad=True)
+    target = torch.randint(0, 3, (4, 8, 8))
+    target[0, :7] = 255
+    whole = torch.autograd.grad(LOSS(logits, target), logits)[0]
+    totals = criterion.totals(None, target)
+    shares = sum(criterion.loss(logits[part], target[part], totals) for part in (slice(0, 1), slice(1, 4)))
+    torch.testing.assert_close(torch.autograd.grad(shares, logits)[0], whole)
+
+
+class Renamed(Stripes):
+    classes = ("bright", "dark")
+
+
+class Cut(Stripes):
+    def __getitem__(self, index: int) -> Any:
+        image, mask, name = super().__getitem__(index)
+        return image[:8], mask, name
+
+
+class Unknown(Stripes):
+    def __getitem__(self, index: int) -> Any:
+        image, mask, name = super().__getitem__(index)
+        return image, mask + np.uint8(2), name
+
+
+class Nameless(Stripes):
+    classes = ()
+
+
+@pytest.mark.parametrize(
+    ("code", "parts", "settings"),
+    [
+        ("part-and-setting", {"model": Slow()}, ["model.init=runs/other"]),
+        ("part-and-setting", {"criterion": LOSS}, ["loss.class_weights=auto"]),
+        ("part-and-setting", {}, ["data.split_by={of: train, val: 20%}", "data.layout=folders", "data.root=nowhere"]),
+        ("splits-classes-differ", {"val_data": Renamed()}, []),
+        ("classes-missing", {"train_data": Nameless(), "val_data": Nameless()}, []),
+        ("item-shape", {"train_data": Cut()}, []),
+        ("model-output-shape", {"model": Slow(5)}, []),
+        ("criterion-output-shape", {"criterion": nn.CrossEntropyLoss(ignore_index=255, reduction="none")}, []),
+        ("criterion-classes-differ", {"criterion": segtrain.losses.CrossEntropy(num_classes=7)}, []),
+        ("procs-with-parts", {}, ["parallel.procs=2"]),
+    ],
+    ids=str,
+)
+def test_mistakes_with_own_parts_are_refused(
+    code: str, parts: dict[str, Any], settings: list[str], tmp_path: Path
+) -> None:
+    given = {"model": Slow(), "criterion": LOSS, "train_data": Stripes(), "val_data": Stripes(4), **parts}
+    with refused(code):
+        segtrain.train(small(tmp_path / "run", *settings), **given)
+
+
+def test_ids_in_a_mask_that_no_class_has_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(segtrain.errors.DataError, match="unknown ids"):
+        segtrain.train(small(tmp_path / "run"), train_data=Unknown(), val_data=Stripes())
+
+
+def test_one_dataset_in_both_places_is_refused(tmp_path: Path) -> None:
+    data = Stripes()
+    with refused("same-train-and-val"):
+        segtrain.train(small(tmp_path / "run"), train_data=data, val_data=data)
+
+
+def test_batches_for_another_loop(tmp_path: Path) -> None:
+    config = small(tmp_path / "run", "data.workers=1")
+    batches = segtrain.data.loader(config, data=Stripes())
+    assert len(batches) == 3
+    passes = [list(batches), list(batches)]
+    images, masks = passes[0][0]
+    assert (images.dtype, tuple(images.shape)) == (torch.float32, (2, 3, 24, 24))
+    assert (masks.dtype, tuple(masks.shape)) == (torch.int64, (2, 24, 24))
+    assert not torch.equal(passes[0][0][0], passes[1][0][0])
+    batches.set_epoch(1)
+    for again, before in zip(batches, passes[1]):
+        assert torch.equal(again[0], before[0])
+        assert torch.equal(again[1], before[1])
+    raw = [
+        next(iter(segtrain.data.loader(config, data=Stripes(), normalized=False, rank=rank, world_size=2)))[0]
+        for rank in (0, 1)
+    ]
+    assert (raw[0].dtype, tuple(raw[0].shape)) == (torch.uint8, (1, 24, 24, 3))
+    from segtrain.data.loader import normalize
+
+    assert torch.equal(normalize(torch.cat(raw)), images)
+    whole = list(segtrain.data.loader(config, data=Stripes(5), train=False))
+    assert sorted(tuple(mask.shape) for _, masks in whole for mask in masks) == [(32, 48)] * 3 + [(32, 56)] * 2
+
+
+def test_importing_segtrain_imports_no_torch_and_each_name_is_there() -> None:
+    code = (
+        "import sys, segtrain\n"
+        "assert 'torch' not in sys.modules\n"
+        "assert set(segtrain.__all__) <= set(dir(segtrain))\n"
+        "for name in segtrain.__all__: getattr(segtrain, name)\n"
+        "import segtrain.train.loop, segtrain.evaluate.load, segtrain.data.order\n"
+        "assert callable(segtrain.train) and callable(segtrain.evaluate) and callable(segtrain.data.loader)\n"
+        "try: segtrain.nothing\n"
+        "except AttributeError: pass\n"
+        "else: raise SystemExit('found')\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
