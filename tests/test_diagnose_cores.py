@@ -117,8 +117,8 @@ def test_threads_that_wait_for_each_others_cores_are_not_healthy() -> None:
     [
         (
             1,
-            {"cpu": 0.45, "late": 0.5},
-            "80 images/s, as fast as this core allows; samples that cost less would bring up to 2.1x (segtrain",
+            {"cpu": 0.45, "cpu_wait": 0.5},
+            "80 images/s, as fast as this core allows; cheaper samples would make it up to 2.1x faster (segtrain",
         ),
         (1, {"cpu": 0.9, "stages": {"decode": 0.0}}, "80 images/s, as fast as this core allows (segtrain"),
         (2, {"cpu": 1.4, "workers": 2}, "80 images/s, as fast as these 2 cores allow (segtrain"),
@@ -133,7 +133,7 @@ def test_a_run_that_keeps_its_cores_busy_ends_with_its_speed(
     tmp_path: Path, cores: int, work: dict[str, Any], words: str
 ) -> None:
     """More cores are no cure that one can type: the last line of a healthy run must not read like a fault."""
-    write_run(tmp_path, rank_records(cores=cores, **{"workers": 1, "late": 0.15, **work}))
+    write_run(tmp_path, rank_records(cores=cores, **{"workers": 1, "cpu_wait": 0.15, **work}))
     line = str(closing_line(tmp_path))
     assert line.startswith(f"speed     {words}")
     assert line.endswith(f" diagnose {tmp_path})")
@@ -148,7 +148,7 @@ def test_compiling_is_held_against_the_steps_that_it_was_for() -> None:
     assert short.bound == "compiling"
     assert verdict.share == pytest.approx(120 / (120 + 1.21), rel=0.02)
     assert verdict.fix.settings == {"train.compile": False}
-    assert "longer run" in verdict.fix.choices[1].advice
+    assert "train longer" in verdict.fix.choices[1].advice
     assert verdict.gain == 1.0
     # The same first minutes of a run that goes on for long are no cause at all.
     assert of(compiled(120.0), events=({**start, "total_steps": 20_000},), **COMPILE).bound == "healthy"
@@ -185,7 +185,7 @@ def test_a_run_of_a_few_steps_is_not_judged(tmp_path: Path) -> None:
     )
     found = of(few)
     assert (found.bound, found.verdicts) == ("unknown", ())
-    assert "too short to judge: 4 steps in 1.5 s" in headline(found)
+    assert headline(found).startswith("too short to judge: only 4 steps in 1.5 s")
     told = page(
         Path("run"), found
     ).splitlines()  # as docs/diagnose.md says: that it is too short, what a step took, no cause

@@ -134,7 +134,7 @@ def test_a_run_that_starves_says_so_while_it_goes_on(zygote: Zygote, data: Path,
     assert said, process.output
     assert "\nslow " not in before + after
     assert "24/24" in after  # the last step comes later
-    assert "\nspeed     bound by the time that storage takes to answer" in after
+    assert "\nspeed     bound by storage latency" in after
 
 
 def test_a_shaped_network(data: Path, tmp_path: Path) -> None:

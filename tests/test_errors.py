@@ -16,7 +16,7 @@ from segtrain.errors import DataError
 PACKAGE = Path(__file__).parents[1] / "segtrain"
 ERRORS = {"SegtrainError", "ConfigError", "DataError", "CheckpointError"}
 # Packages and files of segtrain/ in which every raised error has a code. The list only grows.
-CODED = ["errors.py", "commands.py", "config", "losses"]
+CODED = ["commands.py", "config", "diagnose", "errors.py", "losses", "report"]
 
 
 def raised(path: Path) -> Iterator[ast.Call]:

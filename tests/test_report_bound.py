@@ -56,8 +56,8 @@ def test_the_cause_comes_before_all_figures(tmp_path: Path) -> None:
     checked, _ = text_of(folder)
     words = " ".join(checked.words.split())
     told = [
-        "Finished: step 40 of 40", "Bound by the time that storage takes to answer storage-latency", "70 % of the time is lost to it",
-        verdict.evidence, "data.workers=", f"about {verdict.gain:.3g} × as fast", verdict.confidence, "best mIoU", "A step took",
+        "Finished: step 40 of 40", "Bound by storage latency storage-latency", "70 % of the time is lost to it",
+        verdict.evidence, "data.workers=", f"about {verdict.gain:.3g}x faster", verdict.confidence, "best mIoU", "A step took",
     ]  # fmt: skip
     places = [words.index(said) for said in told]
     assert places == sorted(places)
@@ -93,7 +93,7 @@ def test_a_slow_rank_leads_to_who_waited_for_whom(tmp_path: Path) -> None:
     assert "Bound by one rank that is slower than the others" in checked.words
     assert "rank 1 on <vm> takes" in checked.words  # a host's name is text
     assert "#wait1" in checked.addresses
-    assert "the rank that waits least is the one that the others wait for" in checked.words
+    assert "the others wait for the rank that waits least" in checked.words
 
 
 def test_advice_without_a_setting_has_no_button(tmp_path: Path) -> None:
@@ -146,10 +146,10 @@ def running(seconds: int) -> str:
 def test_a_run_that_goes_on_is_judged_so_far(tmp_path: Path) -> None:
     words = text_of(spans_of(STARVED, text=running(10), windows=10)(tmp_path / "run"))[0].words
     assert "Running: step 18 of 40 when this page was made" in words
-    assert "Bound by the time that storage takes to answer" in words
+    assert "Bound by storage latency" in words
     assert "From the spans of 18 steps of 1 rank on 1 host, so far;" in words
     words = text_of(spans_of(STARVED, text=running(2), windows=1)(tmp_path / "young"))[0].words
-    assert "The run has not gone on for long enough to tell what holds it up" in words
+    assert "The run is too young to tell what holds it up" in words
 
 
 def test_a_wait_that_no_span_explains(tmp_path: Path) -> None:
@@ -164,9 +164,9 @@ def test_a_wait_that_no_span_explains(tmp_path: Path) -> None:
 
 def test_what_a_sample_costs(tmp_path: Path) -> None:
     words = " ".join(text_of(spans_of(STARVED)(tmp_path / "run"))[0].words.split())
-    assert "made by 4 threads of the rank that waits most, 50 kB are read for it" in words
+    assert "made by 4 threads of the rank that waits most, 50 kB read per sample" in words
     assert (
-        "read 188 ms 85.7 % decode 25 ms 11.4 % augment 6.25 ms 2.9 % put into its batch 0 ms 0.0 % in all 219 ms 100.0 %"
+        "read 188 ms 85.7 % decode 25 ms 11.4 % augment 6.25 ms 2.9 % put into its batch 0 ms 0.0 % total 219 ms 100.0 %"
         in words
     )
     assert "CPU time 37.5 ms 17.1 %" in words
@@ -190,7 +190,7 @@ def test_a_copy_of_a_jobs_output_has_a_page(tmp_path: Path) -> None:
     writer.close()
     assert page.report(tmp_path / "job", say=pytest.fail) == folder / "report.html"
     words = Checked((folder / "report.html").read_text()).words
-    assert "Bound by the time that storage takes to answer" in words
+    assert "Bound by storage latency" in words
     assert "1 cores at 40 % on average" in words
     make(tmp_path / "job/second")
     with refused("several-runs", file=str(tmp_path / "job"), found=2):
@@ -199,7 +199,7 @@ def test_a_copy_of_a_jobs_output_has_a_page(tmp_path: Path) -> None:
 
 def test_spans_alone_are_a_run(tmp_path: Path) -> None:
     words = text_of(write_spans(tmp_path / "run", STARVED))[0].words
-    assert "Bound by the time that storage takes to answer" in words
+    assert "Bound by storage latency" in words
 
 
 # In a browser.

@@ -1,4 +1,4 @@
-"""Why is a run slow, what would cure it, and how much would that bring? From what it has written down, and nothing else."""
+"""Diagnosis of a slow run from the files that it has written: its causes, their fixes, and the gains to expect."""
 
 from segtrain.diagnose.judge import diagnose as diagnose
 from segtrain.diagnose.judge import judge as judge

@@ -1,4 +1,6 @@
-"""Does a run spend its time on torch.compile? It is paid for at the start, and a short run never gets it back."""
+"""Rule for torch.compile in a run that is too short: compiling costs time at the start, which only a long run gets
+back.
+"""
 
 from __future__ import annotations
 
@@ -31,22 +33,28 @@ def compiling(evidence: Evidence) -> Verdict | None:
     if seconds <= LOST * whole:
         return None
     pays = usual + seconds / (steps + left)
-    off = Fix({"train.compile": False}, f"a step without it may take up to {pays:.3g} s, and the run ends no later")
-    longer = Fix(advice="a longer run: compiling is paid for once")
+    off = Fix(
+        {"train.compile": False}, f"without it a step may take up to {pays:.3g} s, and the run still ends no later"
+    )
+    longer = Fix(advice="train longer: compiling is paid for only once")
     first, second = (off, longer) if pays > NEVER * usual else (longer, off)
     return Verdict(
         "compiling",
         seconds / whole,
-        f"torch.compile took {seconds:.3g} s of the {whole:.3g} s of this run{' as it is planned' if left else ''}, which has "
+        f"torch.compile took {seconds:.3g} s of the {whole:.3g} s {'planned for' if left else 'of'} this run, "
+        "which has "
         f"{steps + left:g} steps of {1000 * usual:.3g} ms",
         Fix(first.settings, first.advice, (second,)),
-        1.0,  # nobody has measured the steps without it
+        1.0,  # The steps without it were not measured.
         "high",
     )
 
 
 def _compiled(records: Records) -> tuple[float, float, int, float] | None:
-    """Seconds of compiling, of a usual step, steps so far, seconds of all windows. None without a window after the start."""
+    """Seconds of compiling, of a usual step, steps so far, seconds of all windows.
+
+    None without a window after the start.
+    """
     begun = {begin.get("ts") for begin in records.begins}
     windows = [w for w in records.windows if w["last"] >= w["first"]]
     later = [_work(w) / _steps(w) for w in windows if w["ts"] not in begun]

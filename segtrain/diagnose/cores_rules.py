@@ -1,4 +1,4 @@
-"""Do the run's threads get the cores that they want? Other programs may have them, or the run itself wants more than there are."""
+"""Rules for a lack of cores: other programs use them, or the run itself needs more than there are."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ PASSES = ("forward", "backward", "update")  # that compute, and wait for nothing
 
 
 def other_programs(figures: Figures) -> Verdict | None:
-    """The step without the waits for cores that others had is what would be left if they stopped."""
+    """Other programs that use cores of the run.
+
+    The gain is that of a step without the waits for cores that they cause.
+    """
     others, rank = _others(figures), figures.most_starved_rank
     if others is None or others <= CROWD:
         return None
@@ -28,12 +31,16 @@ def other_programs(figures: Figures) -> Verdict | None:
     return Verdict(
         "other-programs",
         lost,
-        f"other programs keep {others:.2g} of {cores:g} cores busy, and this run, which wants more, gets {figures.own_cpu:.2g}"
+        f"other programs keep {others:.2g} of {cores:g} cores busy, and this run, which needs more, gets "
+        f"{figures.own_cpu:.2g}"
         + _told(figures, rank)
-        + ("" if counted and figures.hosts else "; that is a guess, for this system does not count it"),
+        + (
+            "" if counted and figures.hosts else "; this is a guess, because this system does not count waits for cores"
+        ),
         Fix(
-            advice="stop the other programs, or train where none run; until then fewer compute threads and workers than there are "
-            "cores left lose less time to waiting for each other"
+            advice="stop the other programs, or train where none run; until then, use fewer compute threads and "
+            "workers than there "
+            "are cores left"
         ),
         rank.step / max(alone, 1e-9),
         "high" if counted and figures.hosts else "low",
@@ -41,9 +48,9 @@ def other_programs(figures: Figures) -> Verdict | None:
 
 
 def too_few_cores(figures: Figures) -> Verdict | None:
-    """Asked where nothing else is found: a run whose threads wait for cores that its other threads have is not healthy."""
+    """Threads that wait for cores which other threads of the run use. Asked where nothing else is found."""
     rank, cpu_wait = figures.most_starved_rank, figures.as_one.cpu_wait
-    if figures.on_gpu or cpu_wait is None:
+    if figures.on_gpu or cpu_wait is None or other_programs(figures) is not None:
         return None
     own = cpu_wait * figures.own_part
     if own <= LOST * rank.step:
@@ -53,15 +60,20 @@ def too_few_cores(figures: Figures) -> Verdict | None:
     if samples is not None and samples.workers:
         now = stages_of(figures, rank)
         gain = max(1.0, rank.step / max(1e-9, replace(now, wall=0.0, cpu=0.0).step))
-        made = f", of which making samples takes {samples.made * samples.cpu * samples.threads / rank.step * len(figures.ranks):.2g}"
+        made = (
+            ", of which making samples takes "
+            f"{samples.made * samples.cpu * samples.threads / rank.step * len(figures.ranks):.2g}"
+        )
     return Verdict(
         "too-few-cores",
         own / rank.step,
-        f"its {len(figures.ranks)} rank{'s' * (len(figures.ranks) > 1)} and their workers keep {figures.own_cpu:.2g} of "
+        f"its {len(figures.ranks)} rank{'s' * (len(figures.ranks) > 1)} and their workers keep "
+        f"{figures.own_cpu:.2g} of "
         f"{_cores(figures):g} cores busy{made}{_told(figures, rank)}",
         Fix(
-            advice="more cores; or samples that cost less (data.cache=ram, segtrain data pack, cheaper augmentation), which the gain "
-            "is of; or fewer ranks and threads (parallel.procs, parallel.threads)"
+            advice="use more cores; or cheaper samples (data.cache=ram, segtrain data pack, cheaper "
+            "augmentation), for which the gain "
+            "is predicted; or fewer ranks and threads (parallel.procs, parallel.threads)"
         ),
         gain,
         "medium",
@@ -69,7 +81,10 @@ def too_few_cores(figures: Figures) -> Verdict | None:
 
 
 def _others(figures: Figures) -> float | None:
-    """Cores that other programs have. Without a system profile: what this run did not use while its threads waited for cores."""
+    """Cores that other programs use.
+
+    Without a system profile: those that this run left free while its threads waited for cores.
+    """
     if figures.hosts or figures.on_gpu:
         return figures.others
     cpu_wait = figures.as_one.cpu_wait
@@ -82,28 +97,32 @@ def _alone(figures: Figures, rank: Rank, others: float) -> float:
     """Seconds of a step if no other program ran."""
     theirs = others / max(1e-9, others + figures.own_cpu)
     cpu_wait = figures.as_one.cpu_wait
-    if (
-        cpu_wait is None and not figures.on_gpu and figures.crowded
-    ):  # what the passes took beside computing is taken for lateness
+    # Without a count, the time in which the passes did not compute is taken for waits for cores.
+    if cpu_wait is None and not figures.on_gpu and figures.crowded:
         passes = sum(rank.phases.get(phase, 0.0) for phase in PASSES)
         cpu_wait = max(0.0, passes - rank.computed / max(1, rank.threads))
     if rank.samples is None or figures.as_one.cpu_wait is None:
         return rank.step if figures.on_gpu else rank.step - (cpu_wait or 0.0) * theirs
     held = (rank.samples.cpu_wait or 0.0) > LOST * rank.samples.wall
-    least = (
-        rank.step - figures.as_one.cpu_wait - figures.as_one.wait * held
-    )  # nothing goes that waits for something else
+    # Waits for anything else stay.
+    least = rank.step - figures.as_one.cpu_wait - figures.as_one.wait * held
     return min(rank.step, max(least, stages_of(figures, rank, others=False).step))
 
 
 def _told(figures: Figures, rank: Rank) -> str:
-    """How long was waited for a core, where that is counted."""
+    """How long loop and workers waited for a core, where that is counted."""
     cpu_wait, samples = figures.as_one.cpu_wait, rank.samples
     said = ""
     if cpu_wait is not None and not figures.on_gpu:
-        said = f": its loop could have run and had no core for {1000 * cpu_wait:.3g} of the {1000 * rank.step:.3g} ms of a step"
+        said = (
+            f": its loop was ready to run but had no core for {1000 * cpu_wait:.3g} of the "
+            f"{1000 * rank.step:.3g} ms of a step"
+        )
     if samples is not None and samples.cpu_wait and samples.workers:
-        said += f"{', and' if said else ':'} a worker for {1000 * min(samples.cpu_wait, samples.wall):.3g} of the {1000 * samples.wall:.3g} ms of a sample"
+        said += (
+            f"{', and' if said else ':'} a worker for {1000 * min(samples.cpu_wait, samples.wall):.3g} of "
+            f"the {1000 * samples.wall:.3g} ms of a sample"
+        )
     return said
 
 

@@ -1,4 +1,6 @@
-"""Why does the loop wait for its samples? The one cause that bounds making them, from what a sample costs and who makes it."""
+"""Rules for a loop that waits for its samples: the one cause that bounds making them, from the cost of a sample and its
+workers.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +13,22 @@ from segtrain.diagnose.rank_rules import behind
 from segtrain.diagnose.stats import Figures, Rank, Samples
 from segtrain.diagnose.verdict import Verdict
 
-STARVED = 0.10  # share of the time that may be waited for
+STARVED = 0.10  # share of the time in which the loop may wait
 MOSTLY = 0.5
 IDLE = 0.75  # of a sample's time: no crowd on the cores explains that much
 SLACK = 0.6  # of the workers' time: below it they are not what the loop waits for
 HELPED = 1.3  # times as much as its own thread that a worker may compute
-WORTH = 1.2  # gain from which on more workers are the cure
+WORTH = 1.2  # gain from which on more workers are the fix
 MOST_WAITING = 64  # workers of a rank that only wait
-FITS = "where the decoded images fit into memory"
+FITS = "if the decoded images fit into memory"
 STREAM = 20e6  # bytes a second that any storage gives to one reader
 
 
 def data_verdicts(figures: Figures) -> list[Verdict]:
-    """At most two, the first one bounds. None where the loop does not wait, or nothing is known of its samples."""
+    """At most two, of which the first one bounds.
+
+    None where the loop does not wait, or nothing is known of its samples.
+    """
     rank = figures.most_starved_rank
     if figures.starved <= STARVED or rank.samples is None:
         return []
@@ -41,14 +46,18 @@ def data_verdicts(figures: Figures) -> list[Verdict]:
     if waiting > IDLE:
         return [_stage_that_waits(now, rank, wait, waiting)]
     stage = _stage(figures, now, rank, wait)
-    own = stages_of(figures, rank, others=False)  # as if there were no other programs: they do not make workers enough
+    # Without other programs: cores that these use do not mean that there are enough workers.
+    own = stages_of(figures, rank, others=False)
     if samples.workers < int(rank.cores) and _too_few(own, rank, wait).gain > WORTH:
         return [_too_few(now, rank, wait), stage]
     return [stage]
 
 
 def _lost(figures: Figures) -> float:
-    """Share of the time. Where it is one rank whose samples are late, that rank is the cause first, and they are less."""
+    """Share of the time that is lost.
+
+    Where the samples of one rank are late, that rank is the main cause, and less is theirs.
+    """
     cpu_wait = behind(figures)
     return figures.mean("wait") if cpu_wait is not None and cpu_wait.phase == "wait" else figures.starved
 
@@ -72,11 +81,13 @@ def _workers(samples: Samples) -> str:
 
 
 def _in_the_loop(now: Stages, rank: Rank, wait: float) -> Verdict:
+    samples = rank.samples
+    assert samples is not None
     enough = workers_needed(replace(now, workers=1), max(1, int(rank.cores)))
     return Verdict(
         "main-thread",
         wait,
-        f"samples are made in the loop (data.workers=0), {wait:.0%} of the time: {_costs(rank.samples)}",  # type: ignore[arg-type]
+        f"samples are made in the loop (data.workers=0), {wait:.0%} of the time: {_costs(samples)}",
         Fix({"data.workers": enough}),
         _gain(rank, replace(now, workers=enough)),
         "high",
@@ -90,8 +101,8 @@ def _on_the_way(rank: Rank, wait: float, busy: float) -> Verdict:
     return Verdict(
         "shm" if shared else "main-thread",
         wait,
-        f"the loop waits {wait:.0%} of the time, but its {_workers(samples)} work only {busy:.0%} of theirs: samples are late on their "
-        + ("way through shared memory" if shared else "way to the loop"),
+        f"the loop waits {wait:.0%} of the time, but its {_workers(samples)} work only {busy:.0%} of theirs: "
+        "samples are late on their " + ("way through shared memory" if shared else "way to the loop"),
         Fix({"data.worker_kind": "thread"} if shared else {"data.prefetch": 16}),
         1 / (1 - wait),
         "low",
@@ -103,7 +114,7 @@ def _storage(now: Stages, rank: Rank, wait: float) -> Verdict:
     assert samples is not None
     read, rate = samples.stages["read"], samples.bytes / samples.stages["read"]
     grows, sure = samples.by_size, "high"
-    if grows is None:  # all reads are of one size: what would the slowest of usual storages have taken for the bytes?
+    if grows is None:  # All reads are of one size: assume the rate of slow storage.
         grows, sure = min(1.0, samples.bytes / STREAM / read), "low"
     total = samples.bytes * samples.made / rank.step
     if grows > MOSTLY:
@@ -111,9 +122,14 @@ def _storage(now: Stages, rank: Rank, wait: float) -> Verdict:
         return Verdict(
             "storage-bandwidth",
             wait,
-            f"reading takes {_ms(read)} of the {_ms(samples.wall)} of a sample and grows with its size ({grows:.0%} of it): "
-            f"{total / 1e6:.3g} MB/s are all that comes ({samples.bytes / 1e3:.3g} kB a sample)",
-            Fix({"data.cache": "ram"}, FITS, (Fix(advice="files nearer and smaller: segtrain data pack"),)),
+            f"reading takes {_ms(read)} of the {_ms(samples.wall)} of a sample, and {grows:.0%} of that grows "
+            "with its size: "
+            f"storage gives only {total / 1e6:.3g} MB/s ({samples.bytes / 1e3:.3g} kB per sample)",
+            Fix(
+                {"data.cache": "ram"},
+                FITS,
+                (Fix(advice="make the files smaller and move them closer: segtrain data pack"),),
+            ),
             _gain(rank, kept),
             sure,
         )
@@ -121,7 +137,8 @@ def _storage(now: Stages, rank: Rank, wait: float) -> Verdict:
     return Verdict(
         "storage-latency",
         wait,
-        f"reading takes {_ms(read)} of the {_ms(samples.wall)} of a sample, whatever its size ({samples.bytes / 1e3:.3g} kB at "
+        f"reading takes {_ms(read)} of the {_ms(samples.wall)} of a sample, whatever its size "
+        f"({samples.bytes / 1e3:.3g} kB at "
         f"{rate / 1e6:.3g} MB/s): {_workers(samples)} wait for storage to answer",
         Fix({"data.workers": enough}),
         _gain(rank, replace(now, workers=enough)),
@@ -142,17 +159,15 @@ def _stage_that_waits(now: Stages, rank: Rank, wait: float, waiting: float) -> V
     assert samples is not None
     enough = workers_needed(now, MOST_WAITING)
     if samples.kind == "thread" and samples.workers >= 2 and samples.workers * samples.cpu / samples.wall > 0.7:
-        fix, then = (
-            Fix({"data.worker_kind": "process"}),
-            replace(now, wall=samples.cpu),
-        )  # about one core, whatever the threads
-        why = "threads wait for each other (Python's lock)"
+        # The threads together have about one core.
+        fix, then = Fix({"data.worker_kind": "process"}), replace(now, wall=samples.cpu)
+        why = "threads wait for each other (Python's GIL)"
     else:
         fix, then, why = Fix({"data.workers": enough}), replace(now, workers=enough), "it waits for something"
     return Verdict(
         _named(samples),
         wait,
-        f"{_costs(samples)}: {waiting:.0%} of that no core works, {why}",
+        f"{_costs(samples)}; for {waiting:.0%} of that time it uses no core: {why}",
         fix,
         _gain(rank, then),
         "medium",
@@ -166,7 +181,8 @@ def _too_few(now: Stages, rank: Rank, wait: float) -> Verdict:
     return Verdict(
         "too-few-workers",
         wait,
-        f"{_workers(samples)} work all the time and use, with the loop, {samples.workers + rank.computed / rank.step:.2g} of {rank.cores:.3g} "
+        f"{_workers(samples)} work all the time and use, with the loop, "
+        f"{samples.workers + rank.computed / rank.step:.2g} of {rank.cores:.3g} "
         f"cores: {_costs(samples)}",
         Fix({"data.workers": enough}),
         _gain(rank, replace(now, workers=enough)),
@@ -175,7 +191,9 @@ def _too_few(now: Stages, rank: Rank, wait: float) -> Verdict:
 
 
 def _has_own_threads(rank: Rank, samples: Samples) -> bool:
-    """Whether workers have threads of their own, and these and the workers of all ranks of the host are more than its cores."""
+    """Whether workers have threads of their own, and these and the workers of all ranks of the host are more than its
+    cores.
+    """
     all_of_host = samples.workers * samples.threads * rank.ranks_here
     return samples.threads > HELPED and all_of_host > rank.host_cores
 
@@ -186,9 +204,10 @@ def _own_threads(rank: Rank, wait: float) -> Verdict:
     return Verdict(
         "too-many-threads",
         wait,
-        f"each worker computes {samples.threads:.2g} times as much as its own thread does: a library in the transforms starts threads "
+        f"each worker computes {samples.threads:.2g} times as much as its own thread does: a library in the "
+        "transforms starts threads "
         f"of its own, and {_workers(samples)} of each rank share {rank.cores:.3g} cores with the loop",
-        Fix(advice="one thread in each worker: OMP_NUM_THREADS=1, and cv2.setNumThreads(1) in the transforms"),
+        Fix(advice="use one thread in each worker: OMP_NUM_THREADS=1, and cv2.setNumThreads(1) in the transforms"),
         1.0,
         "medium",
     )
@@ -203,7 +222,7 @@ def _stage(figures: Figures, now: Stages, rank: Rank, wait: float) -> Verdict:
     return Verdict(
         cause,
         wait * part / samples.wall,
-        f"{_costs(samples)}; {_workers(samples)} and the loop have {rank.cores:.3g} cores for themselves",
+        f"{_costs(samples)}; {_workers(samples)} and the loop have {rank.cores:.3g} cores",
         _cheaper(cause, figures.evidence),
         _gain(rank, replace(now, wall=now.wall * left, cpu=now.cpu * left)),
         "medium",

@@ -1,4 +1,4 @@
-"""In which settings that matter for speed do two runs differ, and are these the cure that was proposed?"""
+"""Settings that matter for speed and differ between two runs, compared with a proposed fix."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# What a run is called, how long it goes on, and numbers that change what is learnt and not what is computed.
+# Names, lengths, and numbers that change what is learned but not what is computed.
 IDLE = {
     "out", "name", "train.seed", "train.duration", "data.check", "data.faults", "data.label_map", "data.ignore_index",
     "model.encoder_weights", "loss.class_weights", "loss.class_weight_power", "loss.aux_weight", "optim.lr",
@@ -18,13 +18,13 @@ EXACT, PART, MORE, NONE, WORDS = "exact", "part", "more", "none", "words"
 
 @dataclass(frozen=True)
 class Change:
-    """``proposed``: the value that the cure has for this setting, None where the cure does not name it."""
+    """``proposed``: the value that the fix gives this setting, None where the fix does not name it."""
 
     key: str
     before: Any
     after: Any
     proposed: Any = None
-    cure: bool = False  # whether the cure names it
+    cure: bool = False  # whether the fix names it
 
     @property
     def as_proposed(self) -> bool:
@@ -32,7 +32,7 @@ class Change:
 
     @property
     def towards(self) -> bool:
-        """Whether it was changed as the cure says, if perhaps not as far."""
+        """Whether it was changed in the direction of the fix, though perhaps not as far."""
         if not self.cure or equal(self.before, self.after):
             return False
         numbers = (int, float)
@@ -42,7 +42,7 @@ class Change:
 
 
 def differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """``section.key`` -> both values, of settings that can matter for speed. A key of one alone has its default in the other."""
+    """``section.key`` -> both values, of settings that can matter for speed. A missing key has its default."""
     left, right = _flat(before), _flat(after)
     usual: dict[str, Any] = {}
     if left.keys() != right.keys():
@@ -54,7 +54,7 @@ def differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, 
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any], proposed: Mapping[str, Any]) -> tuple[Change, ...]:
-    """Those of the cure first, also where nothing was changed; then all other differences. ``proposed``: ``section.key`` -> value."""
+    """The settings of the fix, changed or not, then all other differences. ``proposed``: ``section.key`` -> value."""
     found, same = differing(before, after), _flat(before)
     pairs = {**{key: (same.get(key), same.get(key)) for key in proposed}, **found}
     return tuple(
@@ -64,8 +64,9 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any], proposed: Mappi
 
 
 def fit(found: Sequence[Change]) -> str:
-    """``exact``: the cure and nothing else; ``more``: that and other settings; ``part``: some of it, or another value for it;
-    ``none`` of it; ``words``: the cure is no setting, so that settings cannot tell."""
+    """``exact``: the fix and nothing else; ``more``: the fix and other settings; ``part``: some of it, or other values
+    for it; ``none`` of it; ``words``: the fix is only advice, so settings cannot show it.
+    """
     cure = [change for change in found if change.cure]
     if not cure:
         return WORDS
@@ -87,7 +88,7 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def equal(a: Any, b: Any) -> bool:
-    """As settings are the same: a bare ``off`` is false in YAML, and a tuple is a list."""
+    """Whether two values are the same setting: a bare ``off`` is false in YAML, and a tuple is a list."""
     return _plain(a) == _plain(b)
 
 

@@ -1,4 +1,4 @@
-"""Was this run foretold? Looks in the folders beside it for an earlier run whose cure is exactly what this one has otherwise."""
+"""The prediction of an earlier run: one in a neighboring folder whose proposed fix is exactly what this run changed."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from segtrain.observe import journal
 from segtrain.observe.spans import FOLDER
 from segtrain.runs.folder import settings_of
 
-MOST_BESIDE = 36  # folders whose settings are looked at, the newest ones
-MOST_SETTINGS = 4  # that a cure consists of
+MOST_BESIDE = 36  # newest folders whose settings are read
+MOST_SETTINGS = 4  # of a fix
 MOST_DIAGNOSED = 3
 TAIL = 65536  # bytes of a journal in which its last event ends
 
 
 def earlier_prediction(run: Path) -> str | None:
-    """The line, or None. Never raises: neither a run nor its diagnosis may fail because of what lies beside it."""
+    """The line, or None. Never raises: neither a run nor its diagnosis may fail because of other folders."""
     try:
-        return _foretold(Path(run))
+        return _earlier(Path(run))
     except Exception:  # torn or foreign files of other runs, a folder without rights
         return None
 
 
-def _foretold(run: Path) -> str | None:
+def _earlier(run: Path) -> str | None:
     mine = settings_of(run)
     if not mine:
         return None
@@ -50,12 +50,12 @@ def _foretold(run: Path) -> str | None:
             and checked.fit == EXACT
             and not checked.apart
         ):
-            return verify_words.foretold(checked)
+            return verify_words.prediction(checked)
     return None
 
 
 def _beside(run: Path) -> list[Path]:
-    """Run folders with spans, the newest first."""
+    """Other run folders with spans, the newest first."""
     run = run.resolve() if run.name in ("", "..") else run
     ages = {folder: age for folder in run.parent.iterdir() if folder.name != run.name and (age := _age(folder))}
     return [folder for folder in sorted(ages, key=lambda f: -ages[f])[:MOST_BESIDE] if (folder / FOLDER).is_dir()]
@@ -81,4 +81,4 @@ def _done(folder: Path) -> bool:
 
 
 def _silent(text: str) -> None:
-    """What is wrong with the files of another run is told when that run is asked for."""
+    """Drop warnings about files of other runs: they appear when such a run is diagnosed."""

@@ -1,6 +1,6 @@
-"""What has a run left that tells why it is slow? Its spans, journal, system profile and settings, read from its folder.
+"""Evidence of a run's speed: its spans, journal, system profile, and settings, read from its folder.
 
-The folder may be a copy of a SageMaker job's output: then spans and journal lie in one part of it, the profile in another.
+In a copy of a SageMaker job's output, spans and journal are in one part of the folder and the profile is in another.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from segtrain.runs.folder import read_folder
 
 @dataclass(frozen=True)
 class HostLoad:
-    """Means over the time that is looked at, of one host. Shares are fractions."""
+    """Means of one host over the time of the spans. Shares are fractions."""
 
     node: str
     cores: int
@@ -45,7 +45,7 @@ class Evidence:
 
 
 def gather(run: Path, say: Callable[[str], None] = journal.say_on_stderr) -> Evidence:
-    """Raises DataError where there are no spans."""
+    """Read the evidence of a run. Raises DataError where there are no spans."""
     found = read_folder(run, say)
     ranks = found.spans()
     times = [(w["ts"], w["ts"] + w["seconds"]) for records in ranks for w in records.windows]
@@ -56,7 +56,7 @@ def gather(run: Path, say: Callable[[str], None] = journal.say_on_stderr) -> Evi
 
 
 def hosts_of(tracks: Mapping[Series, Track]) -> tuple[HostLoad, ...]:
-    """One for each node of a profile, in the order of their names."""
+    """The load of each node of a profile, in the order of names."""
     found = []
     for node in sorted({series.node for series in tracks}):
         mine = {series: track for series, track in tracks.items() if series.node == node}

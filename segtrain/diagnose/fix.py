@@ -1,4 +1,4 @@
-"""What would cure a cause? Settings as values, advice that no setting can say, and alternatives to choose among."""
+"""A fix of a cause: settings, advice that no setting expresses, and alternatives to choose from."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Fix:
-    """``settings`` (``section.key`` -> value) are to be taken together; each of ``alternatives`` would do in place of this one.
+    """``settings`` (``section.key`` -> value) belong together; each of ``alternatives`` may replace this fix.
 
-    ``advice`` stands alone where no setting helps; beside settings it says when they fit, or what they do.
+    ``advice`` stands alone where no setting helps; otherwise it says when the settings fit, or what they do.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class Fix:
 
     @property
     def text(self) -> str:
-        """This one for a person, without its alternatives."""
+        """This fix as text, without its alternatives."""
         words = " ".join(self.words)
         return f"{words} ({self.advice})" if words and self.advice else words or self.advice
 
@@ -40,13 +40,13 @@ class Fix:
         return "; or: ".join(choice.text for choice in self.choices)
 
     def without(self, same: Callable[[str, Any], bool]) -> Fix:
-        """Less the settings that are so already, and less the choices of which nothing is left."""
+        """The fix without settings that are so already, and without choices of which nothing is left."""
         kept = [
             Fix({key: value for key, value in choice.settings.items() if not same(key, value)}, choice.advice)
             for choice in self.choices
         ]
         left = [new for new, old in zip(kept, self.choices) if new.settings or not old.settings]
-        first, *others = left or [Fix(advice=f"none that is known: {' '.join(self.words)} is so already")]
+        first, *others = left or [Fix(advice=f"none is known: the run already has {' '.join(self.words)}")]
         return Fix(first.settings, first.advice, tuple(others))
 
     def to_dict(self) -> dict[str, Any]:

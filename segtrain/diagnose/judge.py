@@ -1,4 +1,4 @@
-"""Which of all causes hold a run up, and which one most?"""
+"""The diagnosis of a run: the causes that hold it up, the worst first, and the facts that they rest on."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from segtrain.diagnose import loop_rules
-from segtrain.diagnose.compile_rule import compiling
-from segtrain.diagnose.cores_rules import other_programs, too_few_cores, usable
-from segtrain.diagnose.data_rules import STARVED, data_verdicts
+from segtrain.diagnose.causes import CAUSES, Rule, rules
+from segtrain.diagnose.cores_rules import usable
+from segtrain.diagnose.data_rules import STARVED
 from segtrain.diagnose.differences import equal
 from segtrain.diagnose.evidence import Evidence, gather
-from segtrain.diagnose.rank_rules import rank_verdicts
 from segtrain.diagnose.stats import Figures, run_stats
-from segtrain.diagnose.verdict import HEALTHY, Diagnosis, Verdict
+from segtrain.diagnose.verdict import HEALTHY, OTHER_PROGRAMS, Diagnosis, Verdict
 
 UNKNOWN = "unknown"
 STEPS, SECONDS = 6, 20.0  # with fewer of both after its start a run is too short to judge
 
 
 def diagnose(run: str | Path) -> Diagnosis:
-    """Of a run folder, or of a copy of a SageMaker job's output. Raises DataError where there are no spans."""
+    """Diagnose a run folder, or a copy of a SageMaker job's output. Raises DataError where there are no spans."""
     return judge(gather(Path(run)))
 
 
@@ -31,7 +30,7 @@ def judge(evidence: Evidence) -> Diagnosis:
         failure = loop_rules.failure(evidence)
         if failure is not None:
             return Diagnosis(failure.cause, (failure,))
-        compiles = ": its first step compiles the network" if evidence.setting("train.compile") else ""
+        compiles = ": its first step compiles the model" if evidence.setting("train.compile") else ""
         return Diagnosis(UNKNOWN, (), {"why": f"no window of steps has been written yet{compiles}"})
     short = _too_short(found)
     verdicts = [_possible(verdict, evidence) for verdict in _verdicts(found, steady=not short)]
@@ -40,33 +39,33 @@ def judge(evidence: Evidence) -> Diagnosis:
 
 
 def _too_short(found: Figures) -> str:
-    """Why nothing can be said of the usual step, or nothing."""
+    """Why the usual step is not known, or ""."""
     steps, seconds = min(rank.steps for rank in found.ranks), max(rank.steps * rank.step for rank in found.ranks)
     if not found.steady:
-        return "too short to judge: its start is all that there is"
+        return "too short to judge: it has only windows of its start"
     if steps < STEPS and seconds < SECONDS:
-        return f"too short to judge: {steps} step{'s' * (steps > 1)} in {seconds:.2g} s are all that there is after its start"
+        return f"too short to judge: only {steps} step{'s' * (steps > 1)} in {seconds:.2g} s follow its start"
     return ""
 
 
 def _verdicts(found: Figures, steady: bool) -> list[Verdict]:
-    """Worst first. Where no window is ``steady``: only what does not rest on the usual step."""
-    whole = (loop_rules.failure(found.evidence), compiling(found.evidence), loop_rules.memory(found))
-    verdicts = [verdict for verdict in whole if verdict is not None]
+    """Worst first. For a run that is not ``steady``, only what does not rest on the usual step."""
+    verdicts = [verdict for rule in rules("always", CAUSES) for verdict in _asked(rule, found)]
     if steady:
-        others = other_programs(found)
-        single = (loop_rules.own_thread(found), loop_rules.copies(found), loop_rules.threads(found), others)
-        verdicts += [verdict for verdict in single if verdict is not None]
-        verdicts += loop_rules.pauses(found, lost=others.share if others else 0.0)
-        verdicts += [*rank_verdicts(found), *data_verdicts(found)]
-        if found.starved <= STARVED and all(verdict.cause == "other-programs" for verdict in verdicts):
-            left = (too_few_cores(found) if not verdicts else None) or loop_rules.small_batch(found)
-            verdicts += [left] if left is not None else []
-    return sorted(verdicts, key=lambda verdict: -verdict.share)  # stable: of equals the one that explains the others
+        verdicts += [verdict for rule in rules("steady", CAUSES) for verdict in _asked(rule, found)]
+        if found.starved <= STARVED and all(verdict.cause == OTHER_PROGRAMS for verdict in verdicts):
+            left = (_asked(rule, found) for rule in rules("last", CAUSES))
+            verdicts += next((more for more in left if more), [])
+    return sorted(verdicts, key=lambda verdict: -verdict.share)  # stable: the first of equals explains the others
+
+
+def _asked(rule: Rule, found: Figures) -> list[Verdict]:
+    said = rule(found)
+    return said if isinstance(said, list) else [] if said is None else [said]
 
 
 def _possible(verdict: Verdict, evidence: Evidence) -> Verdict:
-    """Settings that are so already are no fix."""
+    """The verdict without the settings of its fix that the run has already."""
 
     def same(key: str, value: Any) -> bool:
         now = evidence.setting(key)

@@ -1,4 +1,4 @@
-"""How long is a run, and how seldom may something come in it? No fix may ask for a time that the run does not reach."""
+"""Length of a run, and how rare an event may become in it: no fix may ask for a time that the run does not reach."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from segtrain.diagnose.evidence import Evidence
 
-WORTH = 1.5  # times as seldom, below which a change is none
+WORTH = 1.5  # factor from which on a change is worth proposing
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ep|st)")
 
 
@@ -40,7 +40,7 @@ def length_of(evidence: Evidence) -> Length:
 
 
 def every_of(setting: str, kind: str, evidence: Evidence) -> str:
-    """How often there is an event of that kind, where the setting leaves it to the run: ``auto``."""
+    """The interval of events of that kind: the setting, or for ``auto`` what the run did."""
     if setting != "auto":
         return setting
     steps = [
@@ -51,9 +51,9 @@ def every_of(setting: str, kind: str, evidence: Evidence) -> str:
 
 
 def rarer(every: str, factor: float, length: Length, least: int) -> tuple[str, float] | None:
-    """``every`` made ``factor`` times as long, and by how many times it was; None where that is no change worth its name.
+    """``every`` made ``factor`` times as long, and the factor that was possible; None where it is too small to matter.
 
-    At most as long as lets it come ``least`` times in the run.
+    The event still happens at least ``least`` times in the run.
     """
     found = _DURATION.fullmatch(every)
     if found is None:

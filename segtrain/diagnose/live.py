@@ -1,4 +1,4 @@
-"""What is said of a run's speed while it goes on, and at its end? A line when it starves for data, a line when it is done."""
+"""Lines about a run's speed for the console: one while it waits for its samples, and one at its end."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from segtrain.diagnose.words import closing, line
 from segtrain.errors import DataError
 from segtrain.observe.spans import Records, read_recent
 
-WINDOWS = 8  # that are looked at: seconds, at least
-SURE = 2  # looks in a row that must agree
+WINDOWS = 8  # of a second or more each
+SURE = 2  # checks in a row that must agree
 
 
 class Starving:
-    """Told of each window that ends; tells the cause that the last ones starve for, and its line, once, and again when that changes.
+    """Watches the windows of a run and reports why it waits for its samples: once, and again when the cause changes.
 
-    ``run``: its folder, where the spans of the other ranks of this host are. A rank whose samples are there waits for one whose
-    samples are not, so that no rank alone can tell what the run waits for.
+    ``run``: its folder, which has the spans of the other ranks of this host. A rank that has its samples waits for a
+    rank that has not, so one rank alone cannot tell what the run waits for.
     """
 
     def __init__(self, config: Mapping[str, Any], tell: Callable[[str, str], None], run: Path | None = None) -> None:
@@ -32,7 +32,7 @@ class Starving:
         self._times = 0
 
     def look(self, records: Records) -> None:
-        """``records``: of one rank, the last windows. A fed run costs a sum."""
+        """Check the last windows of one rank. For a run that does not wait this costs one sum."""
         windows = records.windows[-WINDOWS:]
         waited = sum(window["phases"].get(phase, 0.0) for window in windows for phase in ("wait", "sync"))
         cause = ""
@@ -56,8 +56,10 @@ class Starving:
 
 
 def closing_line(run: Path) -> str | None:
-    """What held a run up, or that nothing did, and what an earlier one had foretold of it; None where it was too short to tell,
-    or has left no spans."""
+    """What held a run up, if anything did, and what an earlier run predicted of it.
+
+    None where the run was too short to tell, or has no spans.
+    """
     try:
         found = judge(gather(run, say=lambda text: None))
     except (DataError, OSError):
@@ -65,4 +67,4 @@ def closing_line(run: Path) -> str | None:
     if found.bound == UNKNOWN:
         return None
     before = earlier_prediction(run)
-    return f"speed     {closing(found, run)}" + (f"\nforetold  {before}" if before else "")
+    return f"speed     {closing(found, run)}" + (f"\n{before}" if before else "")

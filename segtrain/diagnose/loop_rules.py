@@ -1,10 +1,13 @@
-"""What holds the loop up beside its data? Pauses, work in its own thread, copies, threads, memory, steps that are too small."""
+"""Rules for what holds the loop up besides its data: pauses, work in its own thread, copies, threads, memory, and small
+steps.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from segtrain.diagnose.cores_rules import other_programs
 from segtrain.diagnose.evidence import Evidence
 from segtrain.diagnose.fix import Fix
 from segtrain.diagnose.length import every_of, length_of, rarer
@@ -27,8 +30,10 @@ SWAP = 1e6  # bytes a second
 LINES, TIMES = 10, 3  # of log lines, and of scores and checkpoints, so many stay in a run
 
 
-def pauses(figures: Figures, lost: float) -> list[Verdict]:
-    """Causes that interrupt the steps. ``lost``: share of the time that other programs take, which stretches pauses as well."""
+def pauses(figures: Figures) -> list[Verdict]:
+    """Causes that interrupt the steps. The time that other programs take stretches pauses as well."""
+    others = other_programs(figures)
+    lost = others.share if others else 0.0
     found = (_logging(figures), _checkpoint(figures), _evaluation(figures))
     return [pause for pause in found if pause.share * (1 - lost) > _limit(pause)]
 
@@ -39,7 +44,7 @@ def _limit(pause: Verdict) -> float:
 
 
 def _factor(share: float) -> int:
-    """How many times rarer a pause must come to take only ``TO`` of the time: 2, 5, 10, 20, 50, ..."""
+    """How many times rarer a pause must be to take only ``TO`` of the time: 1, 2, 5, 10, 20, 50, ..."""
     wanted = share / (1 - share) / TO * (1 - TO)
     return next(step * 10**power for power in range(9) for step in (1, 2, 5) if step * 10**power >= wanted)
 
@@ -56,7 +61,8 @@ def _logging(figures: Figures) -> Verdict:
     return Verdict(
         "logging",
         share,
-        f"{share:.0%} of the time: a log line takes {1000 * each:.3g} ms, every {every} steps of {1000 * figures.step:.3g} ms",
+        f"{share:.0%} of the time: a log line takes {1000 * each:.3g} ms, every {every} steps of "
+        f"{1000 * figures.step:.3g} ms",
         Fix({"log.every": int(longer[0][:-2])}) if longer else _short("log lines"),
         _rarer(share, longer[1]) if longer else 1.0,
         "high",
@@ -75,7 +81,7 @@ def _checkpoint(figures: Figures) -> Verdict:
     return Verdict(
         "checkpoint",
         share,
-        f"{share:.0%} of the time: the loop stands still for {count} checkpoints (checkpoint.every={every})",
+        f"{share:.0%} of the time: the loop stops for {count} checkpoints (checkpoint.every={every})",
         Fix(settings) if settings else _short("checkpoints"),
         _rarer(share, longer[1]) if longer else 1.0,
         "high",
@@ -101,25 +107,25 @@ def _evaluation(figures: Figures) -> Verdict:
 
 
 def _every(figures: Figures, key: str, field: str) -> str:
-    """The setting; of ``auto`` the steps that the run made of it."""
+    """The setting; for ``auto``, the number of steps that the run chose."""
     every = str(figures.evidence.setting(key, "1ep"))
     starts = [e for e in figures.evidence.events if e.get("event") == "run_start" and e.get(field)]
     return f"{starts[-1][field]}st" if every == "auto" and starts else every
 
 
 def _short(what: str) -> Fix:
-    return Fix(advice=f"none needed: the run is so short that its few {what} weigh; in a longer one they would not")
+    return Fix(advice=f"none needed: its few {what} matter only because the run is so short")
 
 
 def _saved_for_scores(figures: Figures) -> float:
-    """Share of the time that goes to checkpoints of a better score: where scores are rarer, so are they."""
+    """Share of the time that goes to checkpoints of a better score, which are rarer where scores are rarer."""
     saved = [e for e in figures.evidence.events if e.get("event") == "checkpoint" and e.get("reason") != "end"]
     best = [e for e in saved if e.get("reason") == "best"]
     return figures.mean("checkpoint") * len(best) / len(saved) if saved else 0.0
 
 
 def own_thread(figures: Figures) -> Verdict | None:
-    """Work, or a wait, between the phases: in each window of every rank. On one rank alone it makes that rank slow."""
+    """Work or a wait between the phases, in each window of every rank. On one rank alone it is a slow rank."""
     if min(rank.least.get("other", 0.0) for rank in figures.ranks) <= LOOP:
         return None
     rank = min(figures.ranks, key=lambda rank: rank.share("other"))
@@ -133,10 +139,13 @@ def own_thread(figures: Figures) -> Verdict | None:
         return Verdict(
             "sync-point",
             share,
-            f"{1000 * spent:.3g} ms of each step ({share:.0%}) pass between the phases, and the loop's thread works in {works:.0%} of "
-            "them: it waits for something",
+            f"{1000 * spent:.3g} ms of each step ({share:.0%}) pass between the phases, and the loop's thread "
+            "works for only "
+            f"{works:.0%} of that time: it waits for something",
             Fix(
-                advice="take what waits (an .item(), a print of a tensor, a file that is synced to disk, a sleep, a lock) out of the step, or do it when it is logged"
+                advice="move what waits (an .item(), a printed tensor, a file synced to disk, a sleep, a lock) "
+                "out of the step, or do it "
+                "only in logged steps"
             ),
             1 / (1 - share),
             "medium",
@@ -145,17 +154,17 @@ def own_thread(figures: Figures) -> Verdict | None:
     return Verdict(
         "main-thread",
         share,
-        f"{1000 * spent:.3g} ms of each step ({share:.0%}) are computed in the loop's own thread, between the phases",
+        f"the loop's own thread computes between the phases for {1000 * spent:.3g} ms of each step ({share:.0%})",
         Fix({"log.digest": False})
         if digest
-        else Fix(advice="move the work to the workers (data.transforms), or to steps that are logged"),
+        else Fix(advice="move the work to the workers (data.transforms), or to logged steps"),
         1 / (1 - share),
         "high" if digest else "medium",
     )
 
 
 def _waits(figures: Figures, rank: Rank, spent: float, works: float) -> bool:
-    """Whether a thread that did not compute all the time was held up by something else than a lack of cores."""
+    """Whether a thread that did not compute all the time was held up by something other than a lack of cores."""
     if rank.other_cpu is not None and rank.other_cpu_wait is not None:
         awake = spent - rank.other_cpu_wait  # or blocked; with a core, if it wants one
         return awake - rank.other_cpu > WAITS * awake
@@ -169,10 +178,10 @@ def copies(figures: Figures) -> Verdict | None:
     return Verdict(
         "host-to-device",
         share,
-        f"{share:.0%} of a step goes to copies and to making floats on the device",
+        f"{share:.0%} of a step goes to copies to the device and to conversion to float there",
         Fix(
             {"data.prefetch": 8},
-            "the next batch crosses while this step computes",
+            "the next batch is copied while this step computes",
             (Fix({"data.color_jitter_on": "cpu"}),),
         ),
         1 / (1 - share),
@@ -181,7 +190,7 @@ def copies(figures: Figures) -> Verdict | None:
 
 
 def threads(figures: Figures) -> Verdict | None:
-    """More threads than cores compute. What that costs was measured before the first step; it cannot be told from a step."""
+    """More compute threads than cores. Their cost was measured before the first step; steps alone do not show it."""
     rank = max(figures.ranks, key=lambda rank: rank.threads)
     if figures.on_gpu or rank.threads * rank.ranks_here < THREADS * rank.host_cores:
         return None
@@ -192,13 +201,14 @@ def threads(figures: Figures) -> Verdict | None:
     if lost <= CROWD * rank.step:
         return None
     best = int(measured["threads"]) if measured else enough
-    told = " and ".join(f"a {phase} pass took {factor:.2g}" for phase, factor in times.items())
+    told = " and ".join(f"a {phase} pass took {factor:.2g}x" for phase, factor in times.items())
     return Verdict(
         "too-many-threads",
         lost / rank.step,
-        f"{rank.ranks_here} rank{'s' * (rank.ranks_here > 1)} with {rank.threads} compute threads each share {rank.host_cores} cores: at "
-        "the end of each operator all wait for the one that got no core"
-        + (f"; before the first step {told} x as long as with {best}" if measured else ""),
+        f"{rank.ranks_here} rank{'s' * (rank.ranks_here > 1)} with {rank.threads} compute threads each share "
+        f"{rank.host_cores} cores: at "
+        "the end of each operator all threads wait for the one that got no core"
+        + (f"; measured before the first step, {told} as long as with {best}" if measured else ""),
         Fix({"parallel.threads": best}),
         rank.step / (rank.step - lost) if measured else 1.0,
         "high" if measured else "low",
@@ -212,7 +222,8 @@ def memory(figures: Figures) -> Verdict | None:
     return Verdict(
         "memory",
         1.0,  # of all: what swapping slows down shows as any other cause
-        f"{worst.node} moves {worst.swap_bytes_s / 1e6:.3g} MB/s to and from swap, its memory is {worst.memory:.0%} full, and its cores "
+        f"{worst.node} moves {worst.swap_bytes_s / 1e6:.3g} MB/s to and from swap, its memory is "
+        f"{worst.memory:.0%} full, and its cores "
         f"wait for disks {worst.iowait:.0%} of the time",
         _less_memory(figures.evidence),
         max(1.0, figures.step / max(rank.fastest for rank in figures.ranks)),
@@ -229,18 +240,19 @@ def _less_memory(evidence: Evidence) -> Fix:
 
 
 def small_batch(figures: Figures) -> Verdict | None:
-    """Asked last: what is left when nothing else holds the run up."""
+    """Steps that are too small. Asked where nothing else holds the run up."""
     rank = figures.ranks[0]
     if figures.on_gpu:
         used = [host.gpu for host in figures.hosts if host.gpu is not None]
         if not used or max(used) >= LAUNCHES:
             return None
-        share, why = 1 - max(used), f"the GPU has work {max(used):.0%} of the time though its data is there"
+        share, why = 1 - max(used), f"the GPU has work for only {max(used):.0%} of the time although its data is ready"
     else:
         had_core = 1 - min(1.0, (rank.cpu_wait or 0.0) / rank.step)  # share of the time, in all phases alike
         share = had_core * sum(rank.phases.get(phase, 0.0) for phase in ("update", "other")) / rank.step
         why = (
-            f"{share:.0%} of a step of {1000 * rank.step:.3g} ms does not grow with its batch of {rank.images:g} a rank"
+            f"{share:.0%} of a step of {1000 * rank.step:.3g} ms does not grow with its batch of "
+            f"{rank.images:g} images per rank"
         )
         if share <= FIXED or rank.images > FEW:
             return None
@@ -256,13 +268,15 @@ def small_batch(figures: Figures) -> Verdict | None:
 
 
 def failure(evidence: Evidence) -> Verdict | None:
-    """A run that ended because shared memory did."""
+    """A run that ended because shared memory was full."""
     end: Mapping[str, Any] = next(
         (e for e in reversed(evidence.events) if e.get("event") in ("run_end", "run_start")), {}
     )
     error = str(end.get("error") or "")
     if "/dev/shm" not in error:
         return None
-    fewer = Fix({"data.prefetch": 1}, "fewer batches lie there at once")
-    fix = Fix({"data.worker_kind": "thread"}, "threads need none", (fewer, Fix(advice="docker run --shm-size=2g")))
+    fewer = Fix({"data.prefetch": 1}, "fewer batches are there at once")
+    fix = Fix(
+        {"data.worker_kind": "thread"}, "threads need no shared memory", (fewer, Fix(advice="docker run --shm-size=2g"))
+    )
     return Verdict("shm", 1.0, error, fix, 1.0, "high")

@@ -1,9 +1,9 @@
-"""How long would a step take if one thing were otherwise? The model that predicted gains come from.
+"""Model of the time of a step, from which the predicted gains are computed.
 
-A rank's samples are made beside its step by its workers, within its share of the host's cores, so that the slowest of three rates
-counts; what the loop stands still for comes on top:
+Workers make the samples of a rank while it computes, within its share of the cores of the host. The slowest of three
+rates bounds the step; the time in which the loop stops comes on top:
 
-    step = max(device, samples * wall / workers, (samples * cpu + computed) / cores) + stalls
+step = max(device, samples * wall / workers, (samples * cpu + computed) / cores) + stalls
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 
 from segtrain.diagnose.stats import NON_STEP_PHASES, Figures, Rank
 
-SHARED = (
-    0.5  # of its cores, which a rank gets at least where other programs want them too: the system deals them out evenly
-)
+# Least share of its cores that a rank gets where other programs want them too: the system divides them evenly.
+SHARED = 0.5
 
 
 @dataclass(frozen=True)
@@ -40,10 +39,10 @@ class Stages:
 
 
 def stages_of(figures: Figures, rank: Rank, others: bool = True) -> Stages:
-    """What the figures say of a rank that has samples, in step with all others. Without ``others``: if no other program ran.
+    """The terms of a rank that has samples, in step with all others. Without ``others``: as if no other program ran.
 
-    What the ranks wait for each other because one of them has no samples, or no core, is no part of the device's time. Of the
-    cores that other programs use this rank gets none, as long as half of its share is left.
+    The time in which ranks wait for each other because one of them has no samples, or no core, is not part of the
+    device's time. The rank gets no core that other programs use, as long as half of its share is left.
     """
     samples = rank.samples
     assert samples is not None
@@ -69,8 +68,8 @@ def stages_of(figures: Figures, rank: Rank, others: bool = True) -> Stages:
 def _cpu_wait(figures: Figures, rank: Rank) -> float:
     """Seconds in which the phases of a model on the CPU wait for a core.
 
-    Those for which the workers are to blame go when these need less. While they do not, the cores are what bounds the step, and it
-    is counted there.
+    Waits that the workers cause go away when the workers need less. Until then the cores bound the step, and the waits
+    are counted there.
     """
     samples = rank.samples
     if samples is None or rank.device.startswith("cuda"):
@@ -83,10 +82,10 @@ def _cpu_wait(figures: Figures, rank: Rank) -> float:
 
 
 def idle(rank: Rank, crowded: bool) -> float:
-    """Seconds of a sample in which its worker needs no core: it waits for storage, a lock, a clock.
+    """Seconds of a sample in which its worker needs no core: it waits for storage, a lock, or a clock.
 
-    A worker that waits for a core is not idle. Where the system does not count that (``late``): on a crowded host reading alone is
-    taken for idle, and elsewhere what is more than twice the wait for a core that the rank's own threads explain.
+    A worker that waits for a core is not idle. Where the system does not count such waits, only reading is taken for
+    idle on a crowded host, and elsewhere the time beyond twice the wait for a core that the rank's own threads explain.
     """
     samples = rank.samples
     assert samples is not None
@@ -101,6 +100,6 @@ def idle(rank: Rank, crowded: bool) -> float:
 
 
 def workers_needed(now: Stages, most: int) -> int:
-    """The least number with which making samples no longer bounds the step."""
+    """The smallest number of workers with which making samples no longer bounds the step."""
     rest = max(replace(now, workers=10**6).step - now.stalls, 1e-9)
     return max(1, min(most, -int(-(now.samples * now.wall) // rest)))

@@ -1,4 +1,4 @@
-"""Do ranks wait for each other? For a slow one, a slow host, or for the network between them."""
+"""Rules for ranks that wait for each other: for a slow rank, a slow host, or the network between them."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ def rank_verdicts(figures: Figures) -> list[Verdict]:
 
 
 def behind(figures: Figures) -> Behind | None:
-    """None where all ranks are about as quick, or starve for samples alike.
+    """The slow rank or host; None where all ranks are about as quick, or all wait for samples.
 
-    Other programs that take the cores of all ranks hide a slow one: it is also looked for in the time in which they had a core.
+    Other programs that take cores of all ranks hide a slow one, so it is also looked for in the time in which ranks had
+    a core.
     """
     if len(figures.ranks) < 2:
         return None
@@ -52,7 +53,7 @@ def behind(figures: Figures) -> Behind | None:
 
 
 def _behind(figures: Figures, of: Callable[[Rank], tuple[float, float, float]]) -> Behind | None:
-    """``of`` a rank: what it does by itself, the least of that in a window, and its step."""
+    """``of`` gives the seconds of a rank's own work, the least of a window, and its step."""
 
     def own(rank: Rank) -> float:
         return of(rank)[0]
@@ -70,7 +71,7 @@ def _behind(figures: Figures, of: Callable[[Rank], tuple[float, float, float]]) 
         return None  # the second: a rank that is slow now and then shares its core with other programs
     phase = _late_in(slow, others)
     if phase == "wait" and all(_starved(rank) for rank in others):
-        return None  # the one whose samples come last waits for them, the others for that rank
+        return None  # The rank whose samples come last waits for them, the others for that rank.
     return Behind(slow, host, whole_host, usual, seconds, phase)
 
 
@@ -83,13 +84,14 @@ def _slow(late: Behind) -> Verdict:
     return Verdict(
         "slow-host" if late.whole_host else "slow-rank",
         seconds / slow.step,
-        f"{who} takes {1000 * (late.usual + seconds):.3g} ms of its own in a step, the others {1000 * late.usual:.3g} ms and wait"
-        f"{', what each had no core for left out' * late.awake}; it is late in '{late.phase}'"
+        f"{who} takes {1000 * (late.usual + seconds):.3g} ms per step for its own work, the others "
+        f"{1000 * late.usual:.3g} ms, and then they "
+        f"wait{' (time without a core is not counted)' * late.awake}; it is late in '{late.phase}'"
         + (f", where it has no core for {1000 * crowd:.3g} ms" if crowd else ""),
         Fix(
             advice=f"free the cores of {place}: other programs use them, or its ranks and workers are too many"
             if crowd
-            else f"look what else runs on {place}, at its clocks and its disks; leave it out if it stays slow"
+            else f"check {place}: other programs, clock speeds, disks; leave it out if it stays slow"
         ),
         slow.step / (slow.step - (crowd or seconds)),
         "high" if slow.steps >= 8 else "medium",
@@ -120,7 +122,7 @@ def _late_in(slow: Rank, others: list[Rank]) -> str:
 
 
 def _network(figures: Figures) -> Verdict | None:
-    """The rank that waits least for gradients is the one that nobody kept waiting: what it waits is the network's."""
+    """The rank that waits least for gradients waits for no other rank, so its wait is due to the network."""
     quickest = min(figures.ranks, key=lambda rank: rank.phases.get("gradient_sync", 0.0))
     spent = quickest.phases.get("gradient_sync", 0.0)
     share = spent / quickest.step
@@ -129,14 +131,15 @@ def _network(figures: Figures) -> Verdict | None:
     sent = 2 * (quickest.world - 1) / quickest.world * quickest.bytes_gradient
     moving = max(spent, quickest.shared or 0.0)
     saved = min(spent, moving / 2)  # of half the bytes; what is hidden already stays hidden
-    hidden = f", {1 - spent / moving:.0%} of that behind the backward pass" if quickest.shared else ""
-    larger = Fix(advice="a larger train.batch_size with train.accumulate: fewer gradients for each image")
+    hidden = f" ({1 - spent / moving:.0%} of that hidden behind the backward pass)" if quickest.shared else ""
+    larger = Fix(advice="raise train.batch_size with train.accumulate: fewer gradients per image")
     setting = figures.evidence.setting
     halved = setting("parallel.compress", "none") == "none" and setting("parallel.strategy", "ddp") in ("auto", "ddp")
     return Verdict(
         "slow-network",
         share,
-        f"{share:.0%} of each step waits for gradients after the last one was computed, on every rank: {sent / 1e6:.3g} MB cross in "
+        f"after computing its last gradient, every rank waits for the others' for {share:.0%} of each step: "
+        f"{sent / 1e6:.3g} MB take "
         f"{1000 * moving:.3g} ms{hidden}, {8 * sent / moving / 1e9:.2g} Gbit/s",
         Fix({"parallel.compress": "fp16"}, alternatives=(larger,)) if halved else larger,
         quickest.step / (quickest.step - saved),

@@ -1,4 +1,4 @@
-"""Why did a run with the cure not become as fast as was predicted? What differs beside the cure, as far as the figures tell."""
+"""Reasons why a run with the fix is not as fast as predicted: what differs besides the fix, by the figures."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from segtrain.diagnose.causes import bound_by
 from segtrain.diagnose.differences import Change
 from segtrain.diagnose.evidence import Evidence
 from segtrain.diagnose.terms import TimeShare, ms
-from segtrain.diagnose.verdict import CAUSES, HEALTHY, Diagnosis
+from segtrain.diagnose.verdict import HEALTHY, Diagnosis
 
-CROWD = 0.3  # cores of other programs that are worth a word
+CROWD = 0.3  # cores of other programs from which on they are mentioned
 MOVED = 0.10  # share of a predicted step by which a phase must differ from what was predicted
 DEARER = 1.25  # times what a sample took
 MODEL = ("model.arch", "model.encoder", "model.options")
@@ -20,7 +21,7 @@ LAYOUTS = ("data.root", "data.layout", "data.train_split", "data.limit")
 
 
 def incomparable(before: Evidence, after: Evidence, found: Sequence[Change]) -> tuple[str, ...]:
-    """Why images/s of the two runs are those of different work: another model, another data set."""
+    """Why the speeds of two runs cannot be compared: another model or another data set."""
     said = [f"another model ({told(change)})" for change in found if change.key in MODEL and not change.cure]
     was, now = _images(before), _images(after)
     keys = SCENES if before.setting("data.layout") == after.setting("data.layout") == "scenes" else LAYOUTS
@@ -33,7 +34,7 @@ def incomparable(before: Evidence, after: Evidence, found: Sequence[Change]) -> 
 
 
 def _images(evidence: Evidence) -> str:
-    """``16 images to train, 4 to score, 10 classes`` as the journal has it; the place of a data set may change, its images not."""
+    """The journal's line about the data set without its folder, which may change while the images stay the same."""
     derived = _start(evidence).get("derived")
     text = str(derived.get("data", "")) if isinstance(derived, Mapping) else ""
     return text.partition(": ")[2]
@@ -44,7 +45,10 @@ def _start(evidence: Evidence) -> Mapping[str, Any]:
 
 
 def environments(before: Evidence, after: Evidence) -> dict[str, tuple[str, str]]:
-    """Facts of hosts, ranks and versions that differ: name -> before, after. What one run does not tell is no difference."""
+    """Facts about hosts, ranks, and versions that differ: name -> before, after.
+
+    Facts that one run lacks are left out.
+    """
     was, now = _environment(before), _environment(after)
     return {key: (was[key], now[key]) for key in was if key in now and was[key] != now[key]}
 
@@ -74,18 +78,18 @@ def reasons(
     phases: Sequence[TimeShare],
     stages: Sequence[TimeShare],
 ) -> tuple[str, ...]:
-    """Sentences, what was changed by hand first, then what the hosts did, then what the figures show."""
+    """Sentences: first what was changed by hand, then what the hosts did, then what the figures show."""
     others = [told(change) for change in found if not change.cure]
     said = [f"other settings differ as well: {', '.join(others)}"] if others else []
     said += [f"{key} differs: {was} before, {now} after" for key, (was, now) in environment.items()]
     said += _crowds(before, after)
     short = [word for word, of in (("before", before), ("after", after)) if not of.facts.get("steady")]
     if short:
-        said.append(f"the run {' and the run '.join(short)} is so short that its start is in the figures")
+        said.append(f"the run {' and the run '.join(short)} is so short that the figures include its start")
     said += _terms(phases) + _stages(stages)
     if after.bound != before.bound and after.verdicts:
         first = after.verdicts[0]
-        said.append(f"it is now bound by {CAUSES.get(after.bound, after.bound)} ({after.bound}): {first.evidence}")
+        said.append(f"it is now bound by {bound_by(after)} ({after.bound}): {first.evidence}")
     elif after.bound == before.bound and after.bound != HEALTHY and after.verdicts:
         said.append(f"the cause is still there: {after.verdicts[0].evidence}")
     return tuple(said)
@@ -99,24 +103,26 @@ def _crowds(before: Diagnosis, after: Diagnosis) -> list[str]:
 
 
 def _terms(phases: Sequence[TimeShare]) -> list[str]:
-    """Phases that the prediction had otherwise, the worst first."""
+    """Phases that differ from the prediction, the worst first."""
     step = sum(term.predicted or 0.0 for term in phases)
     off = [(term.after - term.predicted, term) for term in phases if term.predicted is not None]
     off = sorted((item for item in off if abs(item[0]) > MOVED * step), key=lambda item: -abs(item[0]))
     return [
-        f"'{term.name}' took {ms(term.before)} ms of a step and takes {ms(term.after)} ms, {ms(term.after - more)} ms was predicted"
+        f"'{term.name}' took {ms(term.before)} ms of a step and now takes {ms(term.after)} ms; "
+        f"{ms(term.after - more)} ms was predicted"
         for more, term in off
     ]
 
 
 def _stages(stages: Sequence[TimeShare]) -> list[str]:
-    """A sample is taken to cost after a cure what it cost before, or less."""
+    """Samples that became more expensive; the prediction assumes that a fix does not do that."""
     was, now = sum(term.before for term in stages), sum(term.after for term in stages)
     if not was or now < DEARER * was:
         return []
     worst = max(stages, key=lambda term: term.after - term.before)
     return [
-        f"a sample took {ms(was)} ms and takes {ms(now)} ms, '{worst.name}' above all ({ms(worst.before)} -> {ms(worst.after)} ms)"
+        f"a sample took {ms(was)} ms and now takes {ms(now)} ms, mostly '{worst.name}' ({ms(worst.before)} -> "
+        f"{ms(worst.after)} ms)"
     ]
 
 

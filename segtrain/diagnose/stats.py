@@ -1,4 +1,4 @@
-"""What did a mean step of each rank take, and what did its samples cost? Figures of the windows that show the steady run."""
+"""Statistics of the steady windows of a run: a mean step of each rank, and the cost of its samples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from segtrain.diagnose.together import Together, together
 from segtrain.observe.spans import Records
 
 STAGES = ("read", "decode", "augment", "assemble")
-FINAL_PHASES = ("eval", "checkpoint")  # what every run does once it is done, however seldom otherwise
+FINAL_PHASES = ("eval", "checkpoint")  # which every run has at its end
 SYNC_PHASES = ("sync", "gradient_sync")  # where a rank waits for others
 NON_STEP_PHASES = ("log", "eval", "checkpoint")  # no part of a step
 CROWDED = 0.9  # of all cores
@@ -35,7 +35,7 @@ class Samples:
 
     @property
     def threads(self) -> float:
-        """Times as much as its own thread that a worker process computes: threads of its own, on average."""
+        """CPU time of a worker process as a multiple of that of its own thread."""
         return max(1.0, self.cpu_all / self.cpu) if self.cpu else 1.0
 
     @property
@@ -82,17 +82,17 @@ class Rank:
 
     @property
     def own(self) -> float:
-        """What it does by itself in a step: no waiting for others, nothing that only one rank does now and then."""
+        """Seconds of its own work in a step: no waits for others, and nothing that only one rank does now and then."""
         return _own(self.phases)
 
     @property
     def awake(self) -> float:
-        """The same, without the time in which it had no core, where that is counted."""
+        """``own`` without the time in which it had no core, where that is counted."""
         return max(0.0, self.own - (self.cpu_wait or 0.0))
 
     @property
     def cpu_with_workers(self) -> float:
-        """CPU seconds, those of worker processes included."""
+        """CPU seconds, including those of worker processes."""
         outside = self.samples is not None and self.samples.kind == "process"
         return self.cpu + (
             self.samples.cpu * self.samples.threads * self.samples.made if outside and self.samples else 0.0
@@ -100,7 +100,7 @@ class Rank:
 
     @property
     def computed(self) -> float:
-        """CPU seconds without those of making samples, and of what is no part of a step."""
+        """CPU seconds of the step itself, without those of making samples."""
         inside = self.samples is not None and self.samples.kind == "thread"
         rest = self.cpu - (self.samples.cpu * self.samples.made if inside and self.samples else 0.0)
         return max(0.0, rest) * (1 - self.share(*NON_STEP_PHASES))
@@ -136,7 +136,7 @@ class Figures:
 
     @property
     def starved(self) -> float:
-        """Share of the time in which the slowest rank of a step waits for its samples, and so do all."""
+        """Share of the time in which the slowest rank waits for its samples, and all others for it."""
         return min(1.0, self.as_one.wait / self.step)
 
     @property
@@ -151,7 +151,7 @@ class Figures:
 
     @property
     def own_part(self) -> float:
-        """Of the cores that are busy, the part that is so with this run; all of them where nobody has looked."""
+        """This run's share of the busy cores; 1 where no system profile shows them."""
         busy = self.own_cpu + (self.others or 0.0)
         return self.own_cpu / busy if busy else 1.0
 
@@ -161,12 +161,12 @@ class Figures:
 
     @property
     def crowded(self) -> bool:
-        """Whether no core of the hosts had time left, whoever took it: then a thread that does not run may wait for a core."""
+        """Whether no core of the hosts had time left, so that a thread which does not run may wait for a core."""
         return bool(self.hosts) and sum(h.busy for h in self.hosts) > CROWDED * sum(h.cores for h in self.hosts)
 
     @property
     def free_cores(self) -> float | None:
-        """That no program used, of all hosts; None without a system profile."""
+        """Cores of all hosts that no program used; None without a system profile."""
         return max(0.0, sum(h.cores - h.busy for h in self.hosts)) if self.hosts else None
 
     @property
@@ -188,8 +188,8 @@ def run_stats(evidence: Evidence) -> Figures | None:
 
 
 def _steady(records: Records) -> tuple[dict[str, Any], ...]:
-    """Without the first window of each process: memory, threads and kernels are made ready in it. Where there are enough, without
-    the last one: the CPU time and the samples of the closing evaluation are in it.
+    """All windows but the first of each process, which warms up, and, where there are enough, but the last, which holds
+    the CPU time and the samples of the final evaluation.
     """
     first = {begin.get("ts") for begin in records.begins}
     windows = tuple(window for window in records.windows if window["ts"] not in first)
@@ -208,7 +208,7 @@ def _counted(windows: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _cpu_wait(window: Mapping[str, Any]) -> float:
-    """Seconds of lateness that belong to steps; no more than there was time to be late in, whatever the system has counted."""
+    """Seconds of waiting for a core that belong to steps, at most the time that there was."""
     phases = window["phases"]
     awake = sum(s for phase, s in phases.items() if phase != "wait")
     inside = awake - sum(phases.get(phase, 0.0) for phase in NON_STEP_PHASES)
@@ -292,9 +292,10 @@ def _samples(work: list[Mapping[str, Any]], steps: int, counted: bool) -> Sample
 
 
 def _by_size(work: list[Mapping[str, Any]]) -> float | None:
-    """Share of reading that grows with size: the slope of a line through (bytes, seconds) of every read, from sums over them.
+    """Share of reading that grows with size: the slope of a line through (bytes, seconds) of every read, from sums over
+    them.
 
-    Masks are much smaller than images, which gives the line its lever. None where all reads are about of one size.
+    Masks are much smaller than images, which makes the slope reliable. None where all reads have about the same size.
     """
     n, bb, bt = (sum(w["reads"].get(key, 0.0) for w in work) for key in ("count", "bytes2", "bytes_s"))
     b, t = sum(w.get("bytes", 0) for w in work), sum(w.get("seconds", {}).get("read", 0.0) for w in work)

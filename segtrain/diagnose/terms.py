@@ -1,4 +1,4 @@
-"""Which parts of a step and of a sample did a cure change, and which was it predicted to change?"""
+"""Milliseconds of the phases of a step and the stages of a sample, before and after a fix, and as predicted."""
 
 from __future__ import annotations
 
@@ -6,22 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from segtrain.diagnose.causes import CAUSES
 from segtrain.diagnose.verdict import Verdict
-
-# Phases that the cure of a cause makes shorter; a cause that is not here slows all of them.
-SHORTER = {
-    **dict.fromkeys(
-        ("storage-latency", "storage-bandwidth", "decode", "augmentation", "too-few-workers", "shm"),
-        ("wait", "sync"),  # of other ranks, for their samples
-    ),
-    "main-thread": ("other",),
-    "sync-point": ("other",),
-    "host-to-device": ("device",),
-    "logging": ("log",),
-    "evaluation": ("eval", "checkpoint"),
-    "checkpoint": ("checkpoint",),
-    "slow-network": ("gradient_sync",),
-}
 
 
 @dataclass(frozen=True)
@@ -68,10 +54,10 @@ def _phases(facts: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _expected(was: Mapping[str, float], first: Verdict) -> dict[str, float]:
-    """What is saved is taken from the phases that the cure shortens, and what they do not hold from all others alike."""
+    """Milliseconds after the fix: saved first in the phases that it shortens, and the rest in all others alike."""
     left = sum(was.values()) * (1 - 1 / first.gain)
     expected = dict(was)
-    shorter = SHORTER.get(first.cause, ())
+    shorter = CAUSES[first.cause].shortens
     if "data.workers" in first.fix.settings:
         shorter = ("wait", "sync")
     for name in shorter:

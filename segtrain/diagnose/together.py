@@ -1,12 +1,13 @@
-"""How long does a run wait for samples, and for cores, as one? Ranks go in step: what one of them waits for, the others wait for too.
+"""Waits of all ranks of a run together, for samples and for cores: when one rank waits, the others wait for it.
 
-A rank whose samples are there waits in ``sync`` for the one whose samples are late, and in the next step it may be the other way
-round. So the wait of a step is that of its slowest rank, and neither the mean nor that of any one rank. Windows have sums of steps,
-and of a sum of greatest values three things are known:
+A rank that has its samples waits in ``sync`` for the rank whose samples are late, and in the next step it may be the
+other way around. So the wait of a step is that of its slowest rank, not the mean and not that of any one rank. Windows
+hold sums over steps, and a sum of greatest values has three bounds:
 
-    the greatest sum of a rank  <=  sum of the greatest  <=  the sum over ranks,
+the greatest sum of a rank <= sum of the greatest <= the sum over ranks,
 
-and no rank can have waited for others longer than its ``sync`` (or, for a rank that was late in its passes, ``gradient_sync``) lasted.
+and no rank can have waited for others longer than its ``sync`` (or, for a rank that was late in its passes,
+``gradient_sync``) lasted.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ Windows = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Together:
-    """Seconds of a mean step, of all ranks as one. ``late``: its loops could have run and had no core; None: not counted."""
+    """Seconds of a mean step, of all ranks as one.
+
+    ``late``: its loops could have run and had no core; None: not counted.
+    """
 
     wait: float
     cpu_wait: float | None

@@ -1,4 +1,6 @@
-"""What does a diagnosis say? Causes, each with its evidence, its cure and what the cure would bring."""
+"""What a diagnosis says: verdicts, each with a cause, its evidence, its fix, and the gain that the fix is predicted to
+bring.
+"""
 
 from __future__ import annotations
 
@@ -8,35 +10,15 @@ from typing import Any
 from segtrain.diagnose.fix import Fix
 
 HEALTHY = "healthy"
-CAUSES = {  # in words that complete "bound by ..."
-    "storage-latency": "the time that storage takes to answer",
-    "storage-bandwidth": "the bytes a second that storage gives",
-    "decode": "decoding images and masks",
-    "augmentation": "augmentation",
-    "too-few-workers": "too few workers for the samples",
-    "too-many-threads": "more threads than cores",
-    "main-thread": "work in the loop's own thread",
-    "host-to-device": "copies to the device",
-    "shm": "shared memory between workers and the rank",
-    "sync-point": "a wait in the loop's own thread",
-    "logging": "logging",
-    "evaluation": "evaluation",
-    "checkpoint": "writing checkpoints",
-    "slow-rank": "one rank that is slower than the others",
-    "slow-host": "one host that is slower than the others",
-    "slow-network": "the network between ranks",
-    "small-batch": "what a step costs whatever its batch",
-    "memory": "a lack of memory",
-    "other-programs": "other programs, which have the cores that it wants",
-    "too-few-cores": "a lack of cores: its own threads want more than there are",
-    "compiling": "torch.compile, which a run this short does not pay back",
-    HEALTHY: "the device: nothing holds it up",
-}
+OTHER_PROGRAMS = "other-programs"  # the one cause that is no fault of the run
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """``share``: of the run's time that is lost to the cause, 0 to 1. ``gain``: predicted ratio of speeds with the fix, 1: none."""
+    """``cause``: its key in the table of causes. ``share``: of the run's time that is lost to it, 0 to 1.
+
+    ``gain``: predicted speed with the fix as a multiple of the present one; 1 where nothing is predicted.
+    """
 
     cause: str
     share: float
@@ -59,7 +41,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """``verdicts``: worst first; none in a healthy run. ``facts``: the figures that they rest on."""
+    """``bound``: a cause, ``healthy``, or ``unknown``.
+
+    ``verdicts``: worst first. ``facts``: the figures that they rest on.
+    """
 
     bound: str
     verdicts: tuple[Verdict, ...] = ()
@@ -67,8 +52,8 @@ class Diagnosis:
 
     @property
     def proposed(self) -> Verdict | None:
-        """The first one that the run itself can be changed for; that other programs have the cores only where it is the only one."""
-        own = [verdict for verdict in self.verdicts if verdict.cause != "other-programs"]
+        """The first verdict that a change of the run can fix; that of other programs only if it is the only one."""
+        own = [verdict for verdict in self.verdicts if verdict.cause != OTHER_PROGRAMS]
         return next(iter([*own, *self.verdicts]), None)
 
     def to_dict(self) -> dict[str, Any]:

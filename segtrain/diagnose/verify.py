@@ -1,4 +1,4 @@
-"""Did the cure of a diagnosis bring what was predicted? Compares a run with the one that was made again with the cure."""
+"""Comparison of a run with the one that repeats it with the fix: the predicted gain against the measured one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from segtrain.diagnose.verdict import Diagnosis, Verdict
 from segtrain.errors import DataError
 from segtrain.observe.journal import say_on_stderr
 
-HELD = 0.25  # by which a predicted gain may be off
+HELD = 0.25  # relative error that a predicted gain may have
 _RANK = {EXACT: 3, MORE: 2, PART: 1, WORDS: 0, NONE: 0}
 
 
@@ -33,7 +33,7 @@ class Side:
 
     @property
     def rate(self) -> float:
-        """Images a second of all ranks, in steady windows."""
+        """Images/s of all ranks, in steady windows."""
         return float(self.found.facts["images_per_s"])
 
     @property
@@ -48,11 +48,12 @@ class Side:
 
 @dataclass(frozen=True)
 class Verification:
-    """``off``: predicted / measured - 1. ``held``: None where nothing was predicted, or these runs do not test it.
+    """``off``: predicted / measured - 1. ``held``: None where nothing was predicted, or these runs do not test the
+    prediction.
 
-    ``fix``: the one of the cure's choices that the runs are held against, None where nothing was proposed.
-    ``swapped``: the runs were named the other way round. ``apart``: why their speeds cannot be compared. ``reasons``: why the
-    prediction did not hold, as far as figures tell.
+    ``fix``: the choice of the proposed fix that the runs are compared with; None where nothing was proposed.
+    ``swapped``: the runs were named in the other order. ``apart``: why their speeds cannot be compared. ``reasons``:
+    why the prediction did not hold.
     """
 
     before: Side
@@ -104,12 +105,16 @@ class Verification:
 def verify(
     run: str | Path, other: str | Path, say: Callable[[str], None] = say_on_stderr, shown: tuple[str, str] = ("", "")
 ) -> Verification:
-    """Of two run folders, whichever of them has the cure. Raises DataError where one has no spans, or no window yet.
+    """Compare two run folders, in any order. Raises DataError where one has no spans, or no window yet.
 
-    ``shown``: what to call them, if not by their folders.
+    ``shown``: what to call them instead of their folders.
     """
     if Path(run).resolve() == Path(other).resolve():
-        raise DataError(f"{run} is compared with itself: name the run before and the run with the cure")
+        raise DataError(
+            f"{run} is compared with itself: name the run before and the run with the fix",
+            code="same-run",
+            run=str(run),
+        )
     return compare(side(Path(run), say, shown[0]), side(Path(other), say, shown[1]))
 
 
@@ -117,7 +122,11 @@ def side(run: Path, say: Callable[[str], None], shown: str = "") -> Side:
     evidence = gather(run, say)
     found = judge(evidence)
     if "images_per_s" not in found.facts:
-        raise DataError(f"{run} has no window of steps yet, so that its speed is not known: {_why(found)}")
+        raise DataError(
+            f"{run} has no window of steps yet, so its speed is not known: {_why(found)}",
+            code="no-steps-yet",
+            run=str(run),
+        )
     return Side(run, found, evidence, shown or str(run))
 
 
@@ -126,7 +135,7 @@ def _why(found: Diagnosis) -> str:
 
 
 def compare(one: Side, other: Side) -> Verification:
-    """The run that was made again with the cure is known by its settings; where they do not tell, it is the later one."""
+    """The run with the fix is recognized by its settings, otherwise it is the later one."""
     there, back = (_closest(*pair) for pair in ((one, other), (other, one)))
     ranks = [_RANK[fit(found)] if fix else _RANK[NONE] for fix, found in (there, back)]
     swapped = ranks[1] > ranks[0] or (ranks[1] == ranks[0] and other.began < one.began)
@@ -153,14 +162,14 @@ def compare(one: Side, other: Side) -> Verification:
 
 
 def _closest(before: Side, after: Side) -> tuple[Fix | None, tuple[Change, ...]]:
-    """Of the choices of the cure that was proposed before, the one that the run after is nearest to; the changes as it has them."""
+    """The choice of the proposed fix that is closest to the run after, and the changes seen from it."""
     choices = before.first.fix.choices if before.first else ()
     pairs = [(choice, _changes(before, after, choice.settings)) for choice in choices]
     return max(pairs, key=lambda pair: _RANK[fit(pair[1])], default=(None, _changes(before, after, {})))
 
 
 def _changes(before: Side, after: Side, proposed: Mapping[str, Any]) -> tuple[Change, ...]:
-    """None where a copy holds no config.yaml: then nobody knows."""
+    """The changes; none where a copy has no config.yaml, so that they are not known."""
     configs = before.evidence.config, after.evidence.config
     return changes(*configs, proposed) if all(configs) else ()
 

@@ -1,4 +1,6 @@
-"""How is a verified prediction told? A page for `segtrain diagnose A --against B`, sentences for `segtrain diff`, one line for the console."""
+"""Text of a verified prediction: a page for `segtrain diagnose A --against B`, sentences for `segtrain diff`, a console
+line.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,15 @@ NO_REASON = "the figures do not say why"
 
 
 def page(found: Verification) -> str:
-    """Lines for a person: whether it held, the two runs, the cure, the gain, why not, the terms of a step."""
+    """Lines for a person: whether the prediction held, the two runs, the fix, the gain, why not, and the parts of a
+    step.
+    """
     before, after = found.before, found.after
     lines = [f"{after.shown} after {before.shown}: {outcome(found)}", ""]
     width = max(len(before.shown), len(after.shown))
     for word, side in (("before", before), ("after", after)):
         lines.append(f"  {word:<8} {side.shown:<{width}}  {side.rate:8.4g} images/s  {headline(side.found)}")
-    parts = [("cure", _cure(found)), ("changed", settings(found)), ("gain", gain(found))]
+    parts = [("fix", _cure(found)), ("changed", settings(found)), ("gain", gain(found))]
     parts += [("why", text) for text in why(found)]
     parts += [("order", text) for text in _order(found)]
     parts += [("note", text) for text in notes(found)]
@@ -37,13 +41,13 @@ def page(found: Verification) -> str:
 
 
 def outcome(found: Verification) -> str:
-    """What came of the prediction, in one clause."""
+    """The outcome of the prediction, in one clause."""
     if found.apart:
         return "not comparable"
     if found.before.first is None:
         return "nothing was proposed"
     if found.fit == NONE:
-        return "the cure was not taken"
+        return "the fix was not applied"
     if found.predicted is None:
         return "no gain was predicted"
     if found.fit == PART:
@@ -52,12 +56,12 @@ def outcome(found: Verification) -> str:
 
 
 def sentences(found: Verification, before: str = "A", after: str = "B") -> list[str]:
-    """For a page that has other things to tell too: ``before`` and ``after`` are what it calls the two runs."""
+    """Sentences for a page about more than speed, which calls the two runs ``before`` and ``after``."""
     if found.before.first is None and found.after.first is None and not found.apart:
-        return ["Nothing but the device holds up either of them."] if found.after.found.bound == HEALTHY else []
+        return ["Nothing but the device limits either of them."] if found.after.found.bound == HEALTHY else []
     said = [f"{before} was {headline(found.before.found)}; {after} is {headline(found.after.found)}."]
     if found.apart:
-        return [*said, _sentence(f"their speeds are those of different work: {'; '.join(found.apart)}")]
+        return [*said, _sentence(f"their speeds cannot be compared: {'; '.join(found.apart)}")]
     if found.before.first is not None:
         known = found.before.evidence.config and found.after.evidence.config and found.fit != WORDS
         said.append(
@@ -71,37 +75,35 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def foretold(found: Verification) -> str:
-    """One line, of a cure that was followed to the letter."""
+def prediction(found: Verification) -> str:
+    """One line about a fix that was applied exactly as proposed."""
     words = " ".join(found.fix.words) if found.fix else ""
-    cure, brought = f"{found.before.shown}: {words}", f"it brought {found.measured:.2f} x"
     if found.predicted is None:
-        return f"{cure} was proposed, no gain predicted; {brought}"
-    said = f"{cure} would bring {found.predicted:.2f} x; {brought}"
-    return (
-        said
-        if found.held
-        else f"{said} (why: segtrain diagnose {quote(found.before.shown)} --against {quote(found.after.shown)})"
+        return f"proposed by {found.before.shown}: {words}, no gain predicted; measured {found.measured:.2f}x"
+    said = (
+        f"predicted by {found.before.shown}: {found.predicted:.2f}x faster with {words}; measured {found.measured:.2f}x"
     )
+    compare = f"segtrain diagnose {quote(found.before.shown)} --against {quote(found.after.shown)}"
+    return said if found.held else f"{said} (why: {compare})"
 
 
 def gain(found: Verification) -> str:
-    measured = f"measured {found.measured:.2f} x"
+    measured = f"measured {found.measured:.2f}x"
     if found.apart:
-        return f"{measured}, but of different work: {'; '.join(found.apart)}"
+        return f"{measured}, but the work differs: {'; '.join(found.apart)}"
     if found.before.first is None:
         return f"{measured} the speed"
     if found.predicted is None:
         return f"no gain was predicted, {measured}"
-    both = f"predicted {found.predicted:.2f} x, {measured}"
+    both = f"predicted {found.predicted:.2f}x, {measured}"
     if found.held is None or found.off is None:
-        return f"{both}; but what was predicted was another change"
-    off = f"{abs(found.off):.0%} too {'much' if found.off > 0 else 'little'}"
-    return f"{both}, {off} was predicted: it {'held' if found.held else 'did not hold'} (within {HELD:.0%})"
+        return f"{both}; but the prediction was for another change"
+    off = f"{abs(found.off):.0%} too {'high' if found.off > 0 else 'low'}"
+    return f"{both}: {off}, the prediction {'held' if found.held else 'did not hold'} (within {HELD:.0%})"
 
 
 def _cure(found: Verification) -> str:
-    """The choice that was taken; all of them where none was."""
+    """The choice that was applied; all choices where none was."""
     first = found.before.first
     if first is None or found.fix is None:
         return "none was proposed"
@@ -109,50 +111,50 @@ def _cure(found: Verification) -> str:
 
 
 def settings(found: Verification) -> str:
-    """What was changed, next to what was proposed."""
+    """What was changed, compared with what was proposed."""
     cure = [change for change in found.changes if change.cure]
     others = [change for change in found.changes if not change.cure]
     too = f": {', '.join(map(told, others))}" if others else ""
     if not (found.before.evidence.config and found.after.evidence.config):
-        return "not known: one of the runs holds no config.yaml"
+        return "not known: one of the runs has no config.yaml"
     if found.before.first is None or found.fit == WORDS:
-        advice = "the cure is no setting, whether it was taken no config says; " if found.before.first else ""
-        return advice + (f"these differ{too}" if others else "the same settings, as far as speed goes")
+        advice = "the fix is not a setting, so no config shows whether it was applied; " if found.before.first else ""
+        return advice + (f"these settings differ{too}" if others else "no setting that matters for speed differs")
     if found.fit == EXACT:
-        return f"the cure and nothing else that matters for speed: {', '.join(map(told, cure))}"
+        return f"the fix and nothing else that matters for speed: {', '.join(map(told, cure))}"
     if found.fit == MORE:
-        return f"the cure ({', '.join(map(told, cure))}) and more{too}"
+        return f"the fix ({', '.join(map(told, cure))}) and more{too}"
     kept = [f"{c.key} is {value(c.after)} and not {value(c.proposed)}" for c in cure if not c.as_proposed]
     text = (
-        f"{'the cure in part' if found.fit == PART else 'none of the cure'}: {', '.join(kept) or 'nothing was changed'}"
+        f"{'part of the fix' if found.fit == PART else 'none of the fix'}: {', '.join(kept) or 'nothing was changed'}"
     )
     return text + (f"; these differ as well{too}" if others else "")
 
 
 def why(found: Verification) -> Sequence[str]:
-    """Only where the prediction did not hold, or runs of which nothing was predicted differ: then everything that figures show."""
+    """The reasons, where the prediction did not hold, or runs without a prediction differ."""
     alone = found.predicted is None and not found.apart and abs(found.measured - 1) > HELD
     return found.reasons or (NO_REASON,) if found.held is False or alone else ()
 
 
 def notes(found: Verification) -> list[str]:
-    """What to know of the figures even where the prediction held."""
-    if why(found):  # the reasons tell it
+    """What to know about the figures even where the prediction held."""
+    if why(found):  # The reasons say it.
         return []
     said = [f"{key} differs: {was} before, {now} after" for key, (was, now) in found.environment.items()]
     if "ranks" in found.environment:
         said.append("images/s are those of all ranks together")
     for word, side in (("before", found.before), ("after", found.after)):
         if not side.found.facts["steady"]:
-            said.append(f"the run {word} is so short that its start is in these figures")
+            said.append(f"the run {word} is so short that these figures include its start")
     return said
 
 
 def _order(found: Verification) -> list[str]:
     if not found.swapped:
         return []
-    known = "it has the cure" if found.fit in (EXACT, MORE, PART) else "it began later"
-    return [f"{found.after.shown} was named first, and is taken for the run after: {known}"]
+    known = "it has the fix" if found.fit in (EXACT, MORE, PART) else "it began later"
+    return [f"{found.after.shown} was named first, and is the run after: {known}"]
 
 
 def _next(after: Diagnosis) -> list[str]:
@@ -160,7 +162,7 @@ def _next(after: Diagnosis) -> list[str]:
         return []
     first = after.verdicts[0]
     return [
-        f"{first.cause}: {first.fix.texts}" + (f", about {first.gain:.2f} x as fast again" if first.gain > 1.05 else "")
+        f"{first.cause}: {first.fix.texts}" + (f", about {first.gain:.2f}x faster again" if first.gain > 1.05 else "")
     ]
 
 

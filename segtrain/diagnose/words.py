@@ -1,4 +1,4 @@
-"""How is a diagnosis told? A page for `segtrain diagnose`, one line for the console."""
+"""Text of a diagnosis: a page for `segtrain diagnose`, one line for the console."""
 
 from __future__ import annotations
 
@@ -7,24 +7,27 @@ import shlex
 import textwrap
 from pathlib import Path
 
-from segtrain.diagnose.verdict import CAUSES, HEALTHY, Diagnosis, Verdict
+from segtrain.diagnose.causes import bound_by
+from segtrain.diagnose.verdict import HEALTHY, Diagnosis, Verdict
 
 WIDTH = 110
-BUSY = 0.85  # of the cores that a run may use: little that other programs take is no cause
-WORTH = 1.25  # times as fast
+# Share of the cores that a run may use from which on the few that other programs take are no cause.
+BUSY = 0.85
+WORTH = 1.25  # gain
 
 
-def page(run: Path, found: Diagnosis, foretold: str | None = None, shown: str = "") -> str:
-    """Lines for a person: what bounds the run, then each cause with its evidence and its cure, then what to type to take the one that is proposed.
+def page(run: Path, found: Diagnosis, earlier: str | None = None, shown: str = "") -> str:
+    """Lines for a person: what bounds the run, then each cause with its evidence and fix, then commands that try the
+    first fix.
 
-    ``foretold``: what an earlier run had said of this one. ``shown``: where the run lies of which ``run`` is a copy: what to type is not
-    told, for it trains elsewhere.
+    ``earlier``: what an earlier run predicted of this one. ``shown``: the place of which ``run`` is a copy; then there
+    are no commands, because the run trains elsewhere.
     """
     lines = [f"{shown or run}: {headline(found)}"]
     if "step_ms" in found.facts:
         lines.append("  " + _step(found))
-    if foretold:
-        lines.append(f"  foretold  {foretold}")
+    if earlier:
+        lines.append(f"  {earlier}")
     for number, verdict in enumerate(found.verdicts, 1):
         lines += ["", f"{number}. {verdict.cause}: {verdict.share:.0%} of the time ({verdict.confidence} confidence)"]
         do = [("or" if number else "do", choice.text) for number, choice in enumerate(verdict.fix.choices)]
@@ -34,44 +37,48 @@ def page(run: Path, found: Diagnosis, foretold: str | None = None, shown: str = 
 
 
 def _try(run: Path, found: Diagnosis) -> list[str]:
-    """Commands that train again with the first cure, and that compare; none where it is advice, or a copy holds no config.
+    """Commands that train again with the first fix and compare; none where it is only advice, or a copy holds no
+    config.
 
-    One for each choice of the cure that has settings, each into a folder of its own.
+    One for each choice of the fix that has settings, each with its own folder.
     """
     first = found.proposed
     choices = [choice.words for choice in first.fix.choices if choice.settings] if first else []
     if not choices or not (run / "config.yaml").is_file():
         return []
     run = run.resolve() if run.name in ("", "..") else run
-    names = (run.with_name(f"{run.name}-cured{number}") for number in ("", *range(2, 1000)))
+    names = (run.with_name(f"{run.name}-fixed{number}") for number in ("", *range(2, 1000)))
     free = (name for name in names if not name.exists())
     lines = [""]
     for number, settings in enumerate(choices):
-        again = str(next(free, run.with_name(f"cured{number}")))
+        again = str(next(free, run.with_name(f"fixed{number}")))
         lines.append(
-            f"{'or' if number else 'try':<5} {shlex.join(['segtrain', 'train', str(run / 'config.yaml'), *settings, f'out={again}'])}"
+            f"{'or' if number else 'try':<5} "
+            f"{shlex.join(['segtrain', 'train', str(run / 'config.yaml'), *settings, f'out={again}'])}"
         )
         lines.append(f"      {shlex.join(['segtrain', 'diagnose', str(run), '--against', again])}")
     return lines
 
 
 def headline(found: Diagnosis) -> str:
-    if found.bound in CAUSES:
-        return f"bound by {CAUSES[found.bound]}" + (f" ({found.bound})" if found.bound != HEALTHY else "")
+    if words := bound_by(found):
+        return f"bound by {words}" + (f" ({found.bound})" if found.bound != HEALTHY else "")
     return str(found.facts.get("why", "it waits for its samples, and its spans do not say why: segtrain bench data"))
 
 
 def line(found: Diagnosis) -> str:
-    """One line, for a run that starves, and for the end of one."""
+    """One line, for a run that waits for its samples and for the end of a run."""
     if not found.verdicts:
         return headline(found)
     first = found.verdicts[0]
-    gain = f", about {first.gain:.2g}x as fast" if first.gain > 1.05 else ""
+    gain = f", about {first.gain:.2g}x faster" if first.gain > 1.05 else ""
     return f"{headline(found)}: {first.evidence}\n          try {first.fix.texts}{gain}"
 
 
 def closing(found: Diagnosis, run: Path) -> str:
-    """``line`` for the end of a run. Where the run has too few cores for its own work: its speed, since that is no fault of the run."""
+    """``line`` for the end of a run; its speed where it has too few cores for its own work, which is no fault of the
+    run.
+    """
     if found.bound != "too-few-cores":
         return line(found)
     cores, first = found.facts["cores"], found.verdicts[0]
@@ -79,7 +86,7 @@ def closing(found: Diagnosis, run: Path) -> str:
         why = f", as fast as {'this core allows' if cores == 1 else f'these {cores} cores allow'}"
     else:
         why = f"; its threads wait for a core {first.share:.0%} of the time"
-    more = f"; samples that cost less would bring up to {first.gain:.2g}x" if first.gain > WORTH else ""
+    more = f"; cheaper samples would make it up to {first.gain:.2g}x faster" if first.gain > WORTH else ""
     return f"{found.facts['images_per_s']:.3g} images/s{why}{more} (segtrain diagnose {shlex.quote(str(run))})"
 
 
@@ -90,7 +97,7 @@ def as_json(found: Diagnosis) -> str:
 def _gain(verdict: Verdict) -> str:
     if verdict.gain <= 1.005:
         return "not predicted"
-    return f"about {verdict.gain:.2f} x as fast, as the model of a step says"
+    return f"about {verdict.gain:.2f}x faster, predicted by the model of a step"
 
 
 def _step(found: Diagnosis) -> str:
@@ -102,5 +109,5 @@ def _step(found: Diagnosis) -> str:
     if others > 0.3:
         text += f"\n  other programs kept {others:.1f} cores busy meanwhile"
     if not facts["steady"]:
-        text += "\n  the run is so short that its start is in these figures"
+        text += "\n  the run is so short that these figures include its start"
     return text

@@ -1,1 +1,1 @@
-"""How did a run go, on one page? The page of a run, and the comparison of two."""
+"""Pages about runs: the report of one, and the comparison of two."""

@@ -1,13 +1,14 @@
-"""What held the run up, and what would cure it? The diagnosis as the first block of a page: a card for each verdict."""
+"""The diagnosis as the first block of a report: a card for each verdict, with its evidence, fix, and charts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from segtrain.diagnose.causes import CAUSES, Chart
 from segtrain.diagnose.evidence import gather
 from segtrain.diagnose.fix import Fix
 from segtrain.diagnose.judge import UNKNOWN, judge
-from segtrain.diagnose.verdict import CAUSES, HEALTHY, Diagnosis, Verdict
+from segtrain.diagnose.verdict import HEALTHY, Diagnosis, Verdict
 from segtrain.diagnose.words import headline
 from segtrain.errors import DataError
 from segtrain.observe.spans import FOLDER
@@ -17,34 +18,28 @@ from segtrain.report.html import esc, percent
 from segtrain.report.ranks import WAITS
 from segtrain.runs.folder import RunFolder
 
-NO_SPANS = (
-    "This run wrote no spans, so that nothing here says what held it up: log.spans=true (the default) writes them."
-)
-TOO_SHORT = "The run was too short to tell what held it up: its figures are those of its start."
-TOO_EARLY = "The run has not gone on for long enough to tell what holds it up: make this page again in a minute."
-SLOW_ROW = "the rank that waits least is the one that the others wait for"
+NO_SPANS = "This run wrote no spans, so this page cannot say what held it up: log.spans=true (the default) writes them."
+TOO_SHORT = "The run was too short to tell what held it up: its figures are from its start."
+TOO_EARLY = "The run is too young to tell what holds it up: make this page again in a minute."
+SLOW_ROW = "the others wait for the rank that waits least"
 
 _DATA, _RANKS = WAITS
-SHOWN_BY = {  # cause -> beginnings of the titles of the charts that show its evidence
-    **dict.fromkeys(
-        ("storage-latency", "storage-bandwidth", "decode", "augmentation", "too-few-workers", "shm"),
-        (_DATA, costs.TITLE),
-    ),
-    **dict.fromkeys(("logging", "evaluation", "checkpoint"), (charts.LOOP,)),
-    **dict.fromkeys(("sync-point", "host-to-device"), (charts.STEPS,)),
-    **dict.fromkeys(("slow-rank", "slow-host", "slow-network"), (_RANKS,)),
-    **dict.fromkeys(("too-many-threads", "too-few-cores", "other-programs", "memory"), ("Cores",)),
-    "compiling": (charts.STEPS,),
-    "main-thread": (charts.STEPS, costs.TITLE),
-    "small-batch": (GPUS, charts.STEPS),
+TITLES: dict[Chart, str] = {  # beginnings of the titles of the charts that show evidence
+    "data-wait": _DATA,
+    "sample-cost": costs.TITLE,
+    "loop-phases": charts.LOOP,
+    "step-phases": charts.STEPS,
+    "rank-waits": _RANKS,
+    "cores": "Cores",
+    "gpu-use": GPUS,
 }
 _SURE = {"high": 3, "medium": 2, "low": 1}
 
 
 def diagnosis_of(run: RunFolder) -> tuple[Diagnosis | None, str]:
-    """What the run's spans say; or None, and why there is nothing (empty: nothing was to be expected)."""
+    """The diagnosis of a run; or None, and the reason to show ("": none was to be expected)."""
     try:
-        evidence = gather(run.top, say=lambda text: None)  # loading the run has said what is wrong with its files
+        evidence = gather(run.top, say=lambda text: None)  # Loading the run has already warned about its files.
     except DataError as error:
         if any((run.folder / FOLDER).glob("rank-*.jsonl")):
             return None, str(error)
@@ -53,7 +48,7 @@ def diagnosis_of(run: RunFolder) -> tuple[Diagnosis | None, str]:
 
 
 def html(found: Diagnosis | None, why: str, run: RunFolder, places: Mapping[str, str]) -> str:
-    """``places``: title -> id of what the page shows."""
+    """``places``: title of a chart -> its id on the page."""
     if found is None:
         return _plain(why) if why else ""
     running = run.row["status"] == "running"
@@ -67,7 +62,7 @@ def html(found: Diagnosis | None, why: str, run: RunFolder, places: Mapping[str,
     text = f"<h3>{esc(said[:1].upper() + said[1:])}</h3>"
     if found.bound == HEALTHY:
         return f'<div class="card calm"><span class="sign" aria-hidden="true">✓</span>{text}<p>{esc(_calm(found))}</p></div>{basis}'
-    links = _links((_DATA, costs.TITLE), places)
+    links = _links(("data-wait", "sample-cost"), places)
     return f'<div class="card">{text}{f"<p>See {links}.</p>" if links else ""}</div>{basis}'
 
 
@@ -77,8 +72,9 @@ def _calm(found: Diagnosis) -> str:
 
     ranks = f"for other ranks {share('sync', 'gradient_sync')}, " if found.facts["ranks"] > 1 else ""
     return (
-        f"Waiting for data takes {share('wait')} of its time, {ranks}logging and checkpoints {share('log', 'checkpoint')}. "
-        "A faster device, or a smaller model, would make it faster."
+        f"Waiting for data takes {share('wait')} of its time, {ranks}logging and checkpoints "
+        f"{share('log', 'checkpoint')}. "
+        "A faster device or a smaller model would speed it up."
     )
 
 
@@ -91,7 +87,7 @@ def _basis(found: Diagnosis, running: bool) -> str:
     what = [_many(facts[key], key[:-1]) for key in ("steps", "ranks", "hosts")]
     return (
         f"From the spans of {what[0]} of {what[1]} on {what[2]}{', so far' * running}; "
-        "the first second of each process and an evaluation at the end count for nothing."
+        "the first second of each process and an evaluation at the end do not count."
     )
 
 
@@ -100,8 +96,8 @@ def _many(count: int, what: str) -> str:
 
 
 def _card(number: int, verdict: Verdict, places: Mapping[str, str]) -> str:
-    words = CAUSES.get(verdict.cause, verdict.cause)
-    said = f"Bound by {words}" if number == 0 else f"Also held up by {words}"
+    cause = CAUSES[verdict.cause]
+    said = f"Bound by {cause.words}" if number == 0 else f"Also held up by {cause.words}"
     sure = _SURE.get(verdict.confidence, 0)
     rows = [
         ("Why", esc(verdict.evidence)),
@@ -109,7 +105,7 @@ def _card(number: int, verdict: Verdict, places: Mapping[str, str]) -> str:
         ("Gain", esc(_gain(verdict.gain))),
         ("Confidence", f'<span class="dots" aria-hidden="true">{"●" * sure}{"○" * (3 - sure)}</span> {esc(verdict.confidence)}'),
     ]  # fmt: skip
-    links = _links(SHOWN_BY.get(verdict.cause, ()), places)
+    links = _links(cause.charts, places)
     if links:
         rows.append(("See", links + (f": {SLOW_ROW}" if verdict.cause in ("slow-rank", "slow-host") else "")))
     listed = "".join(f"<div><dt>{what}</dt><dd>{content}</dd></div>" for what, content in rows)
@@ -123,7 +119,7 @@ def _card(number: int, verdict: Verdict, places: Mapping[str, str]) -> str:
 
 
 def _cure(verdict: Verdict) -> str:
-    """Each choice in turn: its settings, to be copied together, and its advice."""
+    """Each choice: its settings with a button that copies them, and its advice."""
     return '<span class="words">or</span>'.join(map(_choice, verdict.fix.choices))
 
 
@@ -137,9 +133,9 @@ def _choice(fix: Fix) -> str:
 
 
 def _gain(gain: float) -> str:
-    return f"about {gain:.3g} × as fast, by the model of a step" if gain > 1.005 else "not predicted"
+    return f"about {gain:.3g}x faster, predicted by the model of a step" if gain > 1.005 else "not predicted"
 
 
-def _links(titles: tuple[str, ...], places: Mapping[str, str]) -> str:
-    found = [(title, key) for begin in titles for title, key in places.items() if title.startswith(begin)]
+def _links(shown: tuple[Chart, ...], places: Mapping[str, str]) -> str:
+    found = [(title, key) for chart in shown for title, key in places.items() if title.startswith(TITLES[chart])]
     return ", ".join(f'<a href="#{esc(key)}">{esc(title)}</a>' for title, key in found)

@@ -1,4 +1,4 @@
-"""What do the charts of a run show? For each figure the data that report.js draws, its words and its table."""
+"""Charts of a run: for each figure the data that report.js draws, its description, and its table."""
 
 from __future__ import annotations
 

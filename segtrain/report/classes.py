@@ -1,4 +1,4 @@
-"""Which classes does the model know, and which does it take for another? Tables of an evaluation."""
+"""Tables of an evaluation: the IoU of each class, the confusion matrix, and the largest mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What differs between two runs? Rows of facts, figures, stage times and classes, for the page and for the console."""
+"""Differences between two runs: rows of facts, figures, phase times, and classes, for the page and the console."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _IDLE = {"out", "run folder"}
 
 @dataclass(frozen=True)
 class DiffRow:
-    """``change`` is in words; ``better``: +1 where B is better, -1 where it is worse, 0 where that is no question."""
+    """``change`` is in words; ``better``: +1 where B is better, -1 where it is worse, 0 where neither is better."""
 
     what: str
     a: str
@@ -107,7 +107,7 @@ def _figures(a: RunFolder, b: RunFolder, pace_a: Speed | None, pace_b: Speed | N
     ]
     if pace_a and pace_b:
         rows += [
-            _ratio("images a second", pace_a.images_per_s, pace_b.images_per_s, lambda v: f"{v:.3g}", more=True),
+            _ratio("images/s", pace_a.images_per_s, pace_b.images_per_s, lambda v: f"{v:.3g}", more=True),
             _ratio("time of a step", pace_a.step_s, pace_b.step_s, short_seconds),
             _points("waiting for data", pace_a.wait, pace_b.wait, more=False),
             _ratio("cores busy", pace_a.cores, pace_b.cores, lambda v: f"{v:.2f}", judged=False),
@@ -149,7 +149,7 @@ def _ratio(
     texts = [NOTHING if value is None else show(value) for value in (a, b)]
     change, better = "", 0
     if a and b:
-        change = f"{b / a:.2f} x"
+        change = f"{b / a:.2f}x"
         # Times of the same run differ by some percent from one day to the next.
         better = 0 if not judged or abs(b / a - 1) < 0.03 else 1 if (b > a) == more else -1
     return DiffRow(what, texts[0], texts[1], change, better)
@@ -198,7 +198,7 @@ def sentences(found: Comparison) -> list[str]:
         said.append(f"B's best mIoU is {word} A's: {score.b} against {score.a} ({score.change}).")
     if found.protocol:
         said.append(
-            f"The scores were made in different ways ({', '.join(found.protocol)}): do not compare them as they are."
+            f"The evaluation protocols differ ({', '.join(found.protocol)}), so these scores cannot be compared."
         )
     if step and step.change:
         said.append(f"A step of B takes {step.b}, of A {step.a} ({step.change}).")
@@ -214,7 +214,7 @@ def sentences(found: Comparison) -> list[str]:
         order = ("B", "A") if found.cure.swapped else ("A", "B")
         said += verified(found.cure, *order)
     differing = [f"{count} {what}{'s' * (count > 1)}{of}" for count, what, of in counts if count]
-    said.append(f"They differ in {', '.join(differing)}." if differing else "Config, environment and data are equal.")
+    said.append(f"They differ in {', '.join(differing)}." if differing else "Config, environment, and data are equal.")
     return said
 
 

@@ -1,4 +1,4 @@
-"""What does a sample cost? The stages of making one, as bars, from the spans of the workers."""
+"""The cost of a sample: bars for the stages of making one, from the spans of the workers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _WORDS = {"read": "read", "decode": "decode", "augment": "augment", "assemble": 
 
 
 def section(found: Diagnosis | None) -> str:
-    """Empty where the diagnosis knows nothing of samples."""
+    """Empty where the diagnosis knows nothing about samples."""
     work = found.facts.get("workers") if found is not None else None
     if not isinstance(work, Mapping) or not work.get("sample_ms"):
         return ""
     whole = work["sample_ms"]
     rows = "".join(_row(_WORDS.get(stage, stage), ms, whole, "stage") for stage, ms in work["stages_ms"].items())
-    rows += _row("in all", whole, whole, "whole") + _row("CPU time", work["cpu_ms"], whole, "cpu")
+    rows += _row("total", whole, whole, "whole") + _row("CPU time", work["cpu_ms"], whole, "cpu")
     return (
         f'<div id="{KEY}" class="scroll"><table class="bars"><caption><b>{TITLE}</b> {esc(_who(work))}</caption>'
         '<thead><tr><th scope="col">stage</th><th scope="col" class=n>time</th>'
@@ -40,5 +40,5 @@ def _who(work: Mapping[str, Any]) -> str:
     count, kind = work["count"], work["kind"]
     many = "processes" if kind == "process" else f"{kind}s"
     workers = f"{count:g} {kind if count == 1 else many}" if count else "the loop itself"
-    size = f", {work['bytes'] / 1000:,.3g} kB are read for it" if work.get("bytes") else ""
-    return f"a mean one, made by {workers} of the rank that waits most{size}"
+    size = f", {work['bytes'] / 1000:,.3g} kB read per sample" if work.get("bytes") else ""
+    return f"mean, made by {workers} of the rank that waits most{size}"

@@ -1,4 +1,4 @@
-"""What differs between two runs, on one page?"""
+"""The page of the differences between two runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MARKS = {1: "up", -1: "down", 0: ""}
 
 
 def diff(a: str | Path, b: str | Path, out: Path | None = None, say: Callable[[str], None] = say_on_stderr) -> str:
-    """The table for the console; the page goes to ``out`` if given. Raises DataError where a folder holds no run."""
+    """The table for the console; the page goes to ``out`` if given. Raises DataError for a folder without a run."""
     found = compare(load(a, say), load(b, say))
     if out is not None:
         write(out, render(found))
@@ -47,9 +47,7 @@ def render(found: Comparison) -> str:
         ),
         "miou",
     )
-    rate = add(
-        charts.lines("rate", "Images a second", _both(a, b, "steps", lambda e: number(e.get("images_per_s")))), "rate"
-    )
+    rate = add(charts.lines("rate", "Images/s", _both(a, b, "steps", lambda e: number(e.get("images_per_s")))), "rate")
     said = "".join(f"<p>{esc(sentence)}</p>" for sentence in sentences(found))
     name_a, name_b = names(a, b)
     tables = _rows("", found.figures) + (_rows("mean in a step", found.stages) if found.stages else "")

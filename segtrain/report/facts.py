@@ -1,4 +1,4 @@
-"""With what was a run made? Config, environment, data and what happened: flat facts, to be shown and compared."""
+"""Facts about a run to show and compare: config, environment, data, and events, as flat pairs."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from segtrain.observe.console import duration
 from segtrain.report.html import details, esc, percent, table, thinned
 from segtrain.runs.folder import RunFolder, few, number
 
-_DATA = ("data",)  # of the derived quantities: the others tell of the environment
+_DATA = ("data",)  # derived quantities that are not about the environment
 
 
 def mapping(value: Any) -> dict[str, Any]:
-    """``value`` if it is one; a journal of another version may hold something else there."""
+    """``value`` if it is a mapping; a journal of another version may have something else there."""
     return dict(value) if isinstance(value, Mapping) else {}
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """``section.key`` -> value as YAML would have it on one line."""
+    """``section.key`` -> value as one line of YAML."""
     found: dict[str, str] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping) and value and not prefix:
@@ -45,14 +45,14 @@ def environment(run: RunFolder) -> dict[str, str]:
         **mapping(start.get("versions")),
         "host": start.get("host"),
         "device": start.get("device"),
-        "ranks in all": start.get("world_size"),
+        "ranks": start.get("world_size"),
         **{key: value for key, value in derived.items() if key not in _DATA},
     }
     return {str(key): str(value) for key, value in found.items() if value not in (None, "")}
 
 
 def data(run: RunFolder) -> dict[str, str]:
-    """Of the data and of how scores were made: scores can be compared where the protocol is equal."""
+    """Facts about the data and the evaluation protocol: scores can be compared where the protocol is equal."""
     start = run.start
     derived = mapping(start.get("derived"))
     found = {key: derived[key] for key in _DATA if key in derived}
@@ -73,7 +73,7 @@ def config_table(run: RunFolder) -> str:
     changed = {key: value for key, value in rows.items() if usual.get(key) != value}
     rest = {key: value for key, value in rows.items() if key not in changed}
     if not rows:
-        return "<p class=quiet>The folder holds no config.yaml.</p>"
+        return "<p class=quiet>The folder has no config.yaml.</p>"
     own = table(
         ("setting", "value", "default"),
         [(key, value, usual.get(key, "")) for key, value in changed.items()],
@@ -90,7 +90,7 @@ def pairs(caption: str, facts: Mapping[str, str]) -> str:
 
 
 def happenings(run: RunFolder) -> str:
-    """Starts, evaluations, checkpoints and ends, in order."""
+    """Starts, evaluations, checkpoints, and ends, in order."""
     rows = []
     for event in run.events:
         said = _said(event)
@@ -111,13 +111,13 @@ def _said(event: Mapping[str, Any]) -> str:
     if kind == "run_start":
         return f"a process starts on {event.get('host')} (pid {event.get('pid')})"
     if kind == "resume":
-        return f"goes on; {event.get('world_size')} ranks wrote the checkpoint"
+        return f"resumes; {event.get('world_size')} ranks wrote the checkpoint"
     if kind == "eval":
         return f"mIoU {percent(number(mapping(event.get('scores')).get('miou')), 2)}{few(event)}{took}"
     if kind == "checkpoint":
         return f"checkpoint {event.get('file')} ({event.get('reason')}{took})"
     if kind == "signal":
-        return f"stop by {event.get('signal')}"
+        return f"stopped by {event.get('signal')}"
     if kind == "run_end":
         return f"{event.get('status')}" + (f": {event['error']}" if event.get("error") else "")
     return ""

@@ -130,7 +130,8 @@ def _about(run: Path, stacks: list[Stack]) -> str:
     processes = len({stack.process for stack in stacks})
     return (
         f"{samples:,} samples of {processes} {'process' if processes == 1 else 'processes'} in {seconds:g} s, by "
-        "<code>segtrain profile stacks</code>. The width of a function is the wall time in it and in what it called; frames above it "
+        "<code>segtrain profile stacks</code>. The width of a function is the wall time in it and in what it "
+        "called; frames above it "
         "were called by it. Click one to zoom, click the lowest one to zoom out. "
         '<span class="flame-key"><i class="own"></i>segtrain <i class="torch"></i>torch <i class="lib"></i>other libraries '
         '<i class="user"></i>your code <i class="idle"></i>waits</span>'

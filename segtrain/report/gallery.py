@@ -1,4 +1,4 @@
-"""What did the model see, and where was it wrong? The worst and the best images, and the pictures a run wrote, small enough for a page."""
+"""Gallery of a report: the worst and the best images, and the pictures that a run wrote, small enough for a page."""
 
 from __future__ import annotations
 
@@ -32,12 +32,15 @@ _ALT = "image, truth, prediction and errors side by side, each with its own mIoU
 
 
 def gallery(run: RunFolder, add: Callable[[charts.Figure | None, str], str]) -> str:
-    """The images by their scores, then the sheets under ``pictures/``; what cannot be read, or would be too heavy, is named instead."""
+    """The images by their scores, then the sheets under ``pictures/``.
+
+    Files that cannot be read or are too large are named.
+    """
     return _scores(run, add) + _sheets(run.folder / "pictures")
 
 
 def _scores(run: RunFolder, add: Callable[[charts.Figure | None, str], str]) -> str:
-    """Of the last evaluation, for the pictures are its own; of the best one where the run has not come to its end."""
+    """Scores of the last evaluation, to which the pictures belong; of the best one where the run has not ended."""
     rows, when = _table(run)
     scored = [row for row in rows if row.miou is not None]
     if not scored:
@@ -54,7 +57,7 @@ def _scores(run: RunFolder, add: Callable[[charts.Figure | None, str], str]) -> 
 
 
 def _table(run: RunFolder) -> tuple[list[ImageRow], str]:
-    """Empty where there is none, or a torn one."""
+    """Empty where there is none, or an incomplete one."""
     for file, event, which in (
         (image_table.LAST, run.evals[-1] if run.evals else {}, "last"),
         (image_table.BEST, run.best, "best"),
@@ -99,7 +102,10 @@ def _figure(path: Path, drawn: tuple[bytes, tuple[int, int]] | str) -> str:
 
 
 def _fitted(paths: Sequence[Path]) -> dict[Path, tuple[bytes, tuple[int, int]] | str]:
-    """Each picture as JPEG with its width and height, or what to say of it. What light ones leave of their share, heavy ones get."""
+    """Each picture as JPEG with its width and height, or why it is missing.
+
+    Large ones get what small ones leave of their share.
+    """
     found: dict[Path, tuple[bytes, tuple[int, int]] | str] = {}
     sheets: list[tuple[int, Path, Image.Image]] = []
     for path in paths:

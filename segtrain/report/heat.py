@@ -1,4 +1,4 @@
-"""How busy were cores and GPUs over time? Maps of bytes from the system profile, on the run's axis of time."""
+"""Heat maps of cores and GPUs over the time of a run, from the system profile."""
 
 from __future__ import annotations
 

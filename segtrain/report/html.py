@@ -1,4 +1,4 @@
-"""How does a page hold together? Escaping, tables, figures; one shell with styles, script and data in it."""
+"""HTML of a page: escaping, tables, figures, and one shell with styles, script, and data in it."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def figure(key: str, title: str, alt: str, numbers: str, note: str = "") -> str:
 
 
 def thinned(rows: Sequence[Any], most: int = 40) -> list[Any]:
-    """At most ``most`` rows, evenly spread, the last one among them."""
+    """At most ``most`` rows, evenly spread, including the last one."""
     if len(rows) <= most:
         return list(rows)
     return [rows[round((place + 1) * len(rows) / most) - 1] for place in range(most)]

@@ -1,4 +1,4 @@
-"""How did this run go? ``RUN/report.html``: one file that needs no network."""
+"""The report of a run, ``RUN/report.html``: one file that needs no network."""
 
 from __future__ import annotations
 
@@ -22,11 +22,9 @@ from segtrain.report.timeline import axis, laps, merged, pauses, pieces
 from segtrain.runs.folder import RunFolder, load, number
 
 FILE = "report.html"
-_LAPS = 700  # stretches of a chart: more than a screen has columns for
-NO_PROFILE = "This run wrote no system profile: set log.profile_ms=500 to see here how busy each core and each GPU was."
-NO_READING = (
-    "There are no readings of a system profile here: none were written yet, or they were not copied with the run."
-)
+_LAPS = 700  # stretches of a chart, more than a screen has columns
+NO_PROFILE = "This run wrote no system profile: log.profile_ms=500 shows here how busy each core and each GPU was."
+NO_READING = "There are no readings of a system profile: none were written yet, or they were not copied with the run."
 
 
 def report(
@@ -37,9 +35,9 @@ def report(
     out: Path | None = None,
     shown: str = "",
 ) -> Path:
-    """Write the page into the run folder, or to ``out``; ``shown``: where the run lies of which ``folder`` is a copy.
+    """Write the page into the run folder, or to ``out``. ``shown``: the place of the run of which ``folder`` is a copy.
 
-    Raises DataError for a folder that holds no run or cannot be written.
+    Raises DataError for a folder without a run, or one that cannot be written.
     """
     run = load(folder, say)
     path = write(out or run.folder / FILE, render(run, say, shown))
@@ -54,7 +52,10 @@ def write(path: Path, text: str) -> Path:
         with writing(path) as stream:
             stream.write(text.encode())
     except OSError as error:
-        raise DataError(f"cannot write the page {path}: {error.strerror or error}: check the folder's rights") from None
+        raise DataError(
+            f"cannot write the page {path}: {error.strerror or error}: check the permissions of the folder",
+            code="page-unwritable", file=str(path),
+        ) from None  # fmt: skip
     return path
 
 
@@ -112,7 +113,7 @@ def render(run: RunFolder, say: Callable[[str], None] = say_on_stderr, shown: st
 
 
 def _maps(busy: Sequence[Map], waits: Sequence[Map]) -> Iterator[tuple[str, Map, str]]:
-    """The id of each, and what it shows."""
+    """The id of each map, the map, and what it shows."""
     for key, maps, what in (("heat", busy, "use"), ("wait", waits, "share of each second")):
         for place, found in enumerate(maps):
             yield f"{key}{place}", found, what

@@ -1,4 +1,4 @@
-"""Which rank waited when, for data and for the others? Maps from the spans that each rank wrote, second by second."""
+"""Maps of when each rank waited for data and for the other ranks, from the spans that it wrote."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COLUMNS = 1500
 
 
 def read_waits(run: RunFolder, time: Axis) -> list[Map]:
-    """A row a rank; empty for a run without spans. Waiting for others only where there are others."""
+    """One row per rank; empty for a run without spans. Waiting for other ranks only where there are several."""
     try:
         records = run.spans()
     except DataError:  # log.spans=false, or a run of an earlier version

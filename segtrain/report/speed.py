@@ -1,4 +1,4 @@
-"""How long did a step take, and where did its time go? Figures from laps."""
+"""Speed of a run: the time of a step and of its phases, from laps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from segtrain.report.timeline import Lap, steady
 from segtrain.runs.folder import number
 
-# In the order in which a step does them, with words for people; what a later version adds keeps its own name.
+# In the order of a step, with their words; phases that a later version adds keep their own name.
 PHASES = {
     "wait": "waiting for data",
     "device": "copy to the device",
@@ -20,13 +20,16 @@ PHASES = {
     "gradient_sync": "gradient sync",
     "update": "optimizer",
     "log": "logging",
-    "other": "all else",
+    "other": "everything else",
 }
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Of the laps that measure speed. ``shares`` adds up to 1; ``cores`` is CPU seconds a second, over all ranks."""
+    """Means over the laps that measure speed.
+
+    ``shares`` add up to 1; ``cores`` is CPU seconds per second of all ranks.
+    """
 
     steps: int
     seconds: float  # of training
@@ -43,7 +46,7 @@ class Speed:
 
 
 def speed(found: Sequence[Lap]) -> Speed | None:
-    """None where no step was journaled."""
+    """None where the journal has no step."""
     kept = steady(found)
     seconds = sum(lap.seconds for lap in kept)
     if not kept or seconds <= 0:
@@ -74,7 +77,7 @@ def _worst_wait(kept: Sequence[Lap]) -> tuple[float, int]:
 
 
 def _cores(found: Sequence[Lap]) -> float | None:
-    """From differences of the running count: its beginning holds the imports of every rank."""
+    """From differences of the running count, because its start includes the imports of every rank."""
     cpu = wall = 0.0
     for before, lap in itertools.pairwise(found):
         old, new = number(before.event.get("cpu_s")), number(lap.event.get("cpu_s"))
@@ -96,7 +99,7 @@ def words(phase: str) -> str:
 
 
 def quantiles(values: Sequence[float], *wanted: float) -> list[float]:
-    """Linear between the two nearest values, as numpy has it. ``values`` must not be empty."""
+    """Linear between the two nearest values, as in numpy. ``values`` must not be empty."""
     ordered = sorted(values)
     found = []
     for share in wanted:

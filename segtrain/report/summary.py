@@ -1,4 +1,4 @@
-"""What is there to say about a run in a few sentences and figures?"""
+"""Summary of a run: a headline, a few sentences, and the figures that matter most."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FULL = 90.0  # percent of the cores
 
 @dataclass(frozen=True)
 class RunSummary:
-    """``mood``: good, bad or open (it goes on, or can)."""
+    """``mood``: good, bad, or open (the run goes on, or can be continued)."""
 
     mood: str
     headline: str
@@ -27,7 +27,7 @@ class RunSummary:
 def summary(
     run: RunFolder, pace: Speed | None, parts: list[Stretch], maps: list[Map], others: float | None
 ) -> RunSummary:
-    """What held the run up is said by the diagnosis alone; ``others``: cores that it saw in use by other programs."""
+    """What held the run up is left to the diagnosis. ``others``: cores that it saw other programs use."""
     mood, headline = _state(run)
     said = [_scores(run), *(f"Warning: {text}" for text in run.row["warnings"])]
     if pace is not None:
@@ -46,14 +46,15 @@ def _state(run: RunFolder) -> tuple[str, str]:
     if status == "done":
         return "good", f"Finished: {place}, {duration(run.row['time'] or 0)}"
     if status == "failed":
-        return "bad", f"Failed at {place}: {run.end.get('error') or 'it did not say why'}"
+        return "bad", f"Failed at {place}: {run.end.get('error') or 'no error was recorded'}"
     if status == "stopped":
         signal = next((event.get("signal") for event in reversed(run.events) if event["event"] == "signal"), "a signal")
-        return "open", f"Stopped by {signal} at {place}: the same command goes on from there"
+        return "open", f"Stopped by {signal} at {place}: the same command continues it"
     if status == "killed":
         return (
             "bad",
-            f"Ended without a word at {place}: its process is gone; the same command goes on from the last checkpoint",
+            f"Ended without a message at {place}: its process is gone; the same command continues from the last "
+            "checkpoint",
         )
     if status == "running":
         return "open", f"Running: {place} when this page was made"
@@ -63,16 +64,19 @@ def _state(run: RunFolder) -> tuple[str, str]:
 def _scores(run: RunFolder) -> str:
     best = run.best
     if not best:
-        return "It has not been scored yet."
+        return "It has not been evaluated yet."
     last = run.evals[-1]
     text = f"Best mIoU {percent(best['scores']['miou'], 2)}{few(best)} at step {best['step']}"
     if last["step"] != best["step"]:
-        text += f", {percent(number(last['scores'].get('miou')), 2)}{few(last)} at the last evaluation (step {last['step']})"
+        text += (
+            f", {percent(number(last['scores'].get('miou')), 2)}{few(last)} at the last evaluation (step "
+            f"{last['step']})"
+        )
     return text + "."
 
 
 def where_time_went(pace: Speed, device: str) -> str:
-    """The sentence about a step: phases from the largest on, until 95 % are told."""
+    """The sentence about a step: the largest phases, up to 95 % of the time."""
     told = 0.0
     parts: list[str] = []
     for phase, share in sorted(pace.shares.items(), key=lambda item: -item[1]):
@@ -82,12 +86,12 @@ def where_time_went(pace: Speed, device: str) -> str:
         told += share
     text = f"A step took {short_seconds(pace.step_s)}: {', '.join(parts)}."
     if device.startswith("cuda"):
-        text += " These are times of the GPU: a wait for data that was hidden behind its work counts as that work."
+        text += " These are GPU times: a wait for data that is hidden behind GPU work counts as that work."
     return text
 
 
 def _worst_tenth(pace: Speed) -> str:
-    """The diagnosis tells of the whole run: a stretch that was slow for once hides in its means."""
+    """The tenth of the run that waited most: the means of the diagnosis hide a short slow stretch."""
     if pace.wait >= STARVED or pace.worst_wait < STARVED:
         return ""
     return (
@@ -129,10 +133,10 @@ def _cores(pace: Speed, maps: list[Map], others: float | None) -> str:
     if gpus:
         text += f" and {len(gpus)} GPU{'s' * (len(gpus) > 1)} at {sum(gpus) / len(gpus):.0f} %"
     text += "."
-    # The profile also has the work of the system itself: a small difference says nothing.
+    # The profile also contains the work of the system itself, so a small difference means nothing.
     if others is not None and rows and others > max(0.5, 0.25 * len(rows)):
         text += (
-            f" Other programs used about {others:.1f} cores meanwhile{': they made this run slower' * (mean > _FULL)}."
+            f" Other programs used about {others:.1f} cores meanwhile{': they slowed this run down' * (mean > _FULL)}."
         )
     return text
 
@@ -144,13 +148,13 @@ def tiles(run: RunFolder, pace: Speed | None) -> list[tuple[str, str, str]]:
         (
             "best mIoU",
             percent(best["scores"]["miou"], 2) if best else "-",
-            f"step {best['step']}{few(best)}" if best else "not scored",
+            f"step {best['step']}{few(best)}" if best else "not evaluated",
         )
     ]
     if pace is not None:
         rate = "-" if pace.images_per_s is None else f"{pace.images_per_s:.3g}"
         found += [
-            ("images a second", rate, "median, all ranks"),
+            ("images/s", rate, "median, all ranks"),
             ("time of a step", short_seconds(pace.step_s), "median"),
             ("waiting for data", percent(pace.wait), "of the time of steps"),
         ]

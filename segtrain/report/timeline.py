@@ -1,4 +1,4 @@
-"""When did the loop do what? Laps, pauses, and one axis of time without what lies between two processes of a run."""
+"""Timeline of a run: laps, pauses, and one axis of time without the gaps between its processes."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Lap:
 
     @property
     def seconds(self) -> float:
-        """Of training: evaluation and checkpoints are no part of it."""
+        """Seconds of training, without evaluation and checkpoints."""
         return sum(self.spans.values())
 
 
 @dataclass(frozen=True)
 class Pause:
-    """The loop stood still for something else than training: ``kind`` is start, eval or checkpoint."""
+    """A time in which the loop did not train: ``kind`` is start, eval, or checkpoint."""
 
     kind: str
     begin: float

@@ -1,0 +1,96 @@
+"""Table of all causes that can hold a run up: one row each, with everything that is particular to it.
+
+To add a cause, write a function that finds it and add a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from segtrain.diagnose import cores_rules, loop_rules
+from segtrain.diagnose.compile_rule import compiling
+from segtrain.diagnose.data_rules import data_verdicts
+from segtrain.diagnose.rank_rules import rank_verdicts
+from segtrain.diagnose.stats import Figures
+from segtrain.diagnose.verdict import HEALTHY, Diagnosis, Verdict
+
+Rule = Callable[[Figures], "Verdict | list[Verdict] | None"]
+# ``always``: also for a run whose usual step is not known.
+# ``last``: only where nothing but other programs holds the run up.
+When = Literal["always", "steady", "last"]
+# What the charts of a report show.
+Chart = Literal["data-wait", "sample-cost", "loop-phases", "step-phases", "rank-waits", "cores", "gpu-use"]
+
+_FOR_SAMPLES = ("wait", "sync")  # a rank waits in ``sync`` for the samples of another one
+_DATA: tuple[Chart, ...] = ("data-wait", "sample-cost")
+
+
+@dataclass(frozen=True)
+class Cause:
+    """``words`` complete "bound by ..."; ``shortens``: the phases that its fix makes shorter, none where it shortens
+    all of them.
+
+    ``rule`` finds it, and perhaps others: each rule is asked once, in the order of the rows. ``charts`` show its
+    evidence.
+    """
+
+    words: str
+    rule: Rule
+    when: When = "steady"
+    shortens: tuple[str, ...] = ()
+    charts: tuple[Chart, ...] = ()
+
+
+def _failure(figures: Figures) -> Verdict | None:
+    return loop_rules.failure(figures.evidence)
+
+
+def _compiling(figures: Figures) -> Verdict | None:
+    return compiling(figures.evidence)
+
+
+# The order of the rules decides between verdicts of equal shares: the first one explains the others.
+CAUSES: dict[str, Cause] = {
+    "shm": Cause("shared memory between workers and the rank", _failure, "always", _FOR_SAMPLES, _DATA),
+    "compiling": Cause("torch.compile, which a run this short does not pay back", _compiling, "always",
+                       charts=("step-phases",)),
+    "memory": Cause("a lack of memory", loop_rules.memory, "always", charts=("cores",)),
+    "sync-point": Cause("a wait in the loop's own thread", loop_rules.own_thread, shortens=("other",),
+                        charts=("step-phases",)),
+    "main-thread": Cause("work in the loop's own thread", loop_rules.own_thread, shortens=("other",),
+                         charts=("step-phases", "sample-cost")),
+    "host-to-device": Cause("copies to the device", loop_rules.copies, shortens=("device",), charts=("step-phases",)),
+    "too-many-threads": Cause("more threads than cores", loop_rules.threads, charts=("cores",)),
+    "other-programs": Cause("other programs that use the cores it needs", cores_rules.other_programs,
+                            charts=("cores",)),
+    "logging": Cause("logging", loop_rules.pauses, shortens=("log",), charts=("loop-phases",)),
+    "checkpoint": Cause("writing checkpoints", loop_rules.pauses, shortens=("checkpoint",), charts=("loop-phases",)),
+    "evaluation": Cause("evaluation", loop_rules.pauses, shortens=("eval", "checkpoint"), charts=("loop-phases",)),
+    "slow-rank": Cause("one rank that is slower than the others", rank_verdicts, charts=("rank-waits",)),
+    "slow-host": Cause("one host that is slower than the others", rank_verdicts, charts=("rank-waits",)),
+    "slow-network": Cause("the network between ranks", rank_verdicts, shortens=("gradient_sync",),
+                          charts=("rank-waits",)),
+    "storage-latency": Cause("storage latency", data_verdicts, shortens=_FOR_SAMPLES, charts=_DATA),
+    "storage-bandwidth": Cause("storage bandwidth", data_verdicts, shortens=_FOR_SAMPLES, charts=_DATA),
+    "decode": Cause("decoding images and masks", data_verdicts, shortens=_FOR_SAMPLES, charts=_DATA),
+    "augmentation": Cause("augmentation", data_verdicts, shortens=_FOR_SAMPLES, charts=_DATA),
+    "too-few-workers": Cause("too few workers for the samples", data_verdicts, shortens=_FOR_SAMPLES, charts=_DATA),
+    "too-few-cores": Cause("a lack of cores: its own threads need more than there are", cores_rules.too_few_cores,
+                           "last", charts=("cores",)),
+    "small-batch": Cause("the fixed cost of a step, whatever its batch", loop_rules.small_batch, "last",
+                         charts=("gpu-use", "step-phases")),
+}  # fmt: skip
+
+
+def rules(when: When, causes: Mapping[str, Cause]) -> list[Rule]:
+    """The rules to ask at that time, each once, in the order of the rows."""
+    return list(dict.fromkeys(cause.rule for cause in causes.values() if cause.when == when))
+
+
+def bound_by(found: Diagnosis) -> str:
+    """Words that complete "bound by ..."; "" where the cause is not known."""
+    if found.bound == HEALTHY:
+        return "the device: nothing holds it up"
+    return CAUSES[found.bound].words if found.bound in CAUSES else ""
