@@ -23,7 +23,6 @@ from segtrain.errors import ConfigError
 FILES = ("data.classes", "data.transforms")
 # Images and clusters bring their own torch, built for their GPUs: pip would replace it.
 OF_THE_IMAGE = ("torch", "torchvision")
-TRACKERS = ("mlflow", "wandb")  # each is also the name of the extra that brings its package
 _SOURCES = (".py", ".cpp", ".h")
 _IMPORTED = re.compile(r"^[ \t]*(?:import|from)[ \t]+albumentations\b", re.MULTILINE)
 _PLACE = re.compile(r"[^\s:@]+\.(?:py|ya?ml|json|txt)")
@@ -101,8 +100,10 @@ def requirements(root: Path, job: Job, packages: Iterable[str] = ()) -> str:
 def _of_extras(pyproject: str, job: Job, root: Path) -> Iterator[str]:
     """Packages of ``log.mlflow``, ``log.wandb`` and ``data.transforms``, which neither segtrain nor the image has: those of
     the extras of that name."""
+    from segtrain.observe.trackers import TRACKERS
+
     settings = all_settings(job, root)
-    used = [tracker for tracker in TRACKERS if settings.get(f"log.{tracker}")]
+    used = [kind.extra for kind in TRACKERS if kind.extra and settings.get(f"log.{kind.setting}")]
     used += ["albumentations"] * _albumentations(settings.get("data.transforms"), root)
     for name in used:
         extra = re.search(rf'^{name} = \["([^"]+)"\]', pyproject, re.MULTILINE)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from segtrain.losses.own import Mean
-    from segtrain.observe.trackers import Tracker
+    from segtrain.observe.tracker import Tracker
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def train(
     criterion: a loss of ``segtrain.losses``, or a callable (logits (N, C, H, W), target int64 (N, H, W)) that returns a mean
     over the pixels whose target is not ``data.ignore_index``.
     train_data, val_data: map-style datasets with items (image uint8 (H, W, 3) RGB, mask of class ids (H, W), id).
-    trackers: objects with the methods of ``segtrain.observe.trackers.Tracker``; rank 0 calls them.
+    trackers: objects with the methods of ``segtrain.observe.tracker.Tracker``; rank 0 calls them.
 
     It trains in this process. Under torchrun every rank calls it. ``parallel.procs=N`` starts N processes, which works
     without parts of your own only. Raises SegtrainError.

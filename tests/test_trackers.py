@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -14,10 +15,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import ROOT, refused
 
-from segtrain.config import Log
-from segtrain.errors import ConfigError, MissingExtra
-from segtrain.observe.trackers import Trackers, open_trackers
+from segtrain.config import Config, Log
+from segtrain.observe.tracker import TrackedRun, TrackerKind
+from segtrain.observe.trackers import TRACKERS, Trackers, open_trackers
+from segtrain.prove.short import shortened
 
 OFF = Log(tensorboard=False)  # type: ignore[call-arg]
 
@@ -77,7 +80,7 @@ def test_tensorboard_that_is_absent_is_said_once(tmp_path: Path, monkeypatch: py
 def test_mlflow_that_is_absent_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hide(monkeypatch, "mlflow")
     log = OFF.model_copy(update={"mlflow": "http://127.0.0.1:5000"})
-    with pytest.raises(MissingExtra, match=r"log\.mlflow=http://127.0.0.1:5000.*segtrain\[mlflow\]"):
+    with refused("missing-package", package="mlflow"):
         open_trackers(log, tmp_path)
     open_trackers(log, tmp_path, rank=1)  # only rank 0 tracks
 
@@ -85,7 +88,7 @@ def test_mlflow_that_is_absent_names_the_extra(tmp_path: Path, monkeypatch: pyte
 def test_wandb_that_is_absent_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hide(monkeypatch, "wandb")
     log = OFF.model_copy(update={"wandb": "streets"})
-    with pytest.raises(MissingExtra, match=r"log\.wandb=streets.*segtrain\[wandb\]"):
+    with refused("missing-package", package="wandb"):
         open_trackers(log, tmp_path)
     open_trackers(log, tmp_path, rank=1)  # only rank 0 tracks
 
@@ -136,7 +139,7 @@ def test_mlflow_gets_metrics_and_the_end(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_mlflow_that_cannot_be_reached_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch, [], fails=True)
-    with pytest.raises(ConfigError, match=r"log\.mlflow=uri: .*connection refused") as caught:
+    with refused("tracker-not-reached", key="log.mlflow", value="uri") as caught:
         open_trackers(OFF.model_copy(update={"mlflow": "uri"}), tmp_path)
     assert "\n" not in str(caught.value)
 
@@ -218,7 +221,7 @@ def test_wandb_that_has_no_key_is_one_line_and_asks_nobody(
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdin", terminal)
     fake_wandb.fails = "No API key\nconfigured"
-    with pytest.raises(ConfigError, match=r"log\.wandb=streets: .*No API key configured.*WANDB_MODE=offline") as caught:
+    with refused("tracker-not-reached", key="log.wandb", value="streets") as caught:
         open_trackers(WANDB, tmp_path)
     assert "\n" not in str(caught.value)
     assert not fake_wandb.asked_at_a_terminal
@@ -310,3 +313,52 @@ def test_a_tracker_that_breaks_is_dropped_and_the_others_go_on() -> None:
     assert said == ["broken is off from here on: disk full"]
     assert good.seen == [({"loss": 1.0}, 1), ({"loss": 2.0}, 2), "done"]
     assert broken.seen == []
+
+
+class Memory:
+    """A tracker that keeps what it is given."""
+
+    name = "memory"
+
+    def __init__(self, label: str, run: TrackedRun) -> None:
+        self.label, self.run, self.kept = label, run, list[Any]()
+
+    def scalars(self, values: Any, step: int) -> None:
+        self.kept.append((dict(values), step))
+
+    def image(self, tag: str, image: np.ndarray, step: int) -> None: ...
+
+    def text(self, tag: str, text: str) -> None: ...
+
+    def close(self, status: str) -> None:
+        self.kept.append(status)
+
+
+def test_a_row_of_the_table_is_a_tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Memory] = []
+
+    def make(label: str, run: TrackedRun) -> Memory:
+        made.append(Memory(label, run))
+        return made[-1]
+
+    row = TrackerKind("wandb", package="json", extra="wandb", make=make)
+    monkeypatch.setattr("segtrain.observe.trackers.TRACKERS", [*TRACKERS[:2], row])
+    trackers = open_trackers(WANDB, tmp_path, name="street", resume_step=4)
+    trackers.scalars({"loss": 0.5}, 5)
+    trackers.close("done")
+    assert (made[0].label, made[0].run.name, made[0].run.resume_step) == ("streets", "street", 4)
+    assert made[0].kept == [({"loss": 0.5}, 5), "done"]
+
+
+def test_a_proof_writes_to_no_tracker() -> None:
+    asked = {kind.setting: True if kind.setting == "tensorboard" else "somewhere" for kind in TRACKERS}
+    config = Config.model_validate({"log": asked, "model": {"encoder_weights": None}})
+    log = shortened(config, None)[0].log
+    assert [getattr(config.log, kind.setting) for kind in TRACKERS] == list(asked.values())
+    assert not any(getattr(log, kind.setting) for kind in TRACKERS)
+
+
+def test_the_table_imports_no_package_that_may_be_missing() -> None:
+    """`segtrain doctor` and the launcher read it where packages are missing."""
+    code = "import sys, segtrain.observe.trackers\nassert not {'numpy', 'pydantic', 'torch'} & {*sys.modules}"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

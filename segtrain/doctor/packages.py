@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from segtrain.doctor.line import NOTE, OK, PROBLEM, CheckLine
+from segtrain.observe.trackers import TRACKERS
 
 LEAST_PYTHON = (3, 10)
 NEEDED = {  # package -> least version, as in pyproject.toml
@@ -32,8 +33,7 @@ OPTIONAL = {  # package -> extra, what for
     "onnx": ("export", "ONNX files"),
     "onnxruntime": ("export", "the check of ONNX files"),
     "pandas": ("pandas", "data frames of runs"),
-    "mlflow": ("mlflow", "tracking (log.mlflow)"),
-    "wandb": ("wandb", "tracking (log.wandb)"),
+    **{kind.package: (kind.extra, f"tracking (log.{kind.setting})") for kind in TRACKERS if kind.extra},
     "nvidia-ml-py": ("gpu", "the GPUs in the system profile"),
     "boto3": ("sagemaker", "SageMaker jobs"),
 }

@@ -16,6 +16,7 @@ from segtrain.data.datasets import Dataset
 from segtrain.data.index.stamps import files, listing_text, relative, stamps
 from segtrain.data.index.subset import whole
 from segtrain.errors import ConfigError, DataError
+from segtrain.observe.trackers import TRACKERS
 from segtrain.parallel.exchange import broadcast_json, names_of, table
 from segtrain.parallel.strategy import Strategy
 
@@ -25,7 +26,7 @@ OWN = {
     "name": True,
     "data": {"root", "workers", "worker_kind", "prefetch", "cache", "color_jitter_on"},
     "parallel": {"procs", "threads"},
-    "log": {"profile_ms", "mlflow", "wandb"},
+    "log": {"profile_ms", *(kind.setting for kind in TRACKERS if kind.extra)},
 }
 LOOKED_AT = 1024  # files whose size is compared; the names of all are
 BLOCK = 4096  # names among which the first that differs is looked for

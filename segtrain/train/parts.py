@@ -13,7 +13,7 @@ from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.own import own_dataset, own_labels
 from segtrain.errors import ConfigError
 from segtrain.losses.own import Mean
-from segtrain.observe.trackers import Tracker
+from segtrain.observe.tracker import Tracker
 
 
 @dataclass(frozen=True)

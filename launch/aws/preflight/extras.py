@@ -97,7 +97,9 @@ def _isolation(job: SageMakerJob, choice: ImageChoice) -> Iterator[Finding]:
             f"network_isolation=true: nothing is downloaded in the container, so {choice.uri} must hold all packages and "
             "the weights of a pretrained encoder lie in the data",
         )
-    for key in ("log.mlflow", "log.wandb"):
+    from segtrain.observe.trackers import TRACKERS
+
+    for key in (f"log.{kind.setting}" for kind in TRACKERS if kind.extra):
         if job.settings.get(key):
             yield error(
                 "isolation-tracker", f"{key}={job.settings[key]} with network_isolation=true: it cannot be reached", f"{key}=''"
