@@ -1,4 +1,4 @@
-"""Does the audit count pixels right, find all faults in one go, and keep only what is still true?"""
+"""Tests of the audit: pixel counts, all faults at once, the cache."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import zlib
 import cv2
 import numpy as np
 import pytest
+from conftest import refused
 from test_datasets import CAMVID, camvid, ids, picture
 
 from segtrain.config import Data
 from segtrain.data.audit.audit import AuditReport, audit, check_before_training, class_weights
 from segtrain.data.datasets import open_dataset
-from segtrain.errors import DataError
 
 
 @pytest.fixture(autouse=True)
@@ -80,16 +80,14 @@ def test_all_faults_at_once(tmp_path):
 
 def test_training_is_refused_with_one_error(tmp_path):
     dataset = open_dataset(broken(tmp_path / "set"), "val")
-    with pytest.raises(DataError) as caught:
+    with refused("samples-faulty", faults=4) as caught:
         check_before_training(dataset)
-    assert "4 faults" in str(caught.value)
     assert "n03.png" in str(caught.value)
     for index in range(4, 30):
         ids(tmp_path / "set" / "valannot" / f"n{index:02d}.png", (0, 99))
-    with pytest.raises(DataError) as caught:
+    with refused("samples-faulty", faults=30) as caught:
         check_before_training(dataset)
     lines = str(caught.value).splitlines()
-    assert "30 faults" in lines[0]
     assert len(lines) == 22
     assert "and 10 more" in lines[-1]
 
@@ -99,7 +97,7 @@ def test_a_split_of_void_is_refused(tmp_path):
     for name in "ab":
         ids(tmp_path / "set" / "valannot" / f"{name}.png", (11,))
     assert any("2 masks are all void" in text for text in audit(open_dataset(data, "val")).warnings)
-    with pytest.raises(DataError, match="every pixel is void"):
+    with refused("split-void", split="val"):
         check_before_training(open_dataset(data, "val"))
 
 
@@ -151,7 +149,7 @@ def test_faulty_splits_are_kept_too(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("segtrain.data.audit.audit._scan", lambda *_: pytest.fail("read again"))
         assert audit(dataset).to_dict() == first.to_dict()
-        with pytest.raises(DataError, match="4 faults in 4 of 30 samples"):
+        with refused("samples-faulty", faults=4, samples=4):
             check_before_training(dataset)
         assert check_before_training(dataset, faults="skip").bad.tolist() == [0, 1, 2, 3]
     ids(tmp_path / "set" / "valannot" / "n02.png", (0, 1, 2))
@@ -177,7 +175,7 @@ def test_a_cache_of_no_use_is_told(data, cache):
     dataset = open_dataset(data, "val")
     audit(dataset)
     next(cache.iterdir()).write_text('{"name": 1}')
-    assert "read again" in audit(dataset).notes[0]
+    assert "computed again" in audit(dataset).notes[0]
     assert not audit(dataset).notes
     for path in cache.iterdir():
         path.unlink()

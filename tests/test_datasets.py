@@ -1,4 +1,4 @@
-"""Does each layout give the right pairs, and does each kind of bad file or list give one error with a cure?"""
+"""Tests of data sets: the pairs of each layout, and one error with a fix for each kind of bad file or list."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_voc(tmp_path, sub):
     dataset = open_dataset(Data(layout="voc", root=str(tmp_path)), "val")
     assert [e.meta["name"] for e in dataset.entries] == ["2007_000033"]
     assert sorted(np.unique(dataset.read_mask(0))) == [0, 20, 255]
-    with pytest.raises(DataError, match=r"trainval.txt: no such list"):
+    with refused("list-missing"):
         open_dataset(Data(layout="voc", root=str(tmp_path)), "trainval")
 
 
@@ -120,7 +120,7 @@ def test_a_pair_of_folders(tmp_path, ending):
     dataset = open_dataset(Data(layout="folders", root=str(tmp_path), classes=("a", "b")), "train")
     assert [e.meta["name"] for e in dataset.entries] == ["deep/z", "x", "y"]
     assert all(ending in str(e.mask) for e in dataset.entries)
-    with pytest.raises(ConfigError, match=r"data.classes is empty"):
+    with refused("classes-missing"):
         open_dataset(Data(layout="folders", root=str(tmp_path)), "train")
     (tmp_path / "classes.txt").write_text("one\ntwo\nthree\n")
     assert open_dataset(Data(layout="folders", root=str(tmp_path)), "train").labels.names == ("one", "two", "three")
@@ -152,23 +152,22 @@ def test_lists_that_are_wrong(tmp_path):
     lists(tmp_path)
     data = Data(layout="list", root=str(tmp_path), classes=("a", "b"), index="x.csv")
     js = data.model_copy(update={"index": "x.jsonl"})
-    for name, text, words in (
-        ("x.csv", "image,masks\na.png,a_m.png\n", "no column 'mask': rename 'masks'"),
-        ("x.csv", "image,mask\na.png,a_m.png\na.png,a_m.png\n", "1 files are listed twice"),
-        ("x.csv", "image,mask\na.png,q.png\n", "1 files do not exist"),
-        ("x.csv", "image,mask\na.png,\n", "without image or mask: rows 1"),
-        ("x.csv", "image,mask\n", "holds no row"),
-        ("x.csv", "image,mask,split\na.png,a_m.png,test\n", "holds no row"),
-        ("x.jsonl", '{"image": "a.png"\n', "line 1 is no JSON"),
-        ("x.jsonl", "[1]\n", "line 1 is no object"),
+    for name, text, code, values in (
+        ("x.csv", "image,masks\na.png,a_m.png\n", "list-column-missing", {"near": "masks"}),
+        ("x.csv", "image,mask\na.png,a_m.png\na.png,a_m.png\n", "list-file-repeated", {"count": 1}),
+        ("x.csv", "image,mask\na.png,q.png\n", "list-file-missing", {"count": 1}),
+        ("x.csv", "image,mask\na.png,\n", "list-row-empty", {"rows": [1]}),
+        ("x.csv", "image,mask\n", "split-empty", {}),
+        ("x.csv", "image,mask,split\na.png,a_m.png,test\n", "split-empty", {}),
+        ("x.jsonl", '{"image": "a.png"\n', "list-line-invalid", {"line": 1}),
+        ("x.jsonl", "[1]\n", "list-line-invalid", {"line": 1}),
     ):
         (tmp_path / name).write_text(text)
-        with pytest.raises(DataError, match=words) as caught:
+        with refused(code, file=str(tmp_path / name), **values):
             open_dataset(js if name.endswith("l") else data, "val")
-        assert name in str(caught.value)
         (tmp_path / name).unlink()
     (tmp_path / "y.csv").write_text("image,mask\n")
-    with pytest.raises(DataError, match=r"did you mean 'y.csv'"):
+    with refused("list-missing", near="y.csv"):
         open_dataset(data, "val")
 
 
@@ -178,7 +177,7 @@ def test_an_image_is_listed_once_under_any_spelling(tmp_path, spelling):
     (tmp_path / "x").mkdir()
     other = spelling.format(root=tmp_path)
     (tmp_path / "val.csv").write_text(f"image,mask\na.png,a_m.png\nb.png,b_m.png\n{other},a_m.png\n")
-    with pytest.raises(DataError, match=r"1 files are listed twice: .*/a\.png: correct the list"):
+    with refused("list-file-repeated", count=1):
         open_dataset(Data(layout="list", root=str(tmp_path)), "val")
     (tmp_path / "val.csv").write_text(f"image,mask\n{other},a_m.png\nb.png,b_m.png\n")
     assert len(open_dataset(Data(layout="list", root=str(tmp_path), classes=("a", "b")), "val")) == 2
@@ -196,7 +195,7 @@ def test_a_folder_is_walked_once(tmp_path, link, target):
     assert len(open_dataset(data, "train")) == 2
     for kind in ("images", "masks"):
         (tmp_path / kind / "train" / link).symlink_to(target)
-    with pytest.raises(DataError, match=rf"images/train/.*{link}.*once more.*remove the link") as caught:
+    with refused("folder-linked-twice") as caught:
         open_dataset(data, "train")
     assert str(caught.value).count("\n") == 0
     assert len(open_dataset(data, "val")) == 2
@@ -209,33 +208,32 @@ def test_images_and_masks_that_stand_alone(tmp_path):
     ids(tmp_path / "valannot" / "other.png")
     with pytest.raises(DataError) as caught:
         open_dataset(data, "val")
+    assert (caught.value.values["images"], caught.value.values["masks"]) == (7, 1)
     text = str(caught.value)
-    assert "7 files without a mask" in text
     assert "n4.jpg and 2 more" in text
     assert "n5.jpg" not in text
-    assert "1 file (masks) without an image" in text
     assert "other.png" in text
 
 
 def test_folders_that_are_missing_or_empty(tmp_path):
     data = camvid(tmp_path)
-    with pytest.raises(DataError, match=r"no such folder: did you mean '.*/val'"):
+    with refused("folder-missing", near="val"):
         open_dataset(data, "vall")
-    with pytest.raises(DataError, match=r"data.root: no such folder"):
+    with refused("folder-missing"):
         open_dataset(data.model_copy(update={"root": str(tmp_path / "gone" / "x")}), "val")
     (tmp_path / "test").mkdir()
     (tmp_path / "testannot").mkdir()
-    with pytest.raises(DataError, match="holds no image"):
+    with refused("split-empty"):
         open_dataset(data, "test")
     picture(tmp_path / "val" / "a.png")
-    with pytest.raises(DataError, match="has the same name"):
+    with refused("name-repeated"):
         open_dataset(data, "val")
 
 
 def test_a_mask_of_another_size(tmp_path):
     data = camvid(tmp_path)
     ids(tmp_path / "valannot" / "a.png", size=(6, 16))
-    with pytest.raises(DataError, match=r"a.png: the mask has 6 x 16 = 96 pixels, its image .*a.jpg has 12 x 16"):
+    with refused("mask-size-differs", found=(6, 16), expected=(12, 16), rotated=False):
         open_dataset(data, "val").read(0)
 
 
@@ -246,7 +244,7 @@ def test_exif_turns_are_not_applied(tmp_path, monkeypatch):
     Image.fromarray(np.zeros((16, 12, 3), np.uint8)).save(tmp_path / "val" / "a.jpg", exif=exif)
     dataset = open_dataset(data, "val")
     assert dataset.read_image(0).shape[:2] == dataset.size(0) == (16, 12)
-    with pytest.raises(DataError, match="EXIF turn"):
+    with refused("mask-size-differs", rotated=True):
         dataset.read(0)
     Image.fromarray(np.zeros((16, 12, 3), np.uint8)).save(tmp_path / "a.png", exif=exif)
     assert decode.decode_image(str(tmp_path / "a.png")).shape[:2] == (16, 12)
@@ -411,5 +409,5 @@ def test_a_detected_list_is_checked_and_its_settings_can_be_pasted(tmp_path, cap
 
 
 def test_scenes_with_a_root_are_told_every_layout():
-    with pytest.raises(ConfigError, match="camvid, cityscapes, ade20k, voc, folders, list or shards"):
+    with pytest.raises(ConfigError, match="camvid, cityscapes, ade20k, voc, folders, list, or shards"):
         load_config(None, ["data.root=x"])

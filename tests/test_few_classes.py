@@ -1,4 +1,4 @@
-"""Is a score over some of the classes, or over images that say little, never shown as a plain one?"""
+"""Tests of the warnings about scores over some of the classes or over few pixels."""
 
 from __future__ import annotations
 

@@ -225,7 +225,7 @@ def test_images_of_twelve_bits_are_refused_with_the_setting_that_reads_them(deep
     printed = capsys.readouterr().out
     assert "16-bit gray" in printed.splitlines()[7]
     assert re.search(
-        r"fault: images of 16 bits a band hold no value above 4,080 \(.*train/x.png\), which are 12 bits", printed
+        r"fault: images with 16 bits per band have no value above 4,080 \(.*train/x.png\), which is 12 bits", printed
     )
     assert "on the command line: data.bits=12" in printed
     assert "if they are meant to be so dark: data.bits=16" in printed
@@ -261,7 +261,7 @@ def test_the_check_names_forms_and_what_happens_to_alpha(tmp_path, monkeypatch, 
     found = json.loads(capsys.readouterr().out)["train"]
     assert found["forms"] == {"8-bit RGBA": 2, "8-bit RGB": 1, "16-bit RGBA": 1}
     told = next(text for text in found["warnings"] if "alpha" in text)
-    assert told.startswith("2 images have a transparent alpha channel, which is left out")
+    assert told.startswith("2 images have a transparent alpha channel, which is ignored")
     assert "clear.png" in told
     assert "deep.png" in told
 

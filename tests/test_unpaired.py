@@ -1,4 +1,4 @@
-"""Is it said why images and masks do not go together, and does what is proposed pair what it claims?"""
+"""Tests of the errors about images and masks that do not match, and of the settings that they propose."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_several_masks_of_an_image_are_refused(tmp_path: Path, name: str, capsys
 def test_a_usual_ending_tells_the_mask_from_other_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tree(tmp_path / "set", "x#.jpg x#_mask.png", "x#_overlay.png x#_mask.png")
     assert main(["data", "check", str(root), CLASSES]) == 0
-    assert "2 images have a mask by data.pair=['{name}.jpg', '{name}_mask.png']; left out" in capsys.readouterr().out
+    assert "2 images have a mask with data.pair=['{name}.jpg', '{name}_mask.png']; left out" in capsys.readouterr().out
 
 
 def test_the_program_that_merges_masks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,8 +146,8 @@ def test_what_patterns_leave_out_is_a_warning(
     ids(root / "masks/p1_w.png", (0, 1))
     words = [*FOLDERS, "data.pair=['{name}.jpg', '{name}_m.png']"]
     told = (
-        "2 of 4 images have a mask by data.pair=['{name}.jpg', '{name}_m.png']; left out, since they fit no pattern: "
-        f"2 of 4 pictures in {root}/images (q1.jpeg, q2.jpeg), 1 of 3 pictures in {root}/masks (p1_w.png)"
+        "2 of 4 images have a mask with data.pair=['{name}.jpg', '{name}_m.png']; left out, because they match no pattern: "
+        f"2 of 4 files in {root}/images (q1.jpeg, q2.jpeg), 1 of 3 files in {root}/masks (p1_w.png)"
     )
     assert main(["data", "check", str(root), *words, "data.split_by={val: 1}"]) == 0
     out = capsys.readouterr().out
@@ -178,7 +178,7 @@ def test_nothing_is_said_where_nothing_is_left_out(tmp_path: Path) -> None:
 def test_a_folder_where_some_images_have_no_mask_names_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tree(tmp_path / "set", "x#.jpg x#_mask.png", "y#.jpg y#_mask.png")
     (root / "x1_mask.png").unlink()
-    assert f"1 file without a mask: {root}/x1.jpg: by data.pair" in refusal(capsys, root, CLASSES)
+    assert f"1 file without a mask: {root}/x1.jpg: with data.pair" in refusal(capsys, root, CLASSES)
 
 
 @pytest.mark.parametrize("ending", ["", "_m"])
@@ -225,7 +225,7 @@ def test_a_list_in_another_unicode_form(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text(f"image,mask\n{other}.jpg,m.png\n", encoding="utf-8")
     if (tmp_path / f"{other}.jpg").exists():
         pytest.skip("this file system takes both forms for one name")
-    with pytest.raises(DataError, match=r"1 files do not exist.*\\xc4\.jpg' is there, .*normalization \(NFC/NFD\)"):
+    with pytest.raises(DataError, match=r"\\xc4\.jpg' is there, .*normalization \(NFC/NFD\)"):
         open_dataset(Data(layout="list", root=str(tmp_path), classes=("a", "b")), "train")
 
 
@@ -236,7 +236,7 @@ def test_folders_without_pictures_are_named(tmp_path: Path, capsys: pytest.Captu
         (tmp_path / f"boxes/labels/train/{name}.txt").write_text("0 0.1 0.2 0.3 0.4")
     error = refusal(capsys, tmp_path / "boxes", CLASSES)
     assert "not a known layout" in error
-    assert f"{tmp_path}/boxes/labels/train/ holds 2 .txt files, which are not read (YOLO's labels" in error
+    assert f"{tmp_path}/boxes/labels/train/ holds 2 .txt files, which are not read (YOLO labels" in error
     assert "images/train/" not in error.partition("looked for")[0]
     for folder in ("images", "masks"):
         (tmp_path / "bare" / folder / "train").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""`segtrain data convert`: a data set with PNG masks of class ids, whose masks were JPEGs; each value becomes the nearest that is known."""
+"""`segtrain data convert`: a copy of a data set whose JPEG masks become PNG masks of the nearest known class ids."""
 
 from __future__ import annotations
 
@@ -27,15 +27,18 @@ from segtrain.data.labels.space import LabelSpace
 from segtrain.data.pixels import decode
 from segtrain.errors import ConfigError, DataError
 
-_APART = 16  # values or colors closer than this cannot be told apart in a JPEG
-_GRAY = 32  # channels of a gray JPEG differ by less
-_PEAK = 0.002  # share of the pixels that makes a value one of the set's own
+# Values or colors that are closer cannot be distinguished in a JPEG.
+_APART = 16
+# The channels of a gray JPEG differ by less.
+_GRAY = 32
+# Share of the pixels from which a value counts as an id of the data set.
+_PEAK = 0.002
 _SHOWN = 5
 
 
 @dataclass(frozen=True)
 class Converted:
-    """One mask: its pixels, and how many of them lie about halfway between two values."""
+    """Pixels of one mask, and how many of them are about halfway between two values."""
 
     pixels: int
     ambiguous: int
@@ -44,19 +47,26 @@ class Converted:
 def convert_folder(
     root: str, folder: str, splits: list[str] | None, overrides: list[str], say: Callable[[str], None] = print
 ) -> dict[str, Any]:
-    """Write ``folder``/images/SPLIT, masks/SPLIT and classes.txt; images are hard links where the disk allows it, else copies.
+    """Write ``folder``/images/SPLIT, masks/SPLIT, and classes.txt. Images are hard links if possible, otherwise copies.
 
-    Returns plain values by split. All of it appears at the end, or nothing. Raises DataError, ConfigError.
+    Returns plain values by split. The folder appears complete at the end, or not at all. Raises DataError, ConfigError.
     """
-    from segtrain.data.audit.check import settings_of  # which names this command in its findings
+    # The check imports this file, to name the command in its findings.
+    from segtrain.data.audit.check import settings_of
 
     data, found = settings_of(root, overrides)
     if data.layout in ("scenes", "shards"):
-        raise ConfigError(f"data convert reads files: data.layout={data.layout} has none")
+        raise ConfigError(
+            f"data convert reads image files, and data.layout={data.layout} has none: give a folder of files",
+            code="layout-without-files",
+            layout=data.layout,
+        )
     if os.path.exists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
-        raise DataError(f"{folder}: is there already: choose another folder to convert to")
+        raise DataError(
+            f"{folder}: exists already: choose another folder to convert to", code="folder-exists", folder=folder
+        )
     if data.layout == "folders" and not data.split_by.on and "{split}" not in data.images + data.masks:
-        found = (POOL,)  # whatever the splits are called, they are the same images
+        found = (POOL,)  # all splits are the same images
     datasets = [open_dataset(data, split) for split in splits or found]
     for dataset in datasets:
         refuse_near_values(dataset)
@@ -74,7 +84,9 @@ def convert_folder(
             made.replace(target)
     except OSError as error:
         raise DataError(
-            f"{folder}: cannot be written ({error.strerror or error}): check the space and the rights"
+            f"{folder}: cannot be written ({error.strerror or error}): check the free space and the permissions",
+            code="folder-unwritable",
+            folder=folder,
         ) from None
     made_of = {dataset.split: dataset for dataset in datasets}
     written = Data.model_validate(settings(data, folder, result))
@@ -87,7 +99,7 @@ def convert_folder(
 
 
 def settings(data: Data, folder: str, splits: Iterable[str]) -> dict[str, Any]:
-    """What describes the new folder; the settings that have nothing to do with where files lie are those of before."""
+    """The settings of the new folder. Those that do not depend on the paths of files stay the same."""
     gone = {"root", "layout", "images", "masks", "pair", "index", "label_map", "classes", "split_by"}
     gone |= {"split"} if data.split_by.on else set()
     kept = data.model_dump(mode="json", exclude_defaults=True, exclude=gone)
@@ -99,7 +111,11 @@ def _convert(dataset: Dataset, made: Path, say: Callable[[str], None]) -> dict[s
     names = [_safe(entry.meta["name"]) for entry in dataset.entries]
     double = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
     if double:
-        raise DataError(f"{dataset.name} {dataset.split}: two samples are named {double[0]!r}: give each its own name")
+        raise DataError(
+            f"{dataset.name} {dataset.split}: two samples are named {double[0]!r}: give each its own name",
+            code="name-repeated",
+            name=double[0],
+        )
     faults: list[str] = []
     pixels = ambiguous = 0
     worst = (0.0, "")
@@ -120,36 +136,38 @@ def _convert(dataset: Dataset, made: Path, say: Callable[[str], None]) -> dict[s
     if faults:
         more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
         raise DataError(
-            f"{dataset.name} {dataset.split}: {len(faults)} of {len(dataset)} samples cannot be converted, and nothing was written: "
-            + "; ".join(faults[:_SHOWN])
-            + more
+            f"{dataset.name} {dataset.split}: {len(faults)} of {len(dataset)} samples cannot be converted, and nothing "
+            "was written: " + "; ".join(faults[:_SHOWN]) + more,
+            code="samples-faulty",
+            split=dataset.split,
+            faults=len(faults),
         )
     told = f"{dataset.split}: {len(dataset):,} masks written and read again, {ambiguous:,} of {pixels:,} pixels"
-    told += f" ({ambiguous / pixels:.2%}) lay about halfway between two values and took the nearest"
+    told += f" ({ambiguous / pixels:.2%}) were about halfway between two values and took the nearest"
     say(told + (f"; most in {worst[1]} ({worst[0]:.2%})" if ambiguous else ""))
     return {"masks": len(dataset), "pixels": pixels, "ambiguous": ambiguous, "worst": list(worst)}
 
 
 def _classes(labels: LabelSpace) -> str:
-    """The names, a line each; with colors where the classes have some."""
+    """The names, one per line, with colors if the classes have some."""
     lines = zip(labels.palette, labels.names)
     return "".join(f"{' '.join(map(str, color))} {name}\n" if labels.colors else f"{name}\n" for color, name in lines)
 
 
 def _safe(name: str) -> str:
-    """A sample's name as a path that stays below its folder."""
+    """The name of a sample as a path that stays in its folder."""
     return "/".join("_" if part in ("", ".", "..") else part for part in re.sub(r"^/+", "", name).split("/"))
 
 
 def _write(dataset: Dataset, index: int, made: Path, name: str) -> Converted:
-    """One image and its mask. Raises DataError naming the file."""
+    """Write one image and its mask. Raises DataError that names the file."""
     from PIL import Image
 
     entry = dataset.entries[index]
     ids, ambiguous = ids_of(str(entry.mask), dataset.labels)
     header = decode.check_whole(entry.image)
     if (header.height, header.width) != ids.shape:
-        raise DataError(dataset.other_size(index, (header.height, header.width), ids.shape))
+        raise dataset.other_size(index, (header.height, header.width), ids.shape)
     split = "" if dataset.split == POOL else dataset.split
     image = made / "images" / split / (name + os.path.splitext(entry.image)[1])
     mask = made / "masks" / split / f"{name}.png"
@@ -163,12 +181,16 @@ def _write(dataset: Dataset, index: int, made: Path, name: str) -> Converted:
     Image.fromarray(ids).save(content, format="PNG")
     mask.write_bytes(content.getvalue())
     if not np.array_equal(decode.decode_mask(str(mask)), ids):
-        raise DataError(f"{mask}: does not give the ids that were written: check the disk")
+        raise DataError(
+            f"{mask}: reads back other ids than were written: check the disk",
+            code="mask-readback-differs",
+            file=str(mask),
+        )
     return Converted(ids.size, ambiguous)
 
 
 def ids_of(mask: str, labels: LabelSpace) -> tuple[np.ndarray, int]:
-    """Train ids uint8 (H, W) of a mask of any format, and how many of its pixels took the nearer of two values. Raises DataError."""
+    """Train ids uint8 (H, W) of a mask of any format, and how many of its pixels were ambiguous. Raises DataError."""
     content, name = decode.load(mask)
     if decode.read_header(content, name).format != "jpeg":
         return labels.remap(decode.decode_mask(content, name), name), 0
@@ -179,7 +201,11 @@ def ids_of(mask: str, labels: LabelSpace) -> tuple[np.ndarray, int]:
         return table[pixels[..., 1]], int(unsure[pixels[..., 1]].sum())
     if not labels.colors:
         setting = "data.classes={road: [128, 64, 128], ...}"
-        raise DataError(f"{name}: a JPEG mask in colors: say which class has which, as in {setting}")
+        raise DataError(
+            f"{name}: is a JPEG mask in color: set the color of each class, as in {setting}",
+            code="mask-rgb-without-colors",
+            file=name,
+        )
     codes = pixels.astype(np.int32) @ np.array([1 << 16, 1 << 8, 1], np.int32)
     found, place = np.unique(codes, return_inverse=True)
     table, unsure = _nearest(_rgb(found), _rgb(np.array(list(labels.colors))), labels.colors.values())
@@ -192,13 +218,16 @@ def _is_gray(pixels: np.ndarray) -> bool:
 
 
 def _rgb(codes: np.ndarray) -> np.ndarray:
-    """0xRRGGBB as rows of three."""
+    """0xRRGGBB [n] as RGB (n, 3)."""
     return np.stack([codes >> 16, codes >> 8 & 255, codes & 255], axis=1)
 
 
 def _nearest(values: np.ndarray, known: np.ndarray, train: Iterable[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Of each row of ``values`` the train id of the nearest row of ``known`` (a tie goes to the first), and whether it is ambiguous:
-    more than half as far from the nearest as from the second."""
+    """For each row of ``values``, the train id of the nearest row of ``known`` (the first one in a tie), and whether it
+    is ambiguous.
+
+    A value is ambiguous if the nearest is more than half as far as the second.
+    """
     distance = np.sqrt(((values[:, None].astype(np.int32) - known[None]) ** 2).sum(2))
     near = np.sort(distance, axis=1)
     unsure = 2 * near[:, 0] > near[:, 1] if len(known) > 1 else np.zeros(len(values), bool)
@@ -206,7 +235,7 @@ def _nearest(values: np.ndarray, known: np.ndarray, train: Iterable[int]) -> tup
 
 
 def refuse_near_values(dataset: Dataset) -> None:
-    """Raise DataError where ids or colors are too near to each other for JPEG masks, with those that the masks hold."""
+    """Raise DataError if ids are too close for JPEG masks, with a data.label_map of the values in the masks."""
     if not any(is_jpeg(str(entry.mask)) for entry in dataset.entries[:_SHOWN]):
         return
     labels = dataset.labels
@@ -214,10 +243,12 @@ def refuse_near_values(dataset: Dataset) -> None:
     if labels.colors or all(after - before >= _APART for before, after in itertools.pairwise(raw)):
         return
     proposed = proposed_map([str(entry.mask) for entry in dataset.entries], labels.num_classes)
-    cure = command({"data.label_map": proposed}) if proposed else "say with data.label_map which value is which class"
+    cure = command({"data.label_map": proposed}) if proposed else "set data.label_map to say which value is which class"
     error = DataError(
-        f"{dataset.name}: the ids {', '.join(map(str, raw[:12]))} are too near to each other to be told apart in JPEG masks, whose values are "
-        f"off by a few: {cure}"
+        f"{dataset.name}: the ids {', '.join(map(str, raw[:12]))} are too close for JPEG masks, whose values are off "
+        f"by a few: {cure}",
+        code="mask-ids-too-close",
+        found=raw,
     )
     error.settings = {"data.label_map": proposed} if proposed else None
     raise error
@@ -231,7 +262,9 @@ def is_jpeg(mask: str) -> bool:
 
 
 def proposed_map(masks: list[str], classes: int) -> dict[int, int]:
-    """A data.label_map of the values that gray JPEG masks hold most; {} where their number does not fit the classes."""
+    """A data.label_map of the most frequent values in gray JPEG masks; {} if their number differs from that of the
+    classes.
+    """
     counts = np.zeros(256, np.int64)
     for mask in masks[:: max(1, len(masks) // 50)]:
         try:
@@ -252,7 +285,7 @@ def proposed_map(masks: list[str], classes: int) -> dict[int, int]:
 
 
 def command_for(data: Data, masks: list[str], labels: LabelSpace) -> str:
-    """The command that writes a copy of the set with PNG masks, ready to paste."""
+    """The command that writes a copy with PNG masks, ready to paste."""
     values = data.model_dump(mode="json", exclude_defaults=True, exclude={"root"})
     if "label_map" not in values and not labels.colors:
         values |= {"label_map": found} if (found := proposed_map(masks, labels.num_classes)) else {}

@@ -1,4 +1,4 @@
-"""Which images and masks belong to a split, and how is one pair of them read?"""
+"""A data set: the images and masks of a split, and how they are read."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from segtrain import config
 from segtrain.data.index.entries import Entry
 from segtrain.data.index.layouts import LAYOUTS
 from segtrain.data.index.listing import entries_of
-from segtrain.data.index.pairs import no_folder
 from segtrain.data.index.stamps import listing_text, stamps
+from segtrain.data.index.walk import no_folder
 from segtrain.data.labels import presets
 from segtrain.data.labels.classes import label_space
 from segtrain.data.labels.space import LabelSpace
@@ -28,14 +28,15 @@ from segtrain.data.stages import DECODE, READ, took
 from segtrain.data.storage import LOCAL, Store
 from segtrain.errors import DataError
 
-Draw = Callable[[int], "tuple[np.ndarray, np.ndarray]"]  # index -> image, mask
+# index -> image, mask
+Draw = Callable[[int], "tuple[np.ndarray, np.ndarray]"]
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """One split as an index: pairs of files, or of pictures that ``draw`` makes.
+    """One split: pairs of image and mask files, or of arrays that ``draw`` generates.
 
-    Reading is free of state: any thread may read any index at any time.
+    Reading has no state: any thread may read any index at any time. notes: sentences for the user about the listing.
     """
 
     name: str
@@ -45,7 +46,7 @@ class Dataset:
     root: str = ""
     draw: Draw | None = field(default=None, compare=False)
     drawn_size: tuple[int, int] = (0, 0)
-    notes: tuple[str, ...] = field(default=(), compare=False)  # for the user, about the listing
+    notes: tuple[str, ...] = field(default=(), compare=False)
     reading: Reading = PLAIN
     store: Store = field(default=LOCAL, compare=False, repr=False)
 
@@ -53,16 +54,16 @@ class Dataset:
         return len(self.entries)
 
     def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Image uint8 (H, W, 3) RGB and mask uint8 (H, W) of train ids. Raises DataError naming the file."""
+        """Image uint8 (H, W, 3) RGB and mask uint8 (H, W) of train ids. Raises DataError that names the file."""
         if self.draw:
             return self.draw(index)
         image, mask = self.read_image(index), self.read_mask(index)
         if image.shape[:2] != mask.shape:
-            raise DataError(self.other_size(index, image.shape[:2], mask.shape))
+            raise self.other_size(index, image.shape[:2], mask.shape)
         return image, mask
 
     def record(self, index: int) -> StoredSample:
-        """The files' bytes, or what was drawn; nothing is decoded. Raises DataError naming the file."""
+        """The bytes of the files without decoding, or the generated arrays. Raises DataError that names the file."""
         entry = self.entries[index]
         if self.draw:
             with DECODE:
@@ -80,14 +81,14 @@ class Dataset:
         return decode.load(content, path)[0]
 
     def ready(self, content: Any, name: str) -> Any:
-        """An image's content, or its pixels, where the decoder of crops would not read it as ``reading`` says."""
+        """The content of an image, or its pixels if the decoder of crops would not read it as ``reading`` says."""
         if self.reading == PLAIN:
             return content
         with DECODE:
             return decode.ready(content, name, self.reading)
 
     def stored_image(self, index: int) -> Any:
-        """The bytes of an image's file; pixels where it is stored so, or drawn. Raises DataError naming the file."""
+        """The bytes of an image file, or pixels if it is stored that way or generated. Raises DataError."""
         return self.draw(index)[0] if self.draw else self._content(self.entries[index].image)
 
     def read_image(self, index: int) -> np.ndarray:
@@ -103,14 +104,14 @@ class Dataset:
         return raw if self.draw else self.labels.remap(raw, str(self.entries[index].mask))
 
     def read_raw_mask(self, index: int) -> np.ndarray:
-        """The mask's values as stored: integers (H, W), or RGB uint8 (H, W, 3); train ids where it is drawn."""
+        """The values of the mask as stored: integers (H, W), or RGB uint8 (H, W, 3); train ids if it is generated."""
         if self.draw:
             return self.draw(index)[1]
         path = self._mask_path(index)
         return decode.decode_mask(self._content(path), path)
 
     def palette(self, index: int) -> dict[int, int]:
-        """Index -> 0xRRGGBB of a mask with a palette; empty for others."""
+        """Index -> 0xRRGGBB of a mask with a palette; empty for other masks."""
         if self.draw:
             return {}
         path = self._mask_path(index)
@@ -125,7 +126,11 @@ class Dataset:
     def _mask_path(self, index: int) -> str:
         path = self.entries[index].mask
         if path is None:
-            raise DataError(f"{self.entries[index].image}: has no mask: only `segtrain predict` can use it")
+            raise DataError(
+                f"{self.entries[index].image}: has no mask: only `segtrain predict` can use it",
+                code="mask-missing",
+                file=self.entries[index].image,
+            )
         return path
 
     def size(self, index: int) -> tuple[int, int]:
@@ -138,34 +143,42 @@ class Dataset:
         return header.height, header.width
 
     def header(self, index: int) -> decode.Header:
-        """What the image's file says about itself, after a look at its end. Raises DataError for one that is cut off."""
+        """The header of the image file. Raises DataError for a file that is cut off."""
         if self.draw:
             return decode.Header("drawn", *self.drawn_size)
         path = self.entries[index].image
         with self.store.open(path) as stream:
             return decode.check_whole(stream, path)
 
-    def other_size(self, index: int, image: tuple[int, ...], mask: tuple[int, ...]) -> str:
-        """The message for a mask that has not the size of its image."""
+    def other_size(self, index: int, image: tuple[int, ...], mask: tuple[int, ...]) -> DataError:
+        """The error for a mask whose size differs from that of its image."""
         entry = self.entries[index]
-        message = (
-            f"{entry.mask}: the mask has {mask[0]} x {mask[1]} = {mask[0] * mask[1]:,} pixels, its image {entry.image} has "
-            f"{image[0]} x {image[1]}"
+        turned = self.header(index).orientation >= 5 and tuple(mask) == tuple(image[::-1])
+        cure = (
+            "the image has an EXIF rotation, which is not applied: store its pixels upright"
+            if turned
+            else "pair the right files, or resize one of them (masks by nearest)"
         )
-        turned = self.header(index).orientation >= 5
-        if turned and tuple(mask) == tuple(image[::-1]):
-            return f"{message}: the image has an EXIF turn, which is not applied: store its pixels upright"
-        return f"{message}: pair the right files, or resize one of them (masks by nearest)"
+        return DataError(
+            f"{entry.mask}: the mask has {mask[0]} x {mask[1]} = {mask[0] * mask[1]:,} pixels, its image {entry.image} "
+            f"has {image[0]} x {image[1]}: {cure}",
+            code="mask-size-differs",
+            file=entry.mask,
+            found=tuple(mask),
+            expected=tuple(image),
+            rotated=turned,
+        )
 
     def stamps(self) -> np.ndarray:
-        """int64 (n, 2, 2): bytes and mtime (ns) of images and masks as they are now; 0 for what is drawn. Raises DataError."""
+        """int64 (n, 2, 2): bytes and mtime (ns) of images and masks as they are now; 0 for generated ones."""
         return np.zeros((len(self), 2, 2), np.int64) if self.draw else stamps(self.entries, self.store)
 
     def fingerprint(self, stamped: np.ndarray | None = None) -> str:
-        """Twelve hex digits over file names (under the root), their sizes in bytes, and the label space.
+        """Hash of the file names (relative to the root), their sizes in bytes, and the label space, as twelve hex
+        digits.
 
-        The same on every machine that holds the same split; it stands beside each score as the split's hash.
-        ``stamped``: what ``stamps`` gave, where it is at hand. Raises DataError for a file that is gone.
+        It is the same on every machine that has the same split, and is shown beside each score. ``stamped``: the result
+        of ``stamps``, if it is known. Raises DataError for a missing file.
         """
         digest = hashlib.sha256(self.labels.identity())
         sizes = (self.stamps() if stamped is None else stamped)[:, :, 0]
@@ -175,10 +188,10 @@ class Dataset:
 
 
 def open_dataset(data: config.Data, split: str) -> Dataset:
-    """The index of a split in any layout of ``config.Data.layout``.
+    """The data set of a split, in any layout of ``config.Data.layout``.
 
-    Raises DataError for a missing folder, images without masks and masks without images, a split without images,
-    lists with missing columns, files or double rows; ConfigError where the classes are not described.
+    Raises DataError for a missing folder, images without masks and masks without images, a split without images, and
+    lists with missing columns, missing files, or repeated rows; ConfigError if the classes are not described.
     """
     if data.split_by.on:
         from segtrain.data.index.split_by import divided
@@ -202,7 +215,7 @@ def open_dataset(data: config.Data, split: str) -> Dataset:
 
 @dataclass(frozen=True)
 class _Drawn(Sequence[Entry]):
-    """Entries of generated scenes: names alone."""
+    """Entries of generated scenes, which have names only."""
 
     kind: str
     split: str
@@ -220,7 +233,7 @@ class _Drawn(Sequence[Entry]):
 
 
 def _scenes(data: config.Data, split: str) -> Dataset:
-    """Generated street scenes: ``train`` has data.scenes of them, every other split a quarter as many of its own."""
+    """Generated street scenes: data.scenes of them for training, and a quarter as many others for every other split."""
     count = data.scenes if split == data.train_split else max(1, data.scenes // 4)
     count = min(count, data.limit or count)
     seed = int.from_bytes(hashlib.sha256(split.encode()).digest()[:4], "big")
@@ -230,7 +243,7 @@ def _scenes(data: config.Data, split: str) -> Dataset:
     labels = label_space(data, presets.SCENES)
     if labels.raw_to_train == presets.SCENES.raw_to_train:
         draw: Draw = partial(scenes.scene, seed, size=data.scene_size)
-    else:  # other classes asked for: the drawn ids are raw ids
+    else:  # with other classes, the generated ids are raw ids
         draw = partial(_relabeled, seed, data.scene_size, labels)
     return Dataset("scenes", split, labels, entries, "", draw, data.scene_size)
 

@@ -1,4 +1,4 @@
-"""Is a split fit to train on, and what is in it: every fault at once, class statistics, proposed class weights."""
+"""Audit of a split: all faulty files at once, class statistics, and proposed class weights."""
 
 from __future__ import annotations
 
@@ -26,42 +26,54 @@ from segtrain.files import cache_folder
 
 __all__ = ["AuditReport", "audit", "check_before_training", "class_weights"]
 
-VERSION = 9  # of the cached statistics
-_SHOWN = 20  # faults in one error; the rest is counted
-_WINDOW = 1024  # samples that are on their way at once
-_SMEARED = 0.15  # see smear: CamVid's masks stay below 0.02, resized with bilinear interpolation they pass 0.3
+# Version of the cached statistics.
+VERSION = 9
+# Faults in one error. The others are counted.
+_SHOWN = 20
+# Samples in flight at once.
+_WINDOW = 1024
+# See smear: the masks of CamVid stay below 0.02, and above 0.3 if they are resized with bilinear interpolation.
+_SMEARED = 0.15
 
 
 def check_before_training(
     dataset: Dataset, workers: int | None = None, faults: str = "error", report: AuditReport | None = None
 ) -> AuditReport:
-    """The audit, from the cache where nothing changed; ``report`` is what ``audit`` gave, where it is at hand.
+    """The audit, from the cache if no file changed. ``report``: the result of ``audit``, if it is known.
 
-    Raises one DataError with the first 20 faults and the place of a list of all where there are more; with ``faults`` "skip"
-    only where every sample is faulty. Raises DataError for a split that is all void as well.
+    Raises one DataError with the first 20 faults and the path of a list of all if there are more; with ``faults``
+    "skip" only if every sample is faulty. Also raises DataError for a split that is all void.
     """
     report = report or audit(dataset, workers)
     where = f"{dataset.name} {dataset.split}"
-    if report.faults and (faults == "error" or len(report.bad) == len(dataset)):
-        messages = [message for _, message in report.faults]
+    messages = [message for _, message in report.faults]
+    if messages and (faults == "error" or len(report.bad) == len(dataset)):
+        values = {
+            "split": dataset.split,
+            "faults": len(messages),
+            "samples": len(report.bad),
+            "file": report.faults[0][0],
+        }
         if len(messages) == 1:
-            raise DataError(f"{where}: {messages[0]}")
-        lines = [
-            f"{where}: {len(messages):,} faults in {len(report.bad):,} of {len(dataset):,} samples",
-            *messages[:_SHOWN],
-        ]
+            raise DataError(f"{where}: {messages[0]}", code="samples-faulty", **values)
+        head = f"{where}: {len(messages):,} faults in {len(report.bad):,} of {len(dataset):,} samples"
+        lines = [head, *messages[:_SHOWN]]
         if len(messages) > _SHOWN:
             lines.append(f"and {len(messages) - _SHOWN:,} more: {_listed(dataset, messages)}")
         if len(report.bad) < len(dataset):
-            lines.append("repair or remove the files, or train on the others: data.faults=skip")
-        raise DataError("\n  ".join(lines))
+            lines.append("repair or remove the files, or train on the other samples: data.faults=skip")
+        raise DataError("\n  ".join(lines), code="samples-faulty", **values)
     if not report.pixels.any():
-        raise DataError(f"{where}: every pixel is void: check data.label_map and data.ignore_index")
+        raise DataError(
+            f"{where}: every pixel is void: check data.label_map and data.ignore_index",
+            code="split-void",
+            split=dataset.split,
+        )
     return report
 
 
 def _listed(dataset: Dataset, messages: list[str]) -> str:
-    """Where all faults stand: a file of the cache folder, or the command that prints them."""
+    """Where to find all faults: a file of the cache folder, or the command that prints them."""
     place = cache_folder() / f"faults-{_file_name(dataset.name)}-{_file_name(dataset.split)}.txt"
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -76,64 +88,69 @@ def _file_name(text: str) -> str:
 
 
 def audit(dataset: Dataset, workers: int | None = None, decode_images: bool = True, cache: bool = True) -> AuditReport:
-    """Read every image and mask of a split in parallel threads; faults are collected, not raised.
+    """Read every image and mask of a split in parallel threads. Faults are collected, not raised.
 
-    ``decode_images=False`` looks at the header and the end of each image alone. The report is kept under ``$SEGTRAIN_CACHE``
-    (default ~/.cache/segtrain), faults included, and used again as long as no file of the split changes its name, size or
-    time; ``cache=False`` always reads.
+    ``decode_images=False`` reads only the header and the end of each image. The report with its faults is cached under
+    ``$SEGTRAIN_CACHE`` (default ~/.cache/segtrain) and used until a file of the split changes its name, size, or time;
+    ``cache=False`` always reads the files.
     """
     stamped = _stamps(dataset)
     fingerprint = dataset.fingerprint(stamped)
     place = cache_folder() / f"audit-{_key(dataset, stamped, fingerprint)}.json"
-    notes: list[str] = []
-    if cache:
-        kept, note = load(place)
-        if kept is not None and (kept.decoded or not decode_images):
-            return kept
-        notes = [note] if note else []
-    report, passing = _scan(dataset, workers or cores(), decode_images, fingerprint)
-    if cache and not passing:
+    kept, note = load(place) if cache else (None, "")
+    if kept is not None and (kept.decoded or not decode_images):
+        return kept
+    notes = [note] if note else []
+    report, transient = _scan(dataset, workers or cores(), decode_images, fingerprint)
+    if cache and not transient:
         notes += save(place, report)
     return replace(report, notes=tuple(notes))
 
 
 @dataclass(frozen=True)
 class _Found:
-    """One sample: pixels of each mask value (int64 [256], None where it is faulty), size, faults, and what looks odd."""
+    """One sample.
+
+    counts: pixels of each train id, int64 [256]; None if the mask is faulty. values: the mask values as stored, faults
+    included.
+    transient: a file could not be read (disk, network, permissions), which may work the next time. mask_crc: CRC-32 of
+    the train ids. look: None for a generated or undecoded image.
+    """
 
     counts: np.ndarray | None
     size: tuple[int, int] | None
     faults: tuple[tuple[str, str], ...] = ()
     smeared: bool = False
     turned: bool = False
-    values: MaskValues = field(default_factory=MaskValues)  # as stored, also where some of them are faults
-    passing: bool = False  # a fault of reading: of the disk, the network or the rights, which may be gone the next time
-    mask_crc: int = 0  # of the train ids
-    look: Look | None = None  # None for what is drawn, or was not decoded
+    values: MaskValues = field(default_factory=MaskValues)
+    transient: bool = False
+    mask_crc: int = 0
+    look: Look | None = None
 
 
 def _scan(dataset: Dataset, workers: int, decode_images: bool, fingerprint: str) -> tuple[AuditReport, bool]:
-    """And whether a file could not be read, which may be otherwise the next time."""
+    """The report, and whether a file could not be read, which may work the next time."""
     labels = dataset.labels
     counts, images_with = np.zeros(256, np.int64), np.zeros(256, np.int64)
     sizes: Counter[tuple[int, int]] = Counter()
     faults: list[tuple[str, str]] = []
     bad: list[int] = []
-    passing = False
-    odd: dict[str, list[str]] = {"empty": [], "smeared": [], "turned": [], "transparent": []}
+    transient = False
+    odd: dict[str, list[str]] = {kind: [] for kind in _ODD}
     forms: Counter[str] = Counter()
     brightest = (-1, "")
     tiles, values = Tiles.of(dataset), MaskValueCounter()
     mask_crc = np.zeros(len(dataset), np.uint32)
     with ThreadPoolExecutor(max(1, workers)) as pool:
-        for begin in range(0, len(dataset), _WINDOW):  # a pool takes in all that it is given at once
+        # A pool would queue all samples at once.
+        for begin in range(0, len(dataset), _WINDOW):
             window = range(begin, min(begin + _WINDOW, len(dataset)))
             for index, found in zip(window, pool.map(lambda i: _inspect(dataset, i, decode_images, tiles), window)):
                 values.add(found.values)
                 if found.faults or found.counts is None or found.size is None:
                     faults += found.faults
                     bad.append(index)
-                    passing |= found.passing
+                    transient |= found.transient
                     continue
                 sizes[found.size] += 1
                 mask_crc[index] = found.mask_crc
@@ -170,7 +187,7 @@ def _scan(dataset: Dataset, workers: int, decode_images: bool, fingerprint: str)
         forms=dict(forms.most_common()),
         brightest=brightest,
     )
-    return report, passing
+    return report, transient
 
 
 def _inspect(dataset: Dataset, index: int, decode_images: bool, tiles: Tiles) -> _Found:
@@ -178,7 +195,7 @@ def _inspect(dataset: Dataset, index: int, decode_images: bool, tiles: Tiles) ->
     faults: list[tuple[str, str]] = []
     size: tuple[int, int] | None = dataset.size(index) if dataset.draw else None
     mask: np.ndarray | None = None
-    turned = passing = False
+    turned = transient = False
     look: Look | None = None
     try:
         if not dataset.draw:
@@ -186,14 +203,12 @@ def _inspect(dataset: Dataset, index: int, decode_images: bool, tiles: Tiles) ->
             size, turned = (header.height, header.width), header.orientation != 1
         if decode_images and not dataset.draw:
             _read_all(dataset, index, tiles)
-            look = (
-                look_at(dataset.stored_image(index), entry.image, header)
-                if header.format != "npy"
-                else Look("8-bit RGB")
-            )
+            look = Look("8-bit RGB")
+            if header.format != "npy":
+                look = look_at(dataset.stored_image(index), entry.image, header)
     except DataError as error:
         faults.append((entry.image, str(error)))
-        passing = _of_reading(error)
+        transient = _of_reading(error)
     values = MaskValues()
     try:
         raw = dataset.read_raw_mask(index)
@@ -201,15 +216,15 @@ def _inspect(dataset: Dataset, index: int, decode_images: bool, tiles: Tiles) ->
         mask = raw if dataset.draw else dataset.labels.remap(raw, str(entry.mask))
     except DataError as error:
         faults.append((entry.mask or entry.image, str(error)))
-        passing |= _of_reading(error)
+        transient |= _of_reading(error)
     if mask is None:
-        return _Found(None, size, tuple(faults), turned=turned, values=values, passing=passing)
+        return _Found(None, size, tuple(faults), turned=turned, values=values, transient=transient)
     if size and size != mask.shape:
-        faults.append((str(entry.mask), dataset.other_size(index, size, mask.shape)))
+        faults.append((str(entry.mask), str(dataset.other_size(index, size, mask.shape))))
     counts = np.bincount(mask.ravel(), minlength=256)
     smeared = smear(mask, dataset.labels.ignore_index) > _SMEARED
     crc = zlib.crc32(np.ascontiguousarray(mask).data)
-    return _Found(counts, size, tuple(faults), smeared, turned, values, passing, crc, look)
+    return _Found(counts, size, tuple(faults), smeared, turned, values, transient, crc, look)
 
 
 def _values(dataset: Dataset, index: int, raw: np.ndarray) -> MaskValues:
@@ -228,14 +243,14 @@ def _of_reading(error: DataError) -> bool:
 
 
 def _read_all(dataset: Dataset, index: int, tiles: Tiles) -> None:
-    """Every byte of an image, by the native decoder without making pixels where that can. Raises DataError.
+    """Read every byte of an image, without making pixels if the native decoder can. Raises DataError.
 
-    What is learnt of a JPEG on the way is kept: the first epoch then decodes no more of it than each crop sees.
+    The positions found in a JPEG are kept, so that the first epoch decodes only the part that each crop needs.
     """
     if native.available():
         try:
             record = dataset.record(index)
-        except DataError:  # of the mask, maybe
+        except DataError:  # the mask may be faulty, not the image
             pass
         else:
             found = native.check(record.image, 3, record.image_name)
@@ -245,20 +260,17 @@ def _read_all(dataset: Dataset, index: int, tiles: Tiles) -> None:
     dataset.read_image(index)
 
 
+_ODD = {
+    "empty": "masks are all void",
+    "smeared": "masks look resized with interpolation (values between two classes along borders): use nearest",
+    "turned": "images have an EXIF rotation, which is not applied: make sure that the masks match the stored pixels",
+    "transparent": "images have a transparent alpha channel, which is ignored: they are read as opaque",
+}
+
+
 def _warnings(odd: dict[str, list[str]]) -> list[str]:
     texts = []
-    for kind, what in (
-        ("empty", "masks are all void"),
-        (
-            "smeared",
-            "masks look resized with interpolation (values between two classes along their borders): use nearest",
-        ),
-        (
-            "turned",
-            "images carry an EXIF turn, which is not applied: make sure that the masks were drawn on the stored pixels",
-        ),
-        ("transparent", "images have a transparent alpha channel, which is left out: they are read as if opaque"),
-    ):
+    for kind, what in _ODD.items():
         files = odd[kind]
         if files:
             texts.append(f"{len(files)} {what}: {', '.join(files[:3])}" + (", ..." if len(files) > 3 else ""))
@@ -266,7 +278,7 @@ def _warnings(odd: dict[str, list[str]]) -> list[str]:
 
 
 def _stamps(dataset: Dataset) -> np.ndarray:
-    """``Dataset.stamps``, with -1 for files that are gone: the scan says which."""
+    """``Dataset.stamps``, with -1 for missing files, which the scan reports."""
     try:
         return dataset.stamps()
     except DataError:
@@ -281,7 +293,7 @@ def _stamps(dataset: Dataset) -> np.ndarray:
 
 
 def _key(dataset: Dataset, stamped: np.ndarray, fingerprint: str) -> str:
-    """Names the content of a split on this machine: its fingerprint and the times of its files."""
+    """A hash of the content of a split on this machine: its fingerprint and the times of its files."""
     settings = f"{VERSION} {dataset.name} {dataset.split} {dataset.root} {dataset.reading} {fingerprint}"
     digest = hashlib.sha256(settings.encode())
     digest.update(np.ascontiguousarray(stamped[:, :, 1]).data)

@@ -1,4 +1,4 @@
-"""`segtrain data check`: which layout is this folder, and what is wrong with it?"""
+"""`segtrain data check`: the layout of a folder, and an audit of its splits."""
 
 from __future__ import annotations
 
@@ -28,26 +28,27 @@ from segtrain.data.index.subset import whole
 from segtrain.data.shards.reader import ShardDataset
 from segtrain.errors import ConfigError, DataError
 
-_NAMED = 16  # classes that are proposed
-_SOME = 50  # masks that are looked at for it
+# Classes that are proposed at most, and masks that are read for it.
+_NAMED = 16
+_SOME = 50
 
 
 @dataclass(frozen=True)
 class Checked:
-    """A folder that was looked at: the settings that describe it, whether they were detected, and a report of each split."""
+    """A checked folder: the settings that describe it, whether they were detected, and a report of each split."""
 
     data: Data
     detected: bool
     reports: tuple[AuditReport, ...]
 
     def text(self) -> str:
-        """All of it for a terminal; what was detected stands first, ready to paste."""
+        """Text for a terminal: first the detected settings, ready to paste."""
         head = [pasteable(self.data)] if self.detected else []
         return "\n\n".join([*head, *(report.table() for report in self.reports)])
 
 
 def check_folder(root: str, splits: list[str] | None, overrides: list[str]) -> Checked:
-    """Audit each split (None: all that the folder holds); of shards the checksums too. Raises what ``settings_of`` raises."""
+    """Audit each split (None: all splits), and the checksums of shards. Raises what ``settings_of`` raises."""
     data, found = settings_of(root, overrides)
     datasets = {split: _opened(data, split) for split in splits or found}
     first, detected = next(iter(datasets)), not _layout_given(overrides)
@@ -65,7 +66,8 @@ def check_folder(root: str, splits: list[str] | None, overrides: list[str]) -> C
     if detected and data.layout == "folders":
         told += [(first, finding) for finding in _unread(data)]
     told += _findings(data, datasets, reports)
-    if detected:  # what the folder lacks to be trained on is part of the settings that are printed
+    # The settings that are printed include those that divide a folder without a train or val split.
+    if detected:
         says, settings = missing(data, found, lambda split: names_of(datasets.get(split) or _opened(data, split)))
         told += [(first, SplitFinding(f"{datasets[first].name}: {says}", settings=settings))] if says else []
         data = with_settings(data, settings)
@@ -75,21 +77,21 @@ def check_folder(root: str, splits: list[str] | None, overrides: list[str]) -> C
 
 
 def _unread(data: Data) -> list[SplitFinding]:
-    """Folders that hold images with masks as well, and that the settings leave out."""
+    """Other folders of images with masks, which the settings leave out."""
     there = [f"{images} with {masks}" for images, masks in others(data.root, data.images)]
     if not there:
         return []
     return [
         SplitFinding(
-            f"{data.root}: {len(there)} further folder{'s' * (len(there) > 1)} of images with masks not read: "
+            f"{data.root}: {len(there)} other folder{'s' * (len(there) > 1)} of images with masks not read: "
             f"{', '.join(there[:4])}{', ...' * (len(there) > 4)}. To train on all of them, name the pairs in lists "
-            "(data.layout=list); to take another one, set data.images and data.masks"
+            "(data.layout=list); to use another one, set data.images and data.masks"
         )
     ]
 
 
 def _opened(data: Data, split: str) -> Dataset:
-    """``open_dataset``; where the classes have no names, the error says which values the masks hold and how to name those."""
+    """``open_dataset``. If the classes have no names, the error lists the mask values and proposes names."""
     try:
         return open_dataset(data, split)
     except ConfigError as error:
@@ -104,12 +106,14 @@ def _opened(data: Data, split: str) -> Dataset:
         cure = f": such as {command({'data.classes': names})}" if len(names) > 1 else ""
         found = {f"data.{key}": value for key, value in _changed(data).items()}
         raise ConfigError(
-            f"{error}\n  the masks of {split} hold the ids {shown}{cure}\n  found so far: {command(found)}"
+            f"{error}\n  the masks of {split} have the ids {shown}{cure}\n  found so far: {command(found)}",
+            code=error.code,
+            **{**error.values, "ids": sorted(values)},
         ) from None
 
 
 def _values(dataset: Dataset) -> dict[int, float]:
-    """Ids in some of a split's masks, with their shares; empty where they are no ids."""
+    """Ids in some masks of a split, with their shares of the pixels; empty if the masks have colors instead of ids."""
     counts = Counter[int]()
     for index in range(0, len(dataset), max(1, len(dataset) // _SOME)):
         try:
@@ -126,7 +130,7 @@ def _values(dataset: Dataset) -> dict[int, float]:
 def _findings(
     data: Data, datasets: dict[str, Dataset], reports: dict[str, AuditReport]
 ) -> Iterator[tuple[str, SplitFinding]]:
-    """What concerns several splits, with the split that it is shown under."""
+    """Findings about several splits, each with the split that it is shown under."""
     first, dataset = next(iter(datasets.items()))
     masks = mask_finding(data, dataset.labels, {split: report.values for split, report in reports.items()})
     if masks:
@@ -141,7 +145,7 @@ def _findings(
         yield (
             first,
             SplitFinding(
-                f"masks are JPEGs. A copy of the set with PNG masks:\n  {command_for(data, jpegs, dataset.labels)}"
+                f"the masks are JPEGs. Make a copy with PNG masks:\n  {command_for(data, jpegs, dataset.labels)}"
             ),
         )
     train = datasets.get(data.train_split)
@@ -149,14 +153,15 @@ def _findings(
         if train is not None and split in datasets and split != data.train_split:
             try:
                 leak = overlap_finding(data, train, datasets[split])
-            except DataError:  # a file is gone: a fault
+            except DataError:  # a file is missing, which is a fault already
                 continue
             if leak:
                 yield split, leak
 
 
 def settings_of(root: str, overrides: list[str]) -> tuple[Data, tuple[str, ...]]:
-    """What is known of a folder, and its splits. ``overrides`` (data.layout=..., data.classes=...) beat what is found.
+    """The settings of a folder, and its splits. ``overrides`` (data.layout=..., data.classes=...) take precedence over
+    detection.
 
     Raises DataError for a folder of no known layout, ConfigError for a wrong override.
     """
@@ -173,7 +178,7 @@ def _layout_given(overrides: list[str]) -> bool:
 
 
 def _with_overrides(found: dict[str, Any], overrides: list[str]) -> Data:
-    """Values that were found, and over them those of the command line. Values stay values: nothing found is parsed as text."""
+    """The detected values with those of the command line over them. Detected values are never parsed as text."""
     settings = parse_overrides(overrides)
     given = settings.get("data", {})
     settings["data"] = {**found, **given} if isinstance(given, dict) else given

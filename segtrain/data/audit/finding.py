@@ -1,4 +1,4 @@
-"""What a check has found out about splits as a whole, with the settings that put it right as values and as text to paste."""
+"""Findings about whole splits, with the settings that fix them as values and as text to paste."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from segtrain.errors import DataError
 
 @dataclass(frozen=True)
 class SplitFinding:
-    """``settings`` put it right; ``others`` are (when they apply, settings). A fatal finding stops ``check`` and ``train``."""
+    """A problem of the settings or the splits.
+
+    ``settings`` fix it; ``others`` are (condition, settings). A fatal one stops ``check`` and ``train``.
+    """
 
     message: str
     fatal: bool = False
@@ -31,7 +34,9 @@ class SplitFinding:
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON. Keys of mappings become text there; ``paste`` holds the settings as command-line words."""
+        """Plain values for JSON, where keys of mappings become text; ``paste`` holds the settings as command-line
+        arguments.
+        """
         return {
             "message": self.message,
             "fatal": self.fatal,
@@ -42,9 +47,9 @@ class SplitFinding:
 
 
 def refuse(found: Iterable[SplitFinding], faults: Sequence[str] = ()) -> None:
-    """Raise one DataError for the fatal ones; its ``settings`` are those of the first that has any.
+    """Raise one DataError for all fatal findings, with the settings of the first one that has any.
 
-    ``faults``: messages about single files, of which the first is shown.
+    ``faults``: messages about single files. The first one is shown.
     """
     fatal = [finding for finding in found if finding.fatal]
     if not fatal:
@@ -52,6 +57,6 @@ def refuse(found: Iterable[SplitFinding], faults: Sequence[str] = ()) -> None:
     lines = [finding.text() for finding in fatal]
     if faults:
         lines.append(f"  the first of {len(faults):,} faulty files: {faults[0]}")
-    error = DataError("\n".join(lines))
+    error = DataError("\n".join(lines), code="data-check-failed", findings=len(fatal), faults=len(faults))
     error.settings = next((dict(finding.settings) for finding in fatal if finding.settings), None)
     raise error

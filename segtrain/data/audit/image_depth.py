@@ -1,4 +1,4 @@
-"""How deep are the images of a split, which bands do they have, and do the settings read them right?"""
+"""Bit depth and bands of the images of a split, and whether the settings read them correctly."""
 
 from __future__ import annotations
 
@@ -16,15 +16,21 @@ from segtrain.data.pixels.reading import depth_of, too_dark
 
 @dataclass(frozen=True)
 class Look:
-    """What the audit sees of one image beyond its size."""
+    """Properties of one image besides its size.
 
-    form: str  # "8-bit RGB"
-    brightest: int = -1  # largest value of an image of more than 8 bits; -1: it has not more
+    form: such as "8-bit RGB". brightest: the largest value of an image with more than 8 bits; -1 for other images.
+    """
+
+    form: str
+    brightest: int = -1
     transparent: bool = False
 
 
 def look_at(stored: Any, name: str, header: decode.Header) -> Look:
-    """``stored``: the file's bytes. Decodes only what is deep or has an alpha channel. Raises DataError."""
+    """The properties of an image file with bytes ``stored``.
+
+    Decodes it only if it is deep or has an alpha channel. Raises DataError.
+    """
     if header.format != "jpeg" and header.bits > 8:
         values = decode.deep_values(bytes(stored), header, name)
         colors = values if values.ndim == 2 else values[..., : 3 if values.shape[2] >= 3 else 1]
@@ -35,22 +41,25 @@ def look_at(stored: Any, name: str, header: decode.Header) -> Look:
 
 
 def _transparent(values: np.ndarray) -> bool:
-    """Whether an alpha channel says anything."""
+    """Whether there is an alpha channel that is not opaque everywhere."""
     return (
         values.ndim == 3 and values.shape[2] in (2, 4) and bool((values[..., -1] != np.iinfo(values.dtype).max).any())
     )
 
 
 def depth_finding(data: config.Data, seen: Iterable[tuple[int, str]]) -> SplitFinding | None:
-    """Deep images of all splits that would turn nearly black. ``seen``: the brightest value of each split, and its file."""
+    """The finding about deep images that would be nearly black.
+
+    ``seen``: the brightest value of each split, and its file.
+    """
     brightest, name = max(seen, default=(-1, ""))
     reading = decode.Reading.of(data)
     if brightest < 0 or not too_dark(brightest, reading):
         return None
     bits = depth_of(brightest)
     return SplitFinding(
-        f"images of 16 bits a band hold no value above {brightest:,} ({name}), which are {bits} bits: with the upper 8 of 16 they would "
-        "be nearly black",
+        f"images with 16 bits per band have no value above {brightest:,} ({name}), which is {bits} bits: the upper 8 "
+        "of 16 bits would be nearly black",
         True,
         {"data.bits": bits},
         (("if they are meant to be so dark", {"data.bits": 16}),),

@@ -1,4 +1,4 @@
-"""How are the masks of a data set encoded, and which settings read them right? Decided by the values that occur in all of them."""
+"""Detection of masks that the settings read wrong, and of settings that fix it, from the values in all masks."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.audit.mask_values import SHOWN, MaskValueCounter, MaskValues, percent, rgb, shown
 from segtrain.data.labels.space import LabelSpace, code, color_wheel
 
-_LISTED = 40  # values that a proposed setting may list
-_INSTANCES = 255  # the same, of instance ids
+# Values that a proposed setting may list, and instance ids.
+_LISTED, _INSTANCES = 40, 255
 _BACKGROUND = ("background", "backgrounds", "bg", "back", "other", "others", "none", "rest", "nothing")
 _VOID = "void"
 
 
 def mask_finding(data: config.Data, labels: LabelSpace, splits: dict[str, MaskValues]) -> SplitFinding | None:
-    """What is wrong with the settings, given the values in the masks of all checked splits; None where nothing is suspicious.
+    """The finding about the settings, given the values in the masks of all splits; None if nothing is suspicious.
 
-    What the config says explicitly is taken as meant: a ``data.label_map`` turns the guesses off.
+    An explicit ``data.label_map`` is taken as intended and turns the guesses off.
     """
     tally = MaskValueCounter()
     for values in splits.values():
@@ -30,10 +30,10 @@ def mask_finding(data: config.Data, labels: LabelSpace, splits: dict[str, MaskVa
         found = _unknown_colors(labels, values, where)
         if found:
             return found
-    elif values.colors and not ids:  # a few RGB masks among others are faults of their files
+    elif values.colors and not ids:  # a few RGB masks among others are faulty files
         if not all(_is_gray(color) for color in values.colors):
             return _colors_wanted(labels, values, where)
-        for color, count in values.colors.items():  # ids saved three times over
+        for color, count in values.colors.items():  # the same ids in all three channels
             ids[color & 255] = ids.get(color & 255, 0) + count
     if not ids:
         return None
@@ -49,7 +49,7 @@ def mask_finding(data: config.Data, labels: LabelSpace, splits: dict[str, MaskVa
 
 
 def _two_encodings(labels: LabelSpace, splits: dict[str, MaskValues]) -> SplitFinding | None:
-    """Two classes: one split stores the second one as 1, and another as ``ignore_index``."""
+    """Two classes of which one split stores the second as 1, and another split as ``ignore_index``."""
     void = labels.ignore_index
     if labels.num_classes != 2 or any(values.colors for values in splits.values()):
         return None
@@ -58,8 +58,9 @@ def _two_encodings(labels: LabelSpace, splits: dict[str, MaskValues]) -> SplitFi
     settings = {"data.label_map": {0: 0, 1: 1, void: 1}}
     if as_one and as_void:
         return SplitFinding(
-            f"the masks of {' and '.join(as_one)} hold 0 and 1, those of {' and '.join(as_void)} hold 0 and {void}, which is void by "
-            f"default: there class {labels.names[1]!r} would have no pixel. If both mean it, map both",
+            f"the masks of {' and '.join(as_one)} have the values 0 and 1, those of {' and '.join(as_void)} 0 and "
+            f"{void}, which is void by default: class {labels.names[1]!r} would have no pixel there. If both values "
+            "mean this class, map both",
             True,
             settings,
             ((f"if {void} really is void", {"data.label_map": {0: 0, 1: 1, void: -1}}),),
@@ -67,8 +68,8 @@ def _two_encodings(labels: LabelSpace, splits: dict[str, MaskValues]) -> SplitFi
     ids = sum((Counter(values.ids) for values in splits.values()), Counter())
     if set(ids) == {0, 1, void} and ids[void] > ids[1]:
         return SplitFinding(
-            f"{' and '.join(splits)}: the masks hold {shown(dict(ids))}; {void} is void by default, and there is more of it than of class "
-            f"{labels.names[1]!r}. If some masks store that class as {void}, map both",
+            f"{' and '.join(splits)}: the masks have the values {shown(dict(ids))}; {void} is void by default, and "
+            f"more frequent than class {labels.names[1]!r}. If some masks store that class as {void}, map both",
             settings=settings,
             others=((f"if {void} really is void", {"data.label_map": {0: 0, 1: 1, void: -1}}),),
         )
@@ -76,7 +77,7 @@ def _two_encodings(labels: LabelSpace, splits: dict[str, MaskValues]) -> SplitFi
 
 
 def _plain_ids(labels: LabelSpace, ids: dict[int, int], tops: dict[int, int], where: str) -> SplitFinding | None:
-    """Masks that are read as ids 0 .. C-1, and ``ignore_index`` as void."""
+    """Masks whose values are read as ids 0 .. C-1 and ``ignore_index``."""
     count, void = labels.num_classes, labels.ignore_index
     used = sorted(set(ids) - {void})
     if count == 2 and len(ids) == 2 and void in ids and used[0] in (0, 1):
@@ -91,7 +92,7 @@ def _plain_ids(labels: LabelSpace, ids: dict[int, int], tops: dict[int, int], wh
     if used and used[0] == 1 and void not in ids:
         table = {value: value - 1 for value in range(1, count)}
         return SplitFinding(
-            f"{where}: no mask holds the id 0 (class {labels.names[0]!r}): {shown(ids)}. If the ids count from 1, map them",
+            f"{where}: no mask has id 0 (class {labels.names[0]!r}), only {shown(ids)}. If ids start at 1, map them",
             settings={"data.label_map": {**table, count: count - 1}},
         )
     return None
@@ -102,8 +103,8 @@ def _two_values(labels: LabelSpace, ids: dict[int, int], used: int, where: str) 
     table = {0: 0, void: 1} if used == 0 else {void: 0, 1: 1}
     lost = labels.names[1 - used]
     return SplitFinding(
-        f"{where}: the masks hold only the values {shown(ids)}. {void} is void by default, so class {lost!r} would have no pixel "
-        f"and any score would be 100 %. Say what {void} means",
+        f"{where}: the masks have only the values {shown(ids)}. {void} is void by default, so class {lost!r} would "
+        f"have no pixel and any score would be 100 %. Set what {void} means",
         fatal=True,
         settings={"data.label_map": table},
         others=((f"if {void} really is void", {"data.label_map": {0: 0, 1: 1, void: -1}}),),
@@ -111,16 +112,16 @@ def _two_values(labels: LabelSpace, ids: dict[int, int], used: int, where: str) 
 
 
 def _other_ids(labels: LabelSpace, ids: dict[int, int], used: list[int], where: str) -> SplitFinding | None:
-    """Some ids are no class: a table from those that occur, where it is clear what they mean."""
+    """Some ids are not a class: the finding with a table of the ids that occur, if their meaning is clear."""
     count, names = labels.num_classes, labels.names
-    says = f"{where}: {count} classes, and the masks hold {shown(ids)}"
+    says = f"{where}: there are {count} classes, and the masks have the values {shown(ids)}"
     if used[0] >= 1 and used[-1] == count:
         table = {value: value - 1 for value in range(1, count + 1)}
-        return SplitFinding(f"{says}: the ids count from 1. Map them", True, {"data.label_map": table})
+        return SplitFinding(f"{says}: the ids start at 1. Map them", True, {"data.label_map": table})
     if len(used) == count:
         table = {value: place for place, value in enumerate(used)}
         return SplitFinding(
-            f"{says}: these are no ids from 0 to {count - 1}. Map them in rising order (class {names[0]!r} first), or as they are meant",
+            f"{says}: not ids from 0 to {count - 1}. Map them in order (class {names[0]!r} first), or as intended",
             True,
             {"data.label_map": table},
         )
@@ -128,10 +129,9 @@ def _other_ids(labels: LabelSpace, ids: dict[int, int], used: list[int], where: 
         from_one = {0: -1, **{value: value - 1 for value in range(1, count + 1)}}
         last_void = {**{value: value for value in range(count)}, count: -1}
         first, second = (last_void, from_one) if _is_background(names[0]) else (from_one, last_void)
-        when = f"if id {count if second is last_void else 0} is what does not count"
+        when = f"if id {count if second is last_void else 0} is the one to ignore"
         return SplitFinding(
-            f"{says}: one id more than there are classes. Ignore id {0 if first is from_one else count}, or name its class in "
-            "data.classes",
+            f"{says}: one id more than classes. Ignore id {0 if first is from_one else count}, or name its class",
             True,
             {"data.label_map": first},
             ((when, {"data.label_map": second}),),
@@ -140,7 +140,7 @@ def _other_ids(labels: LabelSpace, ids: dict[int, int], used: list[int], where: 
 
 
 def _gray_levels(labels: LabelSpace, ids: dict[int, int], used: list[int], says: str) -> SplitFinding | None:
-    """As many values as classes, ``ignore_index`` among them; or gray levels spread evenly over 0 .. 255, not all of them."""
+    """As many values as classes including ``ignore_index``, or some of the gray levels that divide 0 .. 255 evenly."""
     count, void = labels.num_classes, labels.ignore_index
     tables = [
         {level(255 * place / (count - 1)): place for place in range(count)} for level in (round, int) if count > 2
@@ -152,8 +152,7 @@ def _gray_levels(labels: LabelSpace, ids: dict[int, int], used: list[int], says:
         return None
     without = {"data.label_map": {**{value: table[value] for value in used}, void: -1}}
     return SplitFinding(
-        f"{says}: these are no ids from 0 to {count - 1}. Map them in rising order (class {labels.names[0]!r} "
-        "first), or as they are meant",
+        f"{says}: not ids from 0 to {count - 1}. Map them in order (class {labels.names[0]!r} first), or as intended",
         True,
         {"data.label_map": table},
         ((f"if {void} really is void", without),) if void in ids else (),
@@ -161,18 +160,18 @@ def _gray_levels(labels: LabelSpace, ids: dict[int, int], used: list[int], says:
 
 
 def _instances(labels: LabelSpace, tops: dict[int, int], where: str) -> SplitFinding | None:
-    """The ids of each mask count up without a gap, to another number in each, far beyond the classes."""
+    """The ids of each mask count up without a gap, to different numbers far beyond the number of classes."""
     count, most = labels.num_classes, max(tops, default=0)
     if most < max(8, 4 * count) or len(set(tops) - {-1, 0}) < 3 or tops.get(-1, 0) > 0.1 * sum(tops.values()):
         return None
     says = (
-        f"{where}: {count} classes, and the ids of each mask count up from 0, in the fullest to {most}: these look like "
-        "instance ids"
+        f"{where}: there are {count} classes, and the ids of each mask count up from 0, at most to {most}: these look "
+        "like instance ids"
     )
     if count != 2:
-        return SplitFinding(f"{says}, which say nothing about classes: make masks of class ids", True)
+        return SplitFinding(f"{says}, not class ids: make masks of class ids", True)
     if most > _INSTANCES:
-        return SplitFinding(f"{says}. Make masks of 0 and 1 of them, as by (mask > 0)", True)
+        return SplitFinding(f"{says}. Make masks of 0 and 1 from them, such as (mask > 0)", True)
     table = {0: 0, **dict.fromkeys(range(1, most + 1), 1)}
     back, front = labels.names
     return SplitFinding(
@@ -181,13 +180,13 @@ def _instances(labels: LabelSpace, tops: dict[int, int], where: str) -> SplitFin
 
 
 def _unknown_ids(labels: LabelSpace, ids: dict[int, int], where: str) -> SplitFinding | None:
-    """Ids that the label space lacks, and the whole table that ignores them."""
+    """Ids that are not in the label space, with the complete table that ignores them."""
     unknown = sorted(value for value in ids if value not in labels.raw_to_train)
     if not unknown or len(unknown) + len(labels.raw_to_train) > _LISTED:
         return None
     table = labels.full_map(unknown)
     return SplitFinding(
-        f"{where}: ids that no class has: {shown({value: ids[value] for value in unknown})}. To ignore them",
+        f"{where}: ids of no class: {shown({value: ids[value] for value in unknown})}. To ignore them",
         settings={"data.label_map": table},
     )
 
@@ -195,7 +194,7 @@ def _unknown_ids(labels: LabelSpace, ids: dict[int, int], where: str) -> SplitFi
 def _background_as_void(
     labels: LabelSpace, ids: dict[int, int], used: list[int], missing: int, where: str
 ) -> SplitFinding:
-    """All classes but one occur, and void does: the one may be stored as void."""
+    """Void and all classes but one occur: that class may be stored as void."""
     void, names = labels.ignore_index, labels.names
     share = ids[void] / sum(ids.values())
     if missing and _is_background(names[-1]) and not _is_background(names[0]):
@@ -205,8 +204,8 @@ def _background_as_void(
     sure = share > 0.5 or (missing == 0 and _is_background(names[0]))
     own = {**{value: value for value in range(labels.num_classes)}, void: -1}
     return SplitFinding(
-        f"{where}: the masks hold {shown(ids)}; class {names[missing]!r} (id {missing}) has no pixel, and {void} is void by "
-        f"default. If {void} stands for {lost!r}, map it",
+        f"{where}: the masks have the values {shown(ids)}; class {names[missing]!r} (id {missing}) has no pixel, and "
+        f"{void} is void by default. If {void} stands for {lost!r}, map it",
         sure,
         {"data.label_map": table},
         ((f"if {void} really is void", {"data.label_map": own}),),
@@ -214,26 +213,26 @@ def _background_as_void(
 
 
 def _clashing_palettes(labels: LabelSpace, values: MaskValues, where: str) -> SplitFinding:
-    """One index, two colors: it stands for two classes, or the palettes are for show."""
+    """One index has two colors: it means two classes, or the palettes mean nothing."""
     assert values.clash is not None
     clash = values.clash
     return SplitFinding(
         f"{where}: palette masks are read by index, and their palettes contradict each other: index {clash.index} is "
-        f"{rgb(clash.color)} in {clash.file} and {rgb(clash.other_color)} in {clash.other_file}. If the colors are right, "
-        "save the masks as RGB, and give data.classes the colors",
+        f"{rgb(clash.color)} in {clash.file} and {rgb(clash.other_color)} in {clash.other_file}. If the colors are "
+        "right, save the masks as RGB, and set the colors in data.classes",
         True,
         others=(("if the indices are right in all files", {"data.label_map": labels.full_map()}),),
     )
 
 
 def _palette_against_colors(labels: LabelSpace, values: MaskValues, where: str) -> SplitFinding | None:
-    """Palette masks are read by index. Where their colors say something else than their indices, neither is safe."""
+    """Palette masks are read by index. If their colors mean other classes than their indices, neither is safe."""
     by_color = {index: labels.colors.get(color) for index, (color, _) in values.palette.items()}
     if all(train is None for train in by_color.values()):
-        return None  # the palette is for show
+        return None  # the palette means nothing
     if all(labels.raw_to_train.get(index) == train for index, train in by_color.items()):
         return None
-    says = f"{where}: palette masks are read by index, and the colors of their palettes belong to other classes than the indices"
+    says = f"{where}: palette masks are read by index, but the colors of their palettes belong to other classes"
     if None in by_color.values():
         return SplitFinding(f"{says}; no table from index to class fits all files: save the masks as RGB", True)
     table = {index: -1 if train == labels.ignore_index else train for index, train in sorted(by_color.items())}
@@ -244,24 +243,24 @@ def _palette_against_colors(labels: LabelSpace, values: MaskValues, where: str) 
 
 
 def _colors_wanted(labels: LabelSpace, values: MaskValues, where: str) -> SplitFinding:
-    """RGB masks, and the classes have no colors: those that occur, dealt to the names as well as can be guessed."""
+    """RGB masks, but the classes have no colors: the colors that occur, assigned to the names by a guess."""
     colors = values.colors
     says = f"{where}: RGB masks, but the classes have no colors"
     if values.cut or len(colors) > max(_LISTED, 2 * labels.num_classes):
         return SplitFinding(
-            f"{says}, and the masks hold {'more than ' * values.cut}{len(colors):,} of them: this is a picture, or a mask that was "
-            "resized with interpolation or saved as JPEG: make the masks again without loss",
+            f"{says}, and the masks have {'more than ' * values.cut}{len(colors):,} of them: these are photos, or "
+            "masks that were resized with interpolation or saved as JPEG: make the masks again without loss",
             True,
         )
     named = _deal(labels, colors)
     guess = "" if len(colors) <= 2 else ". Which color is which class is a guess: put them in order"
     counted = dict(sorted(colors.items(), key=lambda pair: -pair[1]))
     text = ", ".join(f"{rgb(color)} {percent(n, colors)}" for color, n in list(counted.items())[:SHOWN])
-    return SplitFinding(f"{says}. The masks hold {text}{guess}", True, {"data.classes": named})
+    return SplitFinding(f"{says}. The masks have {text}{guess}", True, {"data.classes": named})
 
 
 def _deal(labels: LabelSpace, colors: dict[int, int]) -> dict[str, Any]:
-    """Class name -> color. Pascal VOC's palette by its order, else black first and then from frequent to rare."""
+    """Class name -> color: the palette of Pascal VOC in its order, otherwise black first, then frequent to rare."""
     names, voc = list(labels.names), [0, *(code(color) for color in color_wheel(max(labels.num_classes - 1, 1)))]
     if set(colors) <= {*voc, 0xE0E0C0}:
         dealt: dict[str, Any] = {name: rgb(color) for name, color in zip(names, voc)}
@@ -284,7 +283,7 @@ def _unknown_colors(labels: LabelSpace, values: MaskValues, where: str) -> Split
         table.setdefault(_VOID if train == labels.ignore_index else labels.names[train], []).append(rgb(color))
     table.setdefault(_VOID, []).extend(rgb(color) for color in unknown)
     text = ", ".join(f"{rgb(color)} {percent(n, values.colors)}" for color, n in list(unknown.items())[:SHOWN])
-    return SplitFinding(f"{where}: colors that no class has: {text}. To ignore them", settings={"data.classes": table})
+    return SplitFinding(f"{where}: colors of no class: {text}. To ignore them", settings={"data.classes": table})
 
 
 def _is_plain(labels: LabelSpace) -> bool:

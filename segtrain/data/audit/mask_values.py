@@ -1,4 +1,4 @@
-"""The values that the masks of a split hold, as stored (ids, colors, palettes): counted mask by mask, and added up."""
+"""Pixel counts of the values in the masks of a split, as stored (ids, colors, palettes)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
-MOST = 1024  # distinct values of a split that are counted
-SHOWN = 12  # values in a message
+# Distinct values of a split that are counted.
+MOST = 1024
+# Values in a message.
+SHOWN = 12
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,9 @@ class Clash:
 class MaskValues:
     """Pixels of each value as stored in the masks of a split.
 
-    ids: of masks with one channel; colors: 0xRRGGBB, of RGB masks; palette: index -> color and file of palette masks, for
-    indices that occur; clash: the first two of these that contradict each other; tops: largest id (see ``top_of``) -> masks;
+    ids: of masks with one channel. colors: 0xRRGGBB of RGB masks. palette: index -> color and file of palette masks,
+    for indices that occur. clash: the first two palettes that contradict each other. tops: largest id (see ``top_of``)
+    -> masks.
     cut: there were more than ``MOST`` values.
     """
 
@@ -61,7 +64,7 @@ class MaskValues:
 
 
 class MaskValueCounter:
-    """Adds up the values of masks, one after another."""
+    """Adds up the values of masks."""
 
     def __init__(self) -> None:
         self.ids, self.colors, self.tops = Counter[int](), Counter[int](), Counter[int]()
@@ -89,9 +92,9 @@ class MaskValueCounter:
 
 
 def values_of(raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct values of a raw mask (colors as 0xRRGGBB), rising, and their pixels, int64.
+    """Distinct values of a raw mask (colors as 0xRRGGBB), ascending, and their pixels, int64.
 
-    Neighbors are mostly equal: runs are counted instead of pixels.
+    Runs are counted instead of pixels, since most neighbors are equal.
     """
     if raw.ndim == 3:
         raw = raw[..., 0].astype(np.int32) << 16 | raw[..., 1].astype(np.int32) << 8 | raw[..., 2]
@@ -105,7 +108,7 @@ def values_of(raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def top_of(ids: Iterable[int], void: int) -> int:
-    """The largest id of a mask whose ids are 0 .. n or 1 .. n without a gap, as instance ids are; else -1."""
+    """The largest id of a mask whose ids are 0 .. n or 1 .. n without a gap, like instance ids; otherwise -1."""
     for used in (sorted(ids), sorted(set(ids) - {void})):
         if used and used[0] in (0, 1) and used[-1] - used[0] + 1 == len(used):
             return used[-1]
@@ -113,10 +116,10 @@ def top_of(ids: Iterable[int], void: int) -> int:
 
 
 def smear(mask: np.ndarray, ignore_index: int) -> float:
-    """Share of label borders (along every fourth row) that pass through a single pixel of a value in between.
+    """Share of label borders (along every fourth row) with a single pixel of a value in between.
 
-    A mask that was resized with interpolation has nearly only such borders, a drawn one nearly none. Borders with
-    ignored pixels do not count: they hold no order of values. 0 where there are under 50 borders.
+    Nearly all borders of a mask that was resized with interpolation are like this, and nearly none of other masks.
+    Borders with ignored pixels do not count, since these have no order. 0 if there are fewer than 50 borders.
     """
     rows = mask[::4]
     left, middle, right = rows[:, :-2], rows[:, 1:-1], rows[:, 2:]

@@ -1,4 +1,4 @@
-"""Which images of one split are in another one too? By their files, then by content: sizes, some bytes, all bytes."""
+"""Images that are in two splits, found by their paths, then by content: sizes, some bytes, all bytes."""
 
 from __future__ import annotations
 
@@ -20,17 +20,23 @@ from segtrain.data.index.stamps import relative
 from segtrain.errors import DataError
 from segtrain.files import cache_folder, writing
 
-VERSION = 1  # of the kept results
+# Version of the cached results.
+VERSION = 1
 _SHOWN = 3
-_BYTES = 4096  # at two places of a file: enough to tell nearly all pictures of one size apart
-_WINDOW = 4096  # images that are on their way at once
+# Bytes at two places of a file, which differ for nearly all images of the same size.
+_BYTES = 4096
+# Images in flight at once.
+_WINDOW = 4096
 _BLOCK = 1 << 20
-Key = Callable[[Dataset, int, int], bytes]  # split, index, bytes of the file -> digest; empty for what cannot be read
+# Split, index, size of the file in bytes -> digest; empty for a file that cannot be read.
+Key = Callable[[Dataset, int, int], bytes]
 
 
 @dataclass(frozen=True)
 class SplitOverlap:
-    """``count`` images of the second split are in the first; ``pairs``: the first few, (there, here); ``same``: all files are."""
+    """``count`` images of the second split are in the first; ``pairs``: the first few, (there, here); ``same``: all
+    files are.
+    """
 
     count: int
     pairs: tuple[tuple[str, str], ...]
@@ -38,8 +44,11 @@ class SplitOverlap:
 
 
 def overlap(train: Dataset, other: Dataset, workers: int = 8) -> SplitOverlap:
-    """Compares what is stored, byte for byte; kept as long as no file of both splits changes. Raises DataError for a file that is gone."""
-    if train.draw or other.draw:  # generated: by name alone
+    """Compare the stored bytes.
+
+    The result is cached until a file of either split changes. Raises DataError for a missing file.
+    """
+    if train.draw or other.draw:  # generated images have names only
         return _by_name(train, other)
     stamped = [split.stamps() for split in (train, other)]
     prints = [split.fingerprint(stamps) for split, stamps in zip((train, other), stamped)]
@@ -56,7 +65,7 @@ def overlap(train: Dataset, other: Dataset, workers: int = 8) -> SplitOverlap:
             place.parent.mkdir(parents=True, exist_ok=True)
             with writing(place) as stream:
                 stream.write(json.dumps(asdict(found)).encode())
-        except OSError:  # the audit has said that nothing can be kept
+        except OSError:  # the audit has reported that the cache is not writable
             pass
     return found
 
@@ -104,7 +113,7 @@ def _grouped(
 
 
 def _part(split: Dataset, index: int, size: int) -> bytes:
-    """A digest of the middle and the end: beginnings are alike where one program wrote the files."""
+    """A digest of the middle and the end. Files that one program wrote begin alike."""
     return _digest(split, index, size, [(size // 2, _BYTES), (max(0, size - _BYTES), _BYTES)])
 
 
@@ -117,7 +126,7 @@ def _digest(split: Dataset, index: int, size: int, parts: Iterable[tuple[int, in
     try:
         for begin, length in parts:
             digest.update(split.image_bytes(index, begin, length))
-    except DataError:  # whoever reads the whole file says so
+    except DataError:  # the audit reports it
         return b""
     return digest.digest()
 
@@ -127,7 +136,7 @@ def _name(split: Dataset, path: str) -> str:
 
 
 def overlap_finding(data: config.Data, train: Dataset, other: Dataset) -> SplitFinding | None:
-    """Images of ``other`` that are trained on: fatal, unless the config accepts it."""
+    """The finding about images of ``other`` that are also training images. It is fatal unless the config accepts it."""
     found = overlap(train, other)
     if not found.count:
         return None
@@ -137,18 +146,19 @@ def overlap_finding(data: config.Data, train: Dataset, other: Dataset) -> SplitF
     else:
         pairs = [a if a == b else f"{b} is {a}" for a, b in found.pairs]
         more = f" and {found.count - len(pairs):,} more" if found.count > len(pairs) else ""
-        what = f"{names}: {found.count:,} of {len(other):,} images of {other.split} are trained on: {', '.join(pairs)}{more}"
+        what = f"{names}: {found.count:,} of {len(other):,} images of {other.split} are training images"
+        what += f": {', '.join(pairs)}{more}"
     accepted = data.overlap == "accept"
-    says = f"{what}. A score on them does not tell how the model does on new images"
+    says = f"{what}. A score on them says nothing about new images"
     if accepted:
         return SplitFinding(f"{says} (data.overlap=accept)")
     settings = _division(data, train) if found.same else {}
-    cure = "Divide the set" if settings else "Take them out of one of the splits"
-    return SplitFinding(f"{says}. {cure}", True, settings, (("to go on all the same", {"data.overlap": "accept"}),))
+    cure = "Divide the data set" if settings else "Remove them from one of the splits"
+    return SplitFinding(f"{says}. {cure}", True, settings, (("to continue anyway", {"data.overlap": "accept"}),))
 
 
 def _division(data: config.Data, train: Dataset) -> dict[str, object]:
-    """Settings that divide the one split there is."""
+    """Settings that divide the only split."""
     if data.layout == "scenes" or data.split_by.on:
         return {}
     return division(data, data.train_split if data.own_splits else POOL, names_of(train))

@@ -1,4 +1,4 @@
-"""What is in a split: the record of a scan, the class weights that follow from it, and its copy on disk."""
+"""The report of an audit: class statistics, class weights, and the cached file."""
 
 from __future__ import annotations
 
@@ -19,33 +19,38 @@ from segtrain.files import writing
 
 @dataclass(frozen=True)
 class AuditReport:
-    """What a scan of one split found. Arrays are int64 [C], over the samples without a fault."""
+    """The result of the audit of one split. Arrays are int64 [C], over the samples without a fault.
+
+    pixels: of each class. void: ignored pixels. images_with: images with at least one pixel of the class.
+    sizes: (height, width) -> images. faults: (file, message). bad: indices of faulty samples, ascending.
+    notes: about the audit itself. decoded: every image was decoded, not only its header and end.
+    mask_crc: uint32 [images], CRC-32 of the train ids of each mask, 0 for a faulty sample; it shows whether labels
+    changed.
+    forms: "8-bit RGB" -> images. brightest: largest value in images of more than 8 bits, and its file; -1 if there are
+    none.
+    values: as stored in the masks, of faulty samples too. findings: about settings and splits, added later and not
+    cached.
+    """
 
     name: str
     split: str
     fingerprint: str
     images: int
     classes: tuple[str, ...]
-    pixels: np.ndarray  # of each class over the split
-    void: int  # ignored pixels
-    images_with: np.ndarray  # images that hold at least one pixel of the class
-    sizes: dict[tuple[int, int], int]  # (height, width) -> images
-    faults: tuple[tuple[str, str], ...] = ()  # (file, message)
-    bad: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # indices of faulty samples, rising
+    pixels: np.ndarray
+    void: int
+    images_with: np.ndarray
+    sizes: dict[tuple[int, int], int]
+    faults: tuple[tuple[str, str], ...] = ()
+    bad: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     warnings: tuple[str, ...] = ()
-    notes: tuple[str, ...] = field(default=(), compare=False)  # about the scan itself
-    decoded: bool = True  # whether every image was decoded, or only its header and end looked at
-    # uint32 [images]: CRC-32 of each mask's train ids, 0 for a faulty sample. Says whether labels are those of an earlier scan.
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    decoded: bool = True
     mask_crc: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint32), repr=False)
-    forms: dict[str, int] = field(default_factory=dict)  # "8-bit RGB" -> images
-    brightest: tuple[int, str] = (
-        -1,
-        "",
-    )  # largest value in images of more than 8 bits, and its file; -1: there are none
-    values: MaskValues = field(default_factory=MaskValues)  # as stored in the masks, of faulty samples too
-    findings: tuple[
-        SplitFinding, ...
-    ] = ()  # about the settings and the splits together: added after the scan, not kept
+    forms: dict[str, int] = field(default_factory=dict)
+    brightest: tuple[int, str] = (-1, "")
+    values: MaskValues = field(default_factory=MaskValues)
+    findings: tuple[SplitFinding, ...] = ()
 
     @property
     def failed(self) -> bool:
@@ -57,7 +62,7 @@ class AuditReport:
         return class_weights(self.pixels, power)
 
     def table(self) -> str:
-        """All of it for a terminal."""
+        """Text for a terminal."""
         total = max(1, int(self.pixels.sum()) + self.void)
         sizes = ", ".join(
             f"{h} x {w}" + (f" ({n})" if len(self.sizes) > 1 else "") for (h, w), n in _common(self.sizes)
@@ -65,7 +70,8 @@ class AuditReport:
         more = f" and {len(self.sizes) - 4} more sizes" if len(self.sizes) > 4 else ""
         sizes = sizes or "none of them without a fault"
         forms = "".join(f", {form}" + (f" ({n})" if len(self.forms) > 1 else "") for form, n in self.forms.items())
-        head = f"{self.name} {self.split} #{self.fingerprint}: {self.images} images, {sizes}{more}{forms}, {self.void / total:.1%} void"
+        head = f"{self.name} {self.split} #{self.fingerprint}: {self.images} images, {sizes}{more}{forms}"
+        head += f", {self.void / total:.1%} void"
         wide = max(len(name) for name in ("class", *self.classes))
         lines = [head, f"{'class':<{wide}}  {'pixels':>15}  {'share':>8}  {'images':>7}  {'weight':>7}"]
         rows = zip(self.classes, self.pixels, self.images_with, self.weights())
@@ -75,7 +81,8 @@ class AuditReport:
         lines += [f"warning: {self.split}: {text}" for text in self.warnings]
         lines += [f"warning: {finding.text()}" for finding in others]
         lines += [f"note: {text}" for text in self.notes]
-        lines += [f"fault: {finding.text()}" for finding in fatal]  # they explain what single files are at fault for
+        # Findings explain the faults of single files, so they come first.
+        lines += [f"fault: {finding.text()}" for finding in fatal]
         lines += [f"fault: {message}" for _, message in self.faults]
         faults = f"{len(self.faults) + len(fatal):,} faults" + (
             f" in {len(self.bad):,} of {self.images:,} images" if self.faults else ""
@@ -83,7 +90,7 @@ class AuditReport:
         return "\n".join([*lines, f"{faults}, {len(self.warnings) + len(others)} warnings"])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, all but ``mask_crc``; ``from_dict`` is the way back."""
+        """Plain values for JSON, without ``mask_crc``; the inverse of ``from_dict``."""
         return {
             "name": self.name,
             "split": self.split,
@@ -108,7 +115,10 @@ class AuditReport:
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> AuditReport:
-        """All but ``findings``. Raises KeyError, TypeError or ValueError for anything that ``to_dict`` did not write."""
+        """The report without ``findings``.
+
+        Raises KeyError, TypeError, or ValueError for content that ``to_dict`` did not write.
+        """
         return cls(
             name=content["name"],
             split=content["split"],
@@ -131,23 +141,24 @@ class AuditReport:
 
 
 def label_warnings(names: Sequence[str], pixels: Sequence[int] | np.ndarray, void: int = 0) -> tuple[str, ...]:
-    """What a score over these pixels must be read with: classes without a pixel, a single class, mostly void."""
+    """Warnings about a score over these pixels: classes without a pixel, a single class, mostly void."""
     absent = [name for name, count in zip(names, pixels) if not count]
     texts, whole = [], int(sum(int(count) for count in pixels)) + void
     if absent:
         shown = ", ".join(absent[:10]) + (f" and {len(absent) - 10} more" if len(absent) > 10 else "")
         texts.append(f"no pixel of {shown} ({len(absent)} of {len(names)} classes)")
     if len(names) - len(absent) == 1 < len(names):
-        texts.append("all pixels are of a single class: a score here says nothing")
+        texts.append("all pixels are of a single class: a score on them says nothing")
     if void > whole / 2:
-        texts.append(f"{void / whole:.1%} of the pixels are void: no loss and no score counts them")
+        texts.append(f"{void / whole:.1%} of the pixels are void: the loss and the scores ignore them")
     return tuple(texts)
 
 
 def class_weights(pixels: np.ndarray | Sequence[int], power: float = 0.5) -> np.ndarray:
     """(median share / share) ** power over the classes that occur, float32 [C]; an absent class gets 1.
 
-    Power 1 is median frequency balancing (Eigen and Fergus 2015) with shares taken over the whole split; 0 is no weight.
+    Power 1 is median frequency balancing (Eigen and Fergus 2015) with shares taken over the whole split; 0 is no
+    weight.
     """
     counts = np.asarray(pixels, np.float64)
     weights = np.ones(len(counts))
@@ -162,7 +173,7 @@ def _common(sizes: dict[tuple[int, int], int]) -> list[tuple[tuple[int, int], in
 
 
 def load(place: Path) -> tuple[AuditReport | None, str]:
-    """Kept statistics, or why they are of no use ("" where there are none)."""
+    """Cached statistics, or None and why they cannot be used ("" if there are none)."""
     try:
         content = json.loads(place.read_text(encoding="utf-8"))
         mask_crc = np.frombuffer(zlib.decompress(base64.b64decode(content["mask_crc"])), np.uint32)
@@ -170,11 +181,11 @@ def load(place: Path) -> tuple[AuditReport | None, str]:
     except FileNotFoundError:
         return None, ""
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as error:
-        return None, f"kept statistics in {place} are of no use ({type(error).__name__}): read again"
+        return None, f"the cached statistics in {place} cannot be used ({type(error).__name__}): computed again"
 
 
 def save(place: Path, report: AuditReport) -> list[str]:
-    """Write whole or not at all; a note where it is not possible."""
+    """Write the cached file atomically. Returns a note if that is not possible."""
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with writing(place) as stream:
@@ -182,6 +193,6 @@ def save(place: Path, report: AuditReport) -> list[str]:
             stream.write(json.dumps({**report.to_dict(), "mask_crc": mask_crc}).encode())
     except OSError as error:
         return [
-            f"statistics are not kept ({error.strerror}: {place.parent}): set SEGTRAIN_CACHE to a folder to write to"
+            f"statistics are not cached ({error.strerror}: {place.parent}): set SEGTRAIN_CACHE to a writable folder"
         ]
     return []

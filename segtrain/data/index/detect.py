@@ -10,7 +10,7 @@ from segtrain import config
 from segtrain.data.index.layouts import LAYOUTS, SHARDS
 from segtrain.data.index.lists import LIST
 from segtrain.data.index.names import SUFFIXES, folders_in
-from segtrain.data.index.pairs import no_folder, unread
+from segtrain.data.index.walk import no_folder, unread
 from segtrain.data.shards.foreign import splits_in
 from segtrain.errors import DataError
 
@@ -42,7 +42,10 @@ def detect(root: str) -> tuple[config.Data, tuple[str, ...]]:
 def _settings(
     root: str, layout: str, splits: list[str], settings: dict[str, Any]
 ) -> tuple[config.Data, tuple[str, ...]]:
-    """The settings and the sorted splits. Splits with other names than train and val are set too, such as Train and VAL."""
+    """The settings and the sorted splits.
+
+    Splits with other names than train and val are set too, such as Train and VAL.
+    """
     rank = {split: number for number, split in enumerate(_SPLITS)}
     order = sorted(set(splits), key=lambda split: (rank.get(split.lower(), len(rank)), split))
     written = {split.lower(): split for split in order}
@@ -63,7 +66,8 @@ def _unknown(root: str) -> DataError:
     looked = "".join(f"\n  {layout.name}: {layout.example}" for layout in LAYOUTS.values())
     return DataError(
         f"{root}: not a known layout{hint}\n  it holds {holds or 'nothing'}{empty}\nlooked for:{looked}\n"
-        "or describe it: data.layout=folders data.images=FOLDER data.masks=FOLDER, and data.pair where the names differ",
+        "or describe it: data.layout=folders data.images=FOLDER data.masks=FOLDER, and data.pair where the names "
+        "differ",
         code="layout-unknown",
         folder=root,
         found=there,

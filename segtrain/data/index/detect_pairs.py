@@ -1,4 +1,4 @@
-"""Which folders of a data set hold its images, which its masks, and where does the split stand in their names?"""
+"""Detection of the folders that hold images and masks, and of the splits in their names."""
 
 from __future__ import annotations
 
@@ -26,19 +26,21 @@ IMAGE_WORDS = (
     "pngimages",
 )
 MASK_WORDS = (
-    "masks", "mask", "labels", "label", "annotations", "annotation", "annots", "annot", "segmentationclasspng", "segmentationclass",
-    "segmentations", "segmentation", "groundtruth", "gt", "gts", "targets", "target",
+    "masks", "mask", "labels", "label", "annotations", "annotation", "annots", "annot", "segmentationclasspng",
+    "segmentationclass", "segmentations", "segmentation", "groundtruth", "gt", "gts", "targets", "target",
 )  # fmt: skip
 SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test", "testing", "trainval")
-_DEPTH, _MANY = 3, 2000  # folders below the root, and how many are looked at
+# Levels below the root, and folders in total, that are searched.
+_DEPTH, _MANY = 3, 2000
 _TOKEN = re.compile(r"[A-Za-z]+|[^A-Za-z]+")
 
 Found = tuple[dict[str, Any], list[str]]  # settings of layout 'folders', splits
 
 
 def pair_of_folders(root: str) -> Found | None:
-    """``images/SPLIT`` beside ``masks/SPLIT``, ``SPLIT/images`` beside ``SPLIT/masks``, ``images_SPLIT`` beside ``masks_SPLIT``, or the
-    same without splits, with any of the usual words; or images and masks in one folder, told apart by their names."""
+    """``images/SPLIT`` beside ``masks/SPLIT``, ``SPLIT/images`` beside ``SPLIT/masks``, ``images_SPLIT`` beside
+    ``masks_SPLIT``, or the same without splits, with any of the usual words; or images and masks in one folder, told
+    apart by their names."""
     folders = _below(root)
     order = _ranked(root, folders)
     if order:
@@ -50,13 +52,13 @@ def pair_of_folders(root: str) -> Found | None:
 
 
 def others(root: str, images: str) -> list[tuple[str, str]]:
-    """Further folders of images with masks, beside ``images`` and what is below it: ``{split}/Urban/images`` beside ``{split}/Rural/images``."""
+    """Other pairs of folders, outside of ``images``: ``{split}/Urban/images`` beside ``{split}/Rural/images``."""
     inside = images + "/"
     return [pair for pair, _ in _ranked(root, _below(root)) if pair[0] != images and not pair[0].startswith(inside)]
 
 
 def _ranked(root: str, folders: list[str]) -> list[tuple[tuple[str, str], list[str]]]:
-    """Folders of images and of masks, with ``{split}`` where they have splits, and the names of these; the likeliest first."""
+    """Pairs of folders, with ``{split}`` if they have splits, and the names of the splits; the likeliest first."""
     templates: dict[tuple[str, str], list[str]] = defaultdict(list)
     there = {name.lower(): name for name in folders}
     for images in folders:
@@ -74,14 +76,14 @@ def _ranked(root: str, folders: list[str]) -> list[tuple[tuple[str, str], list[s
         elif _holds_images(root, images) and _holds_images(root, masks):
             *template, split = _with_split(images, masks)
             templates[template[0], template[1]].append(split)
-    # One with splits, the more of them the better, and the more usual word.
+    # Pairs with more splits come first, then those with the more common word.
     return sorted(
         templates.items(), key=lambda item: ("{split}" not in item[0][0], -len(item[1]), _rank(item[0][1]), item[0])
     )
 
 
 def _below(root: str) -> list[str]:
-    """Folders under the root, by their names from there with slashes; no deeper than data sets have their splits."""
+    """Relative paths of the folders under the root, down to the depth at which data sets have their splits."""
     found, level = list[str](), [""]
     for _ in range(_DEPTH):
         level = [os.path.join(above, name) for above in level[:_MANY] for name in folders_in(os.path.join(root, above))]
@@ -90,7 +92,10 @@ def _below(root: str) -> list[str]:
 
 
 def _mask_folder(images: str, there: dict[str, str]) -> str | None:
-    """The folder that is named as one of images, but with a word for masks in the place of that for images. ``there``: by small letters."""
+    """The folder whose name is that of ``images`` with a word for masks instead of the word for images.
+
+    ``there``: lowercase -> name.
+    """
     tokens = _TOKEN.findall(images)
     for place, token in enumerate(tokens):
         if token.lower() not in IMAGE_WORDS:
@@ -103,7 +108,7 @@ def _mask_folder(images: str, there: dict[str, str]) -> str | None:
 
 
 def _with_split(images: str, masks: str) -> tuple[str, str, str]:
-    """Both names with ``{split}`` in the place of a split's name, and that name; "all" where there is none."""
+    """Both names with ``{split}`` instead of the name of a split, and that name; "all" if there is none."""
     for split in sorted({token for token in _TOKEN.findall(images) if token.lower() in SPLITS}):
         if split in _TOKEN.findall(masks):
             one, other = (
@@ -133,13 +138,13 @@ def _pictures(folder: str) -> list[str]:
 
 
 def _holds_images(root: str, folder: str) -> bool:
-    """Whether a picture lies in a folder or below it; not in one that is not there."""
+    """Whether an image is in a folder or below it; False for a missing folder."""
     walk = os.walk(os.path.join(root, folder))
     return any(os.path.splitext(name)[1].lower() in SUFFIXES for _, _, names in walk for name in names)
 
 
 def _patterns(root: str, images: str, masks: str) -> list[str] | None:
-    """data.pair where the names of images and masks differ and fit a pattern; None where they need none, or fit none."""
+    """data.pair if the names of images and masks differ and match patterns; None if no pattern is needed or matches."""
     one, other = (_pictures(os.path.join(root, part)) for part in (images, masks))
     if {os.path.splitext(path)[0] for path in one} == {os.path.splitext(path)[0] for path in other}:
         return None
@@ -152,7 +157,7 @@ def _patterns(root: str, images: str, masks: str) -> list[str] | None:
 
 
 def _one_folder(root: str, folders: list[str]) -> Found | None:
-    """Images beside their masks, ``a.jpg`` and ``a_mask.png``: in folders of the splits, or in one for all."""
+    """Images beside their masks, ``a.jpg`` and ``a_mask.png``: in a folder per split, or in one folder."""
     splits = [name for name in folders if name.lower() in SPLITS]
     for place, names in (("{split}", splits), ("", [])):
         settings = _beside(os.path.join(root, names[0] if names else place)) if names or not place else None
@@ -164,8 +169,8 @@ def _one_folder(root: str, folders: list[str]) -> Found | None:
 def _beside(folder: str) -> dict[str, Any] | None:
     """data.pair for a folder of images and masks; None for other folders.
 
-    A mask has the name of its image and a usual ending, or the image's own (``a.jpg.png``), and at least half of the images have
-    one. No setting where images have several masks: reading them says so.
+    A mask has the name of its image and a common ending, or the full name of its image (``a.jpg.png``), and at least
+    half of the images have one. No setting if images have several masks: the error comes when they are listed.
     """
     names = _pictures(folder)
     for word in (*MASK_ENDINGS, *sorted(SUFFIXES)):
@@ -185,6 +190,6 @@ def _beside(folder: str) -> dict[str, Any] | None:
 
 
 def _texts(stem: str, paths: list[str]) -> list[str]:
-    """Patterns of files that begin so: with the ending that all have, else without one, or with one of several."""
+    """Patterns that begin with ``stem``: with the common suffix, or without one and with each of several."""
     endings = [ending for ending, _ in Counter(os.path.splitext(path)[1] for path in paths).most_common()]
     return [stem + ending for ending in ([""] * (len(endings) > 1) + endings)]

@@ -1,7 +1,8 @@
-"""How do a million names of files fit into little memory, which all workers and ranks of a host share?
+"""Memory-mapped index of file names: a million samples in little memory, shared by all workers and ranks of a host.
 
-Strings stand end to end in one block, image, mask and name of a sample share what they have in common, and an ``Entry`` is made when
-it is asked for. The blocks are kept in one file that is mapped: all share its pages, and to pickle an index is to pickle its name.
+Strings stand end to end in one block. Image, mask, and name of a sample share their common part, and an ``Entry`` is
+made on access. The blocks are in one memory-mapped file: all processes share its pages, and pickling an index pickles
+the path of the file.
 """
 
 from __future__ import annotations
@@ -23,17 +24,18 @@ from segtrain.errors import DataError
 from segtrain.files import writing
 
 ENDING = ".entries"
-_MAGIC = (
-    b"segtrain entries 1\n\0\0\0\0\0"  # 24 bytes; then the header's length (8 bytes), the header (JSON), the blocks
-)
+# The file: these 24 bytes, the length of the header (8 bytes), the header (JSON), the blocks.
+_MAGIC = b"segtrain entries 1\n\0\0\0\0\0"
 _ALIGN = 64
-_PART = 4096  # strings that iterating makes at once
-_ABSENT = b"\xff"  # no string: this byte never occurs in UTF-8
+# Strings that an iteration makes at once.
+_PART = 4096
+# None instead of a string: this byte never occurs in UTF-8.
+_ABSENT = b"\xff"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One sample of a split: where its image and mask are, and what else is known (``name``, columns of a list)."""
+    """One sample of a split: paths of its image and mask, and metadata (``name``, columns of a list)."""
 
     image: str
     mask: str | None
@@ -42,7 +44,9 @@ class Entry:
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """Strings: text ``i`` is ``blob[bounds[i]:bounds[i + 1]]``, UTF-8; ``bounds`` is uint32 or uint64 [n + 1]."""
+    """Strings in one block: text ``i`` is ``blob[bounds[i]:bounds[i + 1]]``, UTF-8; ``bounds`` is uint32 or uint64 [n +
+    1].
+    """
 
     blob: Union[bytes, memoryview]
     bounds: np.ndarray
@@ -59,7 +63,7 @@ class Texts:
             yield from self.part(first, first + _PART)
 
     def part(self, first: int, after: int) -> list[str | None]:
-        """The texts from ``first`` to before ``after``, for less than one by one."""
+        """The texts from ``first`` to before ``after``, faster than one by one."""
         parts = (self.blob[begin:end] for begin, end in itertools.pairwise(self.bounds[first : after + 1].tolist()))
         return [None if part == _ABSENT else str(part, "utf-8", "surrogatepass") for part in parts]
 
@@ -82,7 +86,7 @@ def _bounds(lengths: np.ndarray) -> np.ndarray:
 
 
 class TextsBuilder:
-    """Takes strings one by one; None for none. Empty again when it is done."""
+    """Collects strings (or None) one by one. ``done`` empties it."""
 
     def __init__(self) -> None:
         self.blob, self.ends = bytearray(), array("Q", [0])
@@ -101,9 +105,10 @@ class TextsBuilder:
 
 
 def pack_keys(rows: list[str]) -> tuple[Texts, np.ndarray]:
-    """Sorted ``key + "\\0" + chr(code)`` as the keys and their codes, uint8 [n]. Codes are 1 to 127. Empties ``rows``."""
+    """Keys and their codes, uint8 [n], of sorted ``key + "\\0" + chr(code)``. Codes are 1 to 127. Empties ``rows``."""
     content = "".join(rows).encode("utf-8", "surrogatepass")
-    rows.clear()  # a million strings take more than all that follows
+    # A million strings take more memory than everything below.
+    rows.clear()
     whole = np.frombuffer(content, np.uint8)
     zeros = np.flatnonzero(whole == 0)
     keep = np.ones(len(whole), bool)
@@ -113,7 +118,7 @@ def pack_keys(rows: list[str]) -> tuple[Texts, np.ndarray]:
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """Strings that are ``prefix + texts[i] + tails[codes[i]]``; an absolute path among ``texts`` takes no prefix.
+    """Strings ``prefix + texts[i] + tails[codes[i]]``. An absolute path in ``texts`` gets no prefix.
 
     Without ``codes`` all have the first of the ``tails``.
     """
@@ -137,7 +142,7 @@ class Column:
             yield from self.part(first, first + _PART)
 
     def part(self, first: int, after: int) -> list[str | None]:
-        """The strings from ``first`` to before ``after``, for less than one by one."""
+        """The strings from ``first`` to before ``after``, faster than one by one."""
         codes = itertools.repeat(0) if self.codes is None else self.codes[first:after].tolist()
         rows = zip(self.texts.part(first, after), codes)
         return [None if text is None else self._whole(text, self.tails[code]) for text, code in rows]
@@ -147,7 +152,7 @@ class Column:
 
 
 class Entries(Sequence[Entry]):
-    """The entries of a split, made on the fly. ``file`` is where they are kept ("": nowhere, they pickle whole)."""
+    """The entries of a split, made on access. ``file`` holds them ("": no file, so pickling copies them)."""
 
     def __init__(self, image: Column, mask: Column, meta: dict[str, Column], file: str = "") -> None:
         self.image, self.mask, self.meta, self.file = image, mask, meta, file
@@ -173,11 +178,11 @@ class Entries(Sequence[Entry]):
         return (_again, (self.file,)) if self.file else (Entries, (self.image, self.mask, self.meta))
 
     def columns(self) -> list[tuple[str, Column]]:
-        """With the names under which they are kept."""
+        """All columns with their names in the file."""
         return [("image", self.image), ("mask", self.mask), *((f"meta {k}", c) for k, c in self.meta.items())]
 
     def select(self, rows: Iterable[int]) -> Entries:
-        """Only these, in this order; kept nowhere."""
+        """Only these rows, in this order, without a file."""
         chosen, texts = np.fromiter(rows, np.int64), {}
 
         def part(column: Column) -> Column:
@@ -190,9 +195,9 @@ class Entries(Sequence[Entry]):
 
 
 def save(entries: Entries, folder: Path) -> Entries:
-    """Write into ``folder``, whole or not at all, and return the entries mapped from there. Raises OSError.
+    """Write into ``folder`` atomically, and return the entries mapped from there. Raises OSError.
 
-    The file is named by its content: whoever has the name gets the same entries, whatever was listed since.
+    The name of the file is a digest of its content, so a name always leads to the same entries.
     """
     blocks: list[bytes] = []
     places: dict[int, int] = {}
@@ -235,9 +240,9 @@ def _digest(header: bytes | memoryview, blocks: Iterable[bytes | memoryview]) ->
 
 
 def load(file: str, whole: bool = False) -> Entries:
-    """Map kept entries. Raises OSError, or ValueError for a file that ``save`` did not write.
+    """Memory-map entries. Raises OSError, or ValueError for a file that ``save`` did not write.
 
-    ``whole``: look at every byte. Without, a changed byte inside a block is not seen.
+    ``whole``: check every byte. Otherwise a changed byte inside a block goes unnoticed.
     """
     with open(file, "rb") as stream:
         view = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
@@ -280,10 +285,12 @@ def _entries(view: memoryview, header: dict[str, Any], places: list[tuple[int, i
 
 
 def _again(file: str) -> Entries:
-    """What a pickled index becomes in a worker."""
+    """The entries of a pickled index, in a worker."""
     try:
         return load(file)
     except (OSError, ValueError) as error:
         raise DataError(
-            f"{file}: the kept list of files cannot be read ({error}): start again, it is rebuilt"
+            f"{file}: the cached list of files cannot be read ({error}): start again, and it is rebuilt",
+            code="entries-unreadable",
+            file=file,
         ) from None

@@ -11,8 +11,9 @@ from segtrain.data.index.entries import Entries
 from segtrain.data.index.layout import Layout
 from segtrain.data.index.listing import Watch
 from segtrain.data.index.names import NAME, Pattern
-from segtrain.data.index.pairs import by_pattern, files_under, name_patterns, pair, pictures
+from segtrain.data.index.pairs import by_pattern, name_patterns, pair
 from segtrain.data.index.unpaired import several_masks
+from segtrain.data.index.walk import files_under, pictures
 from segtrain.errors import DataError
 
 
@@ -44,8 +45,8 @@ def _files(data: config.Data) -> tuple[str, str]:
 
 FOLDERS = Layout(
     "folders",
-    f"a folder of images ({', '.join(IMAGE_WORDS[:5])}, ...) and one of masks ({', '.join(MASK_WORDS[:5])}, ...), with or "
-    "without splits above or below; or a.jpg and a_mask.png in one folder",
+    f"a folder of images ({', '.join(IMAGE_WORDS[:5])}, ...) and one of masks ({', '.join(MASK_WORDS[:5])}, ...), with "
+    "or without splits above or below; or a.jpg and a_mask.png in one folder",
     pair_of_folders,
     _folders,
     files=_files,

@@ -26,13 +26,14 @@ class Layout:
 
     name: the value of data.layout. example: the files that ``detect`` looks for, for the error about an unknown folder.
     detect: settings and splits of a folder that has this layout; None for any other folder.
-    lister: entries of a split, sorted by name; raises one DataError that lists every odd file. None: not one file per image.
+    lister: entries of a split, sorted by name; raises one DataError that lists every odd file. None: not one file per
+    image.
     labels: label space of the original data set; None: the config or a file beside the data names the classes.
     class_files: names of such files. from_file: the label space of the masks, given the one that a file describes.
     other_classes: the same for ``data.classes`` with another number of classes than ``labels``; None: that is an error.
     home: the folder under the root that holds the images; None: the root itself.
-    files: paths of one image and its mask under the root, with ``{split}``, ``{name}``, and ``{city}``. Rehearsals write
-    generated images there; None: they cannot. split_folders: folder of a split where it has another name.
+    files: paths of one image and its mask under the root, with ``{split}``, ``{name}``, and ``{city}``. Rehearsals
+    write generated images there; None: they cannot. split_folders: folder of a split where it has another name.
     list_of: path and lines of the list of a split, given its (image, mask) paths; None: the layout has no lists.
     needs: paths with ``{split}`` that an uploaded data set must have; None: the folders of ``files``.
     """

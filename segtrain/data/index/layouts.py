@@ -10,7 +10,10 @@ from segtrain.data.index.voc import VOC
 
 
 def _packed(root: str) -> Detected | None:
-    """Shards with an index. Tar files without one come last, see ``detect``: they may only be the download of the data set."""
+    """Shards with an index.
+
+    Tar files without one come last, see ``detect``: they may only be the download of the data set.
+    """
     # The shard reader imports the data set, and the data set imports this table.
     from segtrain.data.shards.foreign import splits_in
 

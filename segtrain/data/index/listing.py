@@ -1,7 +1,7 @@
-"""When need a split not be listed again? As long as no folder and no list has changed that its listing looked at.
+"""Cache of the entries of a split, valid until a folder or list that was read for them changes.
 
-A new, deleted or renamed file changes the time of its folder, so that one look at each folder is enough; what is in a file does not
-matter to a listing. Kept under ``$SEGTRAIN_CACHE``: ``listing-KEY.json`` (what was looked at) names a file of entries.
+A new, deleted, or renamed file changes the time of its folder, so one stat per folder is enough. The content of files
+does not matter. ``listing-KEY.json`` under ``$SEGTRAIN_CACHE`` holds what was read and names a file of entries.
 """
 
 from __future__ import annotations
@@ -22,17 +22,22 @@ from segtrain.data.index.entries import Entries
 from segtrain.files import cache_folder, writing
 from segtrain.filetime import now_ns
 
-VERSION = 3  # of what a lister finds in a folder: raise it with every change of segtrain/data/index/layouts.py that finds other files
-WARNING = "warning: "  # how a note begins that must not be overlooked
-_FEW = 256  # entries: listing fewer costs less than a look into the cache
-_DAYS = 30  # without use until a kept listing is removed
-_CLOCK = 2_000_000_000  # ns: a change so shortly before the listing may hide another one with the same time
+# Version of what listers find in a folder. Raise it with every change of a lister that finds other files.
+VERSION = 3
+# Prefix of a note that must not be overlooked.
+WARNING = "warning: "
+# Fewer entries are faster to list than to look up in the cache.
+_FEW = 256
+# Days without use after which a cached listing is removed.
+_DAYS = 30
+# ns: a change so shortly before the listing may hide another one with the same time.
+_CLOCK = 2_000_000_000
 
 Stamp = Union[list[int], None]
 
 
 def _stamp(path: str) -> Stamp:
-    """What changes with a folder's or list's content: times, number on the disk, size. None: it is not there."""
+    """Values that change with the content of a folder or list: times, inode, size. None if it does not exist."""
     try:
         status = os.stat(path)
     except OSError:
@@ -42,20 +47,23 @@ def _stamp(path: str) -> Stamp:
 
 @dataclass
 class Watch:
-    """What a lister has looked at, stamped before it looked, and what it says to the user."""
+    """Folders and lists that a lister reads, with their stamps from before, and its notes for the user.
 
-    began: int = field(default_factory=time.time_ns)  # by the clock that stamps files
+    began: start of the listing in ns, by the clock that stamps files.
+    """
+
+    began: int = field(default_factory=time.time_ns)
     stamps: dict[str, Stamp] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def look(self, path: str) -> str:
-        """Name a folder or list whose content, presence or absence decides what is listed."""
+        """Record a folder or list whose content or absence decides what is listed. Returns ``path``."""
         if path not in self.stamps:
             self.stamps[path] = _stamp(path)
         return path
 
     def settled(self) -> bool:
-        """Whether a later change of any of them will show."""
+        """Whether any later change will be visible in a stamp."""
         latest = max((stamp[0] for stamp in self.stamps.values() if stamp), default=0)
         return latest < self.began - _CLOCK and all(_stamp(path) == stamp for path, stamp in self.stamps.items())
 
@@ -64,9 +72,9 @@ Lister = Callable[[config.Data, str, Watch], Entries]
 
 
 def entries_of(data: config.Data, split: str, lister: Lister) -> tuple[Entries, list[str]]:
-    """The entries of a split (data.limit applied) from the cache, or listed and kept; and notes for the user.
+    """The entries of a split (with data.limit applied) from the cache or the lister, and notes for the user.
 
-    Processes that start together wait for the first, so that one lists for all of a host. Raises what the lister raises.
+    Processes that start together wait for the first one, which lists for the whole host. Raises what the lister raises.
     """
     folder = cache_folder()
     place = folder / f"listing-{_key(data, split)}.json"
@@ -80,7 +88,8 @@ def entries_of(data: config.Data, split: str, lister: Lister) -> tuple[Entries, 
                 return found, known
         else:
             return _list(data, split, lister, place, notes)
-    return _list(data, split, lister, place, notes)  # the first did not keep it, so nobody waits again
+    # The first process did not keep it, so no other one waits for the next.
+    return _list(data, split, lister, place, notes)
 
 
 def _list(data: config.Data, split: str, lister: Lister, place: Path, notes: list[str]) -> tuple[Entries, list[str]]:
@@ -100,8 +109,8 @@ def _list(data: config.Data, split: str, lister: Lister, place: Path, notes: lis
         _tidy(place.parent)
     except OSError as error:
         notes.append(
-            f"the list of files is not kept ({error.strerror}: {place.parent}), so each start and each process makes its own: "
-            "set SEGTRAIN_CACHE to a folder to write to"
+            f"the list of files is not cached ({error.strerror}: {place.parent}), so each process lists the files "
+            "again: set SEGTRAIN_CACHE to a writable folder"
         )
     return entries, notes
 
@@ -113,7 +122,7 @@ def _key(data: config.Data, split: str) -> str:
 
 
 def _known(place: Path) -> tuple[Entries | None, list[str]]:
-    """A kept listing that still holds, with its notes; or a note that says why it is of no use (none for an old one)."""
+    """A cached listing that is still valid, with its notes; or None and a note if it cannot be read."""
     try:
         content = json.loads(place.read_text(encoding="utf-8"))
         if any(_stamp(path) != stamp for path, stamp in content["looked_at"].items()):
@@ -123,8 +132,9 @@ def _known(place: Path) -> tuple[Entries | None, list[str]]:
     except (FileNotFoundError, NotADirectoryError):
         return None, []
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return None, [f"the kept list of files in {place} is of no use ({type(error).__name__}): listed again"]
-    with contextlib.suppress(OSError):  # still in use: see _tidy
+        return None, [f"the cached list of files in {place} cannot be used ({type(error).__name__}): listed again"]
+    # Mark it as used, see _tidy.
+    with contextlib.suppress(OSError):
         os.utime(place)
         os.utime(entries.file)
     return entries, notes
@@ -132,7 +142,10 @@ def _known(place: Path) -> tuple[Entries | None, list[str]]:
 
 @contextlib.contextmanager
 def _alone(place: Path) -> Iterator[bool]:
-    """Holds the lock of a listing; tells whether another process had it before. Without a lock where there can be none."""
+    """Hold the lock of a listing; yields whether another process held it before.
+
+    Continues without a lock if none is possible.
+    """
     try:
         import fcntl
 
@@ -152,14 +165,15 @@ def _alone(place: Path) -> Iterator[bool]:
             pass
         yield waited
     finally:
-        if not waited:  # who waits keeps the file that it has open; who comes later finds the listing
+        # Waiting processes keep the file that they have open; later ones find the listing.
+        if not waited:
             with contextlib.suppress(OSError):
                 place.with_suffix(".lock").unlink()
         os.close(handle)
 
 
 def _tidy(folder: Path) -> None:
-    """Remove what nobody has used for long; whoever has it mapped keeps it."""
+    """Remove files that have not been used for long. Processes that have one mapped keep it."""
     oldest = now_ns(folder) / 1e9 - _DAYS * 86400
     for path in folder.iterdir():
         if path.suffix == kept.ENDING or path.name.startswith("listing-"):

@@ -1,4 +1,7 @@
-"""Which files does a list (CSV, JSONL, text) name, and are they there? Read line by line: a list may be long."""
+"""The layout ``list``: CSV, JSONL, or text files that name images and masks.
+
+They are read line by line, since they may be long.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +12,28 @@ import os
 import re
 import shlex
 from array import array
-from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
 
 from segtrain import config
+from segtrain.data.index.check_files import checked
 from segtrain.data.index.entries import Column, Entries, TextsBuilder
 from segtrain.data.index.layout import Detected, Layout
 from segtrain.data.index.listing import Watch
 from segtrain.data.index.names import SUFFIXES
-from segtrain.data.index.unpaired import in_other_form
 from segtrain.errors import DataError
 
-_RUN_LENGTHS = re.compile(r"rle|encoded_?pixels|run_?length", re.IGNORECASE)  # as columns are called at Kaggle
-_MANY = 1000  # listed files of one folder, from which reading the folder beats a look at each of them
+# Names of columns in Kaggle competitions.
+_RUN_LENGTHS = re.compile(r"rle|encoded_?pixels|run_?length", re.IGNORECASE)
 
 
 def listed(data: config.Data, split: str, watch: Watch) -> Entries:
-    """A CSV (or .tsv) with the columns image and mask, or JSONL with those keys; paths are under data.root or absolute.
+    """Entries of a CSV (or .tsv) with the columns image and mask, or of JSONL with those keys. Paths are under
+    data.root or absolute.
 
-    Other columns become the entry's metadata. A file for all splits (no ``{split}`` in data.index) has a column ``split``.
-    A list without a header has two paths a line, image and mask, with a comma, a tab or spaces between them.
+    Other columns become the metadata of the entry. A file for all splits (no ``{split}`` in data.index) has a column
+    ``split``. A list without a header has two paths per line, image and mask, separated by a comma, a tab, or spaces.
     """
     path = watch.look(os.path.join(data.root, data.index.replace("{split}", split)))
     if path.endswith((".jsonl", ".ndjson", ".json")):
@@ -42,7 +45,8 @@ def listed(data: config.Data, split: str, watch: Watch) -> Entries:
     for row in rows:
         keys.update(row)
         if one_for_all and "split" in row and not by_split:
-            by_split, table = True, _Table()  # rows so far name no split: they are of none
+            # The rows so far name no split, so they belong to none.
+            by_split, table = True, _Table()
         if not by_split or row.get("split") == split:
             table.append(row)
     missing = [key for key in ("image", "mask") if key not in keys]
@@ -50,28 +54,45 @@ def listed(data: config.Data, split: str, watch: Watch) -> Entries:
         lengths = next((key for key in sorted(keys) if _RUN_LENGTHS.search(key)), None)
         if lengths:
             raise DataError(
-                f"{path}: {lengths!r} holds masks as run lengths, which are not read: write the mask of each image as a PNG of "
-                "class ids, and a list with the columns image and mask"
+                f"{path}: column {lengths!r} has run-length masks, which are not supported: write the mask of each "
+                "image as a PNG of class ids, and a list with the columns image and mask",
+                code="list-run-lengths",
+                file=path,
+                column=lengths,
             )
         near = difflib.get_close_matches(missing[0], sorted(keys), n=1)
         few = ", ".join(sorted(keys)[:8])
-        hint = f"rename {near[0]!r}" if near else f"it has {few}: write a first line with the names of the columns"
-        raise DataError(f"{path}: no column {missing[0]!r}: {hint}")
+        hint = f"rename {near[0]!r}" if near else f"it has {few}: write the names of the columns into the first line"
+        raise DataError(
+            f"{path}: no column {missing[0]!r}: {hint}",
+            code="list-column-missing",
+            file=path,
+            column=missing[0],
+            near=near[0] if near else None,
+        )
     if table.empty:
         shown = ", ".join(map(str, table.empty[:5]))
-        raise DataError(f"{path}: {len(table.empty)} rows of the split without image or mask: rows {shown}")
+        raise DataError(
+            f"{path}: {len(table.empty)} rows of the split have no image or no mask: rows {shown}",
+            code="list-row-empty",
+            file=path,
+            rows=table.empty,
+        )
     entries = table.entries(data.root)
     foreign = _elsewhere(entries, data.root) if len(entries) else ""
     if foreign:
         raise DataError(
-            f"{path}: {entries.image[0]} does not exist, but without {foreign!r} it lies in {data.root}: take that out of the list: "
-            f"sed -i {shlex.quote(f's#{foreign}##g')} {shlex.quote(path)}"
+            f"{path}: {entries.image[0]} does not exist, but without {foreign!r} it is in {data.root}: remove that "
+            f"from the list: sed -i {shlex.quote(f's#{foreign}##g')} {shlex.quote(path)}",
+            code="list-foreign-paths",
+            file=path,
+            prefix=foreign,
         )
     return checked(entries, path, watch)
 
 
 def is_plain(path: str) -> bool:
-    """Whether a list has no header: its first line is two paths of pictures."""
+    """Whether a list has no header, so that its first line is two paths of images."""
     for line in lines(path):
         if line.strip():
             return _two(line) is not None
@@ -79,7 +100,7 @@ def is_plain(path: str) -> bool:
 
 
 def _two(line: str) -> list[str] | None:
-    """The two paths of a line without a header, None for another line."""
+    """The two paths in a line; None for any other line."""
     for mark in (",", "\t", None):
         parts = [part.strip().strip("\"'") for part in line.strip().split(mark)]
         if len(parts) == 2 and all(os.path.splitext(part)[1].lower() in SUFFIXES for part in parts):
@@ -94,12 +115,15 @@ def _plain_rows(path: str) -> Iterator[dict[str, str]]:
             yield {"image": two[0], "mask": two[1]}
         elif line.strip():
             raise DataError(
-                f"{path}: line {number} is not two paths of pictures as those above: {line.strip()[:100]!r}"
+                f"{path}: line {number} is not two paths of images like the lines above: {line.strip()[:100]!r}",
+                code="list-line-invalid",
+                file=path,
+                line=number,
             )
 
 
 def _elsewhere(entries: Entries, root: str) -> str:
-    """What the first path begins with, where the file is not there but, without that, under ``root``; else ""."""
+    """The prefix of the first path without which its file is found under ``root``; "" if the list is right."""
     image = str(entries.image[0])
     if not image.startswith("/") or not str(entries.image.texts[0]).startswith("/") or os.path.exists(image):
         return ""
@@ -111,7 +135,10 @@ def _elsewhere(entries: Entries, root: str) -> str:
 
 
 class _Table:
-    """Rows as columns. Where an image's name and its suffix meet it is cut: the first part is also the sample's name."""
+    """Rows as columns.
+
+    The path of an image is stored as stem and suffix, and the stem is also the name of the sample.
+    """
 
     def __init__(self) -> None:
         self.count, self.empty = 0, list[int]()
@@ -136,7 +163,7 @@ class _Table:
         self.count += 1
 
     def _fill(self, column: TextsBuilder) -> None:
-        """Nothing in the rows that have no such key."""
+        """Add empty values for the rows that do not have this key."""
         while len(column) < self.count:
             column.append(None)
 
@@ -147,7 +174,8 @@ class _Table:
         codes = np.array(self.codes, np.min_scalar_type(len(self.tails)))
         images = Column(stems, under, tuple(self.tails) or ("",), codes)
         others = {key: Column(column.done()) for key, column in self.others.items()}
-        if "name" in others:  # where a row has none, the image's
+        # A row without a name takes that of its image.
+        if "name" in others:
             names = TextsBuilder()
             for own, stem in zip(others["name"], stems):
                 names.append(stem if own is None else own)
@@ -156,19 +184,24 @@ class _Table:
 
 
 def lines(path: str) -> Iterator[str]:
-    """Lines of a text file, their ends with them. Raises DataError for one that is not there or no UTF-8."""
+    """Lines of a text file with their line ends. Raises DataError for a file that is missing or not UTF-8."""
     if not os.path.isfile(path):
         folder = os.path.dirname(path) or "."
         there = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
         near = difflib.get_close_matches(os.path.basename(path), there, n=1, cutoff=0.4)
         raise DataError(
-            f"{path}: no such list: " + (f"did you mean {near[0]!r}?" if near else "check data.root and the split")
+            f"{path}: no such list: " + (f"did you mean {near[0]!r}?" if near else "check data.root and the split"),
+            code="list-missing",
+            file=path,
+            near=near[0] if near else None,
         )
     try:
         with open(path, encoding="utf-8-sig", newline="") as stream:
             yield from stream
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({error}): write it in UTF-8") from None
+        raise DataError(
+            f"{path}: cannot be read ({error}): write it in UTF-8", code="list-unreadable", file=path
+        ) from None
 
 
 def _csv_rows(path: str) -> Iterator[dict[str, str]]:
@@ -177,7 +210,12 @@ def _csv_rows(path: str) -> Iterator[dict[str, str]]:
         for row in reader:
             yield {(k or "").strip(): v or "" for k, v in row.items() if isinstance(v, str) or v is None}
     except csv.Error as error:
-        raise DataError(f"{path}: line {reader.line_num} is no CSV ({error}): one row a line") from None
+        raise DataError(
+            f"{path}: line {reader.line_num} is not valid CSV ({error}): write one row per line",
+            code="list-line-invalid",
+            file=path,
+            line=reader.line_num,
+        ) from None
 
 
 def _json_rows(path: str) -> Iterator[dict[str, str]]:
@@ -187,70 +225,20 @@ def _json_rows(path: str) -> Iterator[dict[str, str]]:
         try:
             row = json.loads(line)
         except json.JSONDecodeError as error:
-            raise DataError(f"{path}: line {number} is no JSON ({error.msg}): write one object a line") from None
+            raise DataError(
+                f"{path}: line {number} is not valid JSON ({error.msg}): write one object per line",
+                code="list-line-invalid",
+                file=path,
+                line=number,
+            ) from None
         if not isinstance(row, dict):
-            raise DataError(f'{path}: line {number} is no object: write {{"image": ..., "mask": ...}}')
+            raise DataError(
+                f'{path}: line {number} is not an object: write {{"image": ..., "mask": ...}}',
+                code="list-line-invalid",
+                file=path,
+                line=number,
+            )
         yield {str(key): "" if value is None else str(value) for key, value in row.items()}
-
-
-def checked(entries: Entries, source: str, watch: Watch) -> Entries:
-    """Entries of a list, whose files must exist and whose images must differ."""
-    if not len(entries):
-        raise DataError(f"{source}: the split holds no row: check the list and data.split")
-    double = _double(_spelled_out(entries.image))
-    absent = [] if double else [*_absent(entries.image, watch), *_absent(entries.mask, watch)]
-    for odd, what in ((double, "are listed twice"), (absent, "do not exist")):
-        if odd:
-            shown = ", ".join(odd[:5]) + (f" and {len(odd) - 5} more" if len(odd) > 5 else "")
-            other = in_other_form(odd[0]) if what == "do not exist" else ""
-            cause = f"; {other!a} is there, the same text in another Unicode normalization (NFC/NFD)" if other else ""
-            raise DataError(f"{source}: {len(odd)} files {what}: {shown}{cause}: correct the list")
-    return entries
-
-
-def _spelled_out(paths: Column) -> Column:
-    """The same files, each under one spelling: absolute, without ``./``, ``//`` and ``x/../``. Itself where that changes nothing."""
-    absolute, odd = 0, False
-    for text in paths.texts:
-        absolute += (text or "").startswith("/")
-        odd |= text is not None and ("./" in text or "//" in text)
-    if not odd and absolute in (0, len(paths)):
-        return paths
-    texts, root = TextsBuilder(), os.path.abspath(paths.prefix)
-    for text in paths.texts:
-        texts.append(os.path.normpath(os.path.join(root, text or "")))
-    return Column(texts.done(), "", paths.tails, paths.codes)
-
-
-def _double(paths: Column) -> list[str]:
-    """Paths that occur more than once. Compared by their hashes first: a table of a million strings would be large."""
-    hashes = np.fromiter(map(hash, paths), np.int64, len(paths))
-    order = np.argsort(hashes)
-    equal = np.flatnonzero(np.diff(hashes[order]) == 0)
-    places = np.unique(order[np.concatenate([equal, equal + 1])]).tolist()
-    return [str(path) for path, count in Counter(paths[place] for place in places).items() if count > 1]
-
-
-def _absent(paths: Column, watch: Watch) -> list[str]:
-    """Paths that are no files, in their order. A folder of which many are listed is read once."""
-    numbers: dict[str, int] = {}
-    folders, names = array("L"), array("q")
-    for path in paths:
-        folder, name = os.path.split(str(path))
-        folders.append(numbers.setdefault(folder, len(numbers)))
-        names.append(hash(name))
-    of, hashes = np.array(folders), np.array(names)
-    order = np.argsort(of, kind="stable")
-    absent: list[int] = []
-    for folder, rows in zip(numbers, np.split(order, np.flatnonzero(np.diff(of[order])) + 1)):
-        watch.look(folder)
-        if len(rows) < _MANY or not os.path.isdir(folder):
-            absent += [row for row in rows.tolist() if not os.path.isfile(str(paths[row]))]
-            continue
-        with os.scandir(folder) as listing:
-            there = np.fromiter((hash(item.name) for item in listing if item.is_file()), np.int64)
-        absent += rows[~np.isin(hashes[rows], there)].tolist()
-    return [str(paths[row]) for row in sorted(absent)]
 
 
 _ENDINGS = (".csv", ".tsv", ".jsonl")

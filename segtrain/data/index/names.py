@@ -1,4 +1,4 @@
-"""How do the names of images and their masks go together: which part do they share, and what is around it?"""
+"""Patterns of file names: which part an image and its mask share, and what stands around it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".gif"))
 NAME = "{name}"
-_LOOKED_AT = 2000  # names; a proposal needs no more
+# Names that a proposal looks at.
+_LOOKED_AT = 2000
 _LAST = re.compile(r"[_\-. ][^_\-. ]*$")
 _FIRST = re.compile(r"^[^_\-. ]*[_\-. ]")
 
@@ -34,12 +35,15 @@ def folders_in(place: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Pattern:
-    """File names such as ``{name}_mask.png``: ``{name}`` is what an image and its mask share; without an ending any image's fits."""
+    """File names such as ``{name}_mask.png``.
+
+    ``{name}`` is what an image and its mask share; any image suffix fits if none is given.
+    """
 
     text: str
 
     def name_of(self, path: str) -> str | None:
-        """``town/a`` of ``town/a_mask.png``; None where the file does not fit."""
+        """``town/a`` of ``town/a_mask.png``; None if the file does not match."""
         folder, _, file = path.rpartition("/")
         before, _, after = self.text.partition(NAME)
         if f".{after.rpartition('.')[2]}".lower() not in SUFFIXES:
@@ -52,19 +56,20 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Proposal:
-    """Patterns for images and masks, and how many images have a mask by them."""
+    """Patterns for images and masks, and the number of images that have a mask with them."""
 
     patterns: tuple[Pattern, Pattern]
     pairs: int
 
 
-Named = dict[str, str]  # the name of a file under its pattern -> its path
+# Name of a file in its pattern -> its path.
+Named = dict[str, str]
 
 
 def fitted(
     patterns: tuple[Pattern, Pattern], images: Sequence[str], masks: Sequence[str], together: bool = False
 ) -> tuple[Named, Named]:
-    """Images and masks that fit their pattern; ``together``: both are the pictures of one folder."""
+    """Images and masks that match their pattern. ``together``: both are files of one folder."""
     in_images, in_masks = (
         {name: path for path in paths if (name := pattern.name_of(path)) is not None}
         for pattern, paths in zip(patterns, (images, masks))
@@ -75,7 +80,7 @@ def fitted(
 
 
 def part(patterns: tuple[Pattern, Pattern], in_images: Named, in_masks: Named) -> None:
-    """Of images and masks in one folder, takes out of the one what belongs to the other: the longer pattern has it."""
+    """Remove files that match both patterns from the images or the masks: they belong to the longer pattern."""
     longer = len(patterns[1].text) > len(patterns[0].text)
     lost, kept = (in_images, in_masks) if longer else (in_masks, in_images)
     taken = set(kept.values())
@@ -84,7 +89,10 @@ def part(patterns: tuple[Pattern, Pattern], in_images: Named, in_masks: Named) -
 
 
 def propose(images: Sequence[str], masks: Sequence[str]) -> Proposal | None:
-    """Patterns by which at least half of the images have a mask, tried on all of them: paths under the two folders."""
+    """Patterns with which at least half of the images have a mask.
+
+    ``images``, ``masks``: paths under the two folders.
+    """
     some, others = images[:_LOOKED_AT], masks[:_LOOKED_AT]
     best: Proposal | None = None
     for around in itertools.product(_starts(some), _starts(others), _ends(some), _ends(others)):
@@ -109,14 +117,17 @@ def _pairs(patterns: tuple[Pattern, Pattern], images: Sequence[str], masks: Sequ
 
 
 def whole_pattern(text: str, paths: Sequence[str]) -> Pattern:
-    """The pattern of names without endings; one that seems to have one (``{name}.jpg`` for ``a.jpg.png``) gets the real one."""
+    """The pattern without a suffix.
+
+    One that seems to have a suffix (``{name}.jpg`` for ``a.jpg.png``) gets the real one.
+    """
     if os.path.splitext(text)[1].lower() not in SUFFIXES:
         return Pattern(text)
     return Pattern(text + Counter(os.path.splitext(path)[1] for path in paths).most_common(1)[0][0])
 
 
 def _ends(names: Sequence[str]) -> list[str]:
-    """What most names may end with: nothing, the part behind the last separator, all that they share; the shortest first."""
+    """Possible endings, the shortest first: none, the part after the last separator, the part that all names share."""
     stems = _stems(names)
     common = _shared([stem[::-1] for stem in stems])[::-1]
     last = Counter(match[0] for stem in stems if (match := _LAST.search(stem)))
@@ -135,7 +146,7 @@ def _starts(names: Sequence[str]) -> list[str]:
 
 
 def _shared(stems: Sequence[str]) -> str:
-    """The beginning that several names have in common."""
+    """The common prefix of several names."""
     if len(stems) < 2:
         return ""
     low, high = min(stems), max(stems)
@@ -143,7 +154,7 @@ def _shared(stems: Sequence[str]) -> str:
 
 
 def _trimmed(one: str, other: str, side: int) -> tuple[str, str]:
-    """Both without the letters and digits next to the name that they share: those belong to it."""
+    """Both without the letters and digits next to the name that they share, because those belong to the name."""
     while one and other and one[side] == other[side] and one[side].isalnum():
         one, other = (one[1:], other[1:]) if side == 0 else (one[:-1], other[:-1])
     return one, other

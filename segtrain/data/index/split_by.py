@@ -1,7 +1,8 @@
-"""Divides a set without splits into train, val and test, by the names of its images (``data.split_by``).
+"""Division of a data set without splits into train, val, and test by the names of its images (``data.split_by``).
 
-The place of an image follows from its name and the seed alone, so that with shares a new file moves no other one. Names are those of
-the layout, without ending and relative to the image folder: the same on every machine, and in shards that were packed from the files.
+The split of an image depends on its name and the seed only, so with shares a new file moves no other one. Names are
+those of the layout, without suffix and relative to the image folder. They are the same on every machine and in shards
+packed from the files.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from segtrain.data.index.subset import select
 from segtrain.errors import DataError
 
 TRAIN, VAL, TEST = 0, 1, 2
-POOL = "all"  # the split that a layout without splits is asked for
+# The only split of a layout without splits.
+POOL = "all"
 _SHOWN = 3
 
 
@@ -31,12 +33,15 @@ def splits(data: config.Data) -> tuple[str, ...]:
 
 
 def divided(data: config.Data, split: str, open_whole: Callable[[config.Data, str], Dataset]) -> Dataset:
-    """One of the splits, as a view of the whole set. Raises DataError."""
+    """One of the splits, as a view of the whole data set. Raises DataError."""
     rule, names = data.split_by, splits(data)
     if split not in names:
         more = " (data.split_by.test gives a test split)" if split == "test" else ""
         raise DataError(
-            f"data.split_by makes the splits {', '.join(names)}, there is no {split!r}: check data.split{more}"
+            f"data.split_by makes the splits {', '.join(names)}, but not {split!r}: check data.split{more}",
+            code="split-unknown",
+            found=split,
+            expected=names,
         )
     plain = data.model_copy(update={"split_by": SplitBy(), "limit": 0})
     try:
@@ -44,7 +49,11 @@ def divided(data: config.Data, split: str, open_whole: Callable[[config.Data, st
     except DataError as error:
         if rule.of or data.layout != "list":
             raise
-        raise DataError(f"{error}; data.split_by takes all rows, or with of=SPLIT those of one split") from None
+        raise DataError(
+            f"{error}; data.split_by divides all rows, or those of one split with of=SPLIT",
+            code=error.code,
+            **error.values,
+        ) from None
     parts = divide(names_of(whole), rule, whole.name)
     counts = [int((parts == number).sum()) for number in range(len(names))]
     keep = np.flatnonzero(parts == names.index(split))
@@ -56,7 +65,7 @@ def divided(data: config.Data, split: str, open_whole: Callable[[config.Data, st
 
 
 def divide(names: Sequence[str], rule: SplitBy, where: str = "the set") -> np.ndarray:
-    """uint8 [n]: TRAIN, VAL or TEST of each name. Raises DataError where a split stays empty or a name has no group."""
+    """uint8 [n]: TRAIN, VAL, or TEST of each name. Raises DataError if a split stays empty or a name has no group."""
     keys: Sequence[str] = names
     of = np.arange(len(names))
     if rule.group:
@@ -75,7 +84,7 @@ def divide(names: Sequence[str], rule: SplitBy, where: str = "the set") -> np.nd
 def _parts(drawn: np.ndarray, sizes: np.ndarray, rule: SplitBy) -> np.ndarray:
     """uint8: TRAIN, VAL or TEST of each group."""
     parts = np.full(len(drawn), TRAIN, np.uint8)
-    # From both ends: a test split that is asked for later takes nothing from val.
+    # Val and test take images from opposite ends, so that adding a test split later takes nothing from val.
     parts[_chosen(drawn, sizes, rule.val, parts == TRAIN)] = VAL
     if rule.test:
         parts[_chosen(1 - drawn, sizes, rule.test, parts == TRAIN)] = TEST
@@ -83,29 +92,32 @@ def _parts(drawn: np.ndarray, sizes: np.ndarray, rule: SplitBy) -> np.ndarray:
 
 
 def _left_empty(parts: np.ndarray, rule: SplitBy) -> str:
-    """The first split without an image; "" where each has one."""
+    """The first split without an image; "" if there is none."""
     wanted = {"train": TRAIN, "val": VAL, **({"test": TEST} if rule.test else {})}
     return next((name for name, number in wanted.items() if not (parts == number).any()), "")
 
 
 def _too_few(empty: str, drawn: np.ndarray, sizes: np.ndarray, rule: SplitBy, where: str) -> DataError:
-    """The error for a split that stays empty, with numbers of images that leave none empty, or why there are none."""
+    """The error for a split that stays empty, with numbers of images that fill every split if there are any."""
     images, splits = int(sizes.sum()), 3 if rule.test else 2
     units = f"{images:,} image{'s' * (images > 1)}"
     units += f" in {len(sizes):,} group{'s' * (len(sizes) > 1)}" if rule.group else ""
     there = "there are" if images > 1 else "there is"
     says = f"{where}: data.split_by ({rule.text()}) leaves {empty} without an image: {there} {units}"
+    values = {"code": "split-empty", "split": empty, "images": images, "groups": len(sizes)}
     if len(sizes) < splits:
-        less = " or leave data.split_by.test out" if rule.test else ""
+        less = " or remove data.split_by.test" if rule.test else ""
         if rule.group and images >= splits:
             return DataError(
-                f"{says} for {splits} splits, and a group stays whole: choose a data.split_by.group that gives "
-                f"more{less}"
+                f"{says} for {splits} splits, and a group is never divided: choose a data.split_by.group with more "
+                f"groups{less}",
+                **values,
             )
-        return DataError(f"{says} for {splits} splits: add images{less}")
+        return DataError(f"{says} for {splits} splits: add images{less}", **values)
     asked = {name: part for name, part in (("val", rule.val), ("test", rule.test)) if part}
     counts = {name: _count(part, images) for name, part in asked.items()}
-    tries = (  # the fewest changes first; a single image takes one group
+    # The fewest changes first. A single image takes one group.
+    tries = (
         {empty: counts[empty]} if empty in counts else {},
         counts,
         {name: max(1, min(number, images // 5)) for name, number in counts.items()},
@@ -115,21 +127,23 @@ def _too_few(empty: str, drawn: np.ndarray, sizes: np.ndarray, rule: SplitBy, wh
     settings = {f"data.split_by.{name}": number for name, number in numbers.items() if number != asked[name]}
     shares = any(share(part) is not None for part in asked.values())
     cure = (
-        ", and a share may take none or all of so few. Give a number of images instead" if shares else ". Ask for fewer"
+        ", and a share of so few may be none or all of them. Give a number of images instead"
+        if shares
+        else ". Ask for fewer"
     )
-    error = DataError(f"{says}{cure}: {command(settings)}")
+    error = DataError(f"{says}{cure}: {command(settings)}", **values)
     error.settings = settings
     return error
 
 
 def _count(part: Part, images: int) -> int:
-    """About as many images as a share or a number asks for."""
+    """Number of images of a share or a number."""
     of = share(part)
     return max(1, round(of * images)) if of is not None else int(part)
 
 
 def _chosen(drawn: np.ndarray, sizes: np.ndarray, part: Part, free: np.ndarray) -> np.ndarray:
-    """Which groups: those drawn below a share; or from the lowest on, until there are so many images."""
+    """bool [groups]: those drawn below a share; or the lowest ones, until they have the number of images."""
     limit = share(part)
     if limit is not None:
         return (drawn < limit) & free
@@ -141,7 +155,7 @@ def _chosen(drawn: np.ndarray, sizes: np.ndarray, part: Part, free: np.ndarray) 
 
 
 def _drawn(key: str, seed: int) -> float:
-    """At least 0 and below 1, by the key and the seed alone."""
+    """A number in [0, 1) that depends on the key and the seed only."""
     digest = hashlib.blake2b(f"{seed}\0{key}".encode(errors="surrogateescape"), digest_size=8).digest()
     return (int.from_bytes(digest, "big") >> 11) / (1 << 53)
 
@@ -154,16 +168,21 @@ def _groups(names: Sequence[str], rule: SplitBy, where: str) -> list[str]:
     if odd:
         shown = ", ".join(odd[:_SHOWN]) + (f" and {len(odd) - _SHOWN:,} more" if len(odd) > _SHOWN else "")
         empty = sum(match is not None for match, group in zip(matches, groups) if not group)
-        shown += f" ({empty:,} of them with an empty group, which would tie them together)" if empty else ""
+        shown += f" ({empty:,} of them with an empty group, which would put them into one)" if empty else ""
         raise DataError(
-            f"{where}: data.split_by.group='{rule.group}' matches {len(names) - len(odd):,} of {len(names):,} names, not "
-            f"{shown}: every name must have a group (names are without ending, under the image folder)"
+            f"{where}: data.split_by.group='{rule.group}' matches {len(names) - len(odd):,} of {len(names):,} names, "
+            f"not {shown}: every name must have a group (names are relative to the image folder, without suffix)",
+            code="split-group-missing",
+            group=rule.group,
+            matches=len(names) - len(odd),
+            names=len(names),
+            empty=empty,
         )
     return [group or "" for group in groups]
 
 
 def proposal(names: Sequence[str]) -> SplitBy | None:
-    """``{val: 20%}``, or a number where so few images leave a split empty; None for a single image."""
+    """``{val: 20%}``, or a number if a share of so few images leaves a split empty; None for a single image."""
     if len(names) < 2:
         return None
     rule = SplitBy(val="20%")
@@ -172,7 +191,7 @@ def proposal(names: Sequence[str]) -> SplitBy | None:
 
 
 def division(data: config.Data, of: str, names: Sequence[str]) -> dict[str, Any]:
-    """The settings that divide split ``of``, whose images have these names, to train and to validate; {} for one image."""
+    """The settings that divide split ``of``, whose images have these names, into train and val; {} for one image."""
     rule = proposal(names)
     if rule is None:
         return {}
@@ -185,9 +204,10 @@ def division(data: config.Data, of: str, names: Sequence[str]) -> dict[str, Any]
 def missing(
     data: config.Data, there: Sequence[str], names: Callable[[str], Sequence[str]]
 ) -> tuple[str, dict[str, Any]]:
-    """What a set with these splits lacks to train and to validate on, and the settings that divide one; ("", {}) for nothing.
+    """The missing train or val split in words, and the settings that divide an existing one; ("", {}) if none is
+    missing.
 
-    ``names``: those of a split's images.
+    ``there``: the splits of the data set. ``names``: the names of the images of a split.
     """
     lacks = [split for split in dict.fromkeys((data.train_split, data.split)) if split not in there]
     if data.split_by.on or data.layout == "scenes" or not lacks:
@@ -203,12 +223,12 @@ def missing(
 
 
 def names_of(dataset: Dataset) -> list[str]:
-    """What ``data.split_by`` knows the images by."""
+    """The names by which ``data.split_by`` divides the images."""
     return [entry.meta["name"] for entry in dataset.entries]
 
 
 def with_settings(data: config.Data, settings: Mapping[str, Any]) -> config.Data:
-    """The same with what ``division`` gave."""
+    """The same with the settings of ``division``."""
     changes = {key.removeprefix("data."): value for key, value in settings.items()}
     if "split_by" in changes:
         changes["split_by"] = SplitBy.model_validate(changes["split_by"])

@@ -9,7 +9,8 @@ from segtrain.data.index.entries import Entries
 from segtrain.data.index.layout import CLASS_FILES, Detected, Layout
 from segtrain.data.index.listing import Watch
 from segtrain.data.index.names import folders_in
-from segtrain.data.index.pairs import files_under, pair
+from segtrain.data.index.pairs import pair
+from segtrain.data.index.walk import files_under
 from segtrain.data.labels import presets
 from segtrain.data.labels.space import LabelSpace
 
@@ -80,7 +81,7 @@ _ADE20K_FOLDERS = {"train": "training", "val": "validation"}
 
 
 def _ade20k(data: config.Data, split: str, watch: Watch) -> Entries:
-    """``images/validation/NAME.jpg`` beside ``annotations/validation/NAME.png``; the splits are called train and val."""
+    """``images/validation/NAME.jpg`` beside ``annotations/validation/NAME.png``; the splits are train and val."""
     folder = _ADE20K_FOLDERS.get(split, split)
     images, masks = (os.path.join(data.root, part, folder) for part in ("images", "annotations"))
     return _of_split(images, masks, split, watch)

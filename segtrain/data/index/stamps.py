@@ -1,4 +1,4 @@
-"""How large and how old are the files of a split? One look at each, in parallel where a look takes long."""
+"""Sizes and modification times of the files of a split, read in parallel on slow storage."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ import numpy as np
 from segtrain.data.index.entries import Entries, Entry
 from segtrain.data.storage import LOCAL, Store
 
-_PART = 256  # entries: the first so many are timed
-_SLOW = 1e-4  # seconds a file: a network, where many looks can be on their way at once; a local disk takes a few microseconds
+# Entries in one part. The first part is timed.
+_PART = 256
+# Seconds per file from which threads pay off: a network file system. A local disk takes a few microseconds.
+_SLOW = 1e-4
 _THREADS = 32
 
 
 def stamps(entries: Sequence[Entry], store: Store = LOCAL) -> np.ndarray:
-    """int64 (n, 2, 2): size in bytes and etag (local: mtime in ns) of image and mask; 0 where there is no mask. Raises DataError."""
+    """int64 (n, 2, 2): size in bytes and etag (local: mtime in ns) of image and mask; 0 for no mask."""
     found = np.zeros((len(entries), 2, 2), np.int64)
 
     def fill(begin: int) -> None:
@@ -41,7 +43,7 @@ def stamps(entries: Sequence[Entry], store: Store = LOCAL) -> np.ndarray:
 
 
 def files(entries: Sequence[Entry], first: int, after: int) -> list[tuple[str | None, str | None]]:
-    """Image and mask of the entries from ``first`` to before ``after``, without the rest of them."""
+    """Paths of image and mask of the entries from ``first`` to before ``after``."""
     if isinstance(entries, Entries):
         return list(zip(entries.image.part(first, after), entries.mask.part(first, after)))
     some = (entries[index] for index in range(len(entries))[first:after])
@@ -49,7 +51,10 @@ def files(entries: Sequence[Entry], first: int, after: int) -> list[tuple[str | 
 
 
 def listing_text(entries: Sequence[Entry], root: str, sizes: np.ndarray, begin: int, end: int) -> bytes:
-    """``NAME\\0BYTES\\n`` for images and masks of some entries; names are under ``root`` (none: as they are). sizes: [n, 2]."""
+    """``NAME\\0BYTES\\n`` for the images and masks of some entries.
+
+    Names are relative to ``root`` if there is one. sizes: [n, 2].
+    """
     parts = []
     for (image, mask), (image_bytes, mask_bytes) in zip(files(entries, begin, end), sizes[begin:end].tolist()):
         parts.append(f"{relative(image, root)}\0{image_bytes}\n{relative(mask, root)}\0{mask_bytes}\n")
@@ -57,7 +62,7 @@ def listing_text(entries: Sequence[Entry], root: str, sizes: np.ndarray, begin: 
 
 
 def relative(path: str | None, root: str) -> str:
-    """A file's name under ``root``, with slashes."""
+    """The path of a file relative to ``root``, with slashes."""
     if not path or not root:
         return path or ""
     folder, _, name = path.rpartition("/")

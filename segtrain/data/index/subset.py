@@ -1,4 +1,4 @@
-"""How does a split go on without some of its samples? As a view: the samples that stay are numbered anew, nothing is copied."""
+"""Views of a data set with some of its samples, which are renumbered; nothing is copied."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from segtrain.errors import DataError
 
 @dataclass(frozen=True, eq=False)
 class _SubsetView(Sequence[Entry]):
-    """Entries at some places of others."""
+    """Entries at the indices ``keep``."""
 
     entries: Sequence[Entry]
     keep: np.ndarray
@@ -34,7 +34,7 @@ class _SubsetView(Sequence[Entry]):
 
 @dataclass(frozen=True, eq=False)
 class Subset(Dataset):
-    """Samples ``keep`` (int64, rising) of ``base``; made by ``without``. What is a matter of the files is asked of ``base``."""
+    """Samples ``keep`` (int64, ascending) of ``base``, made by ``without`` and ``select``. ``base`` reads the files."""
 
     base: Dataset = field(kw_only=True)
     keep: np.ndarray = field(kw_only=True)
@@ -72,12 +72,12 @@ class Subset(Dataset):
     def stamps(self) -> np.ndarray:
         try:
             return self.base.stamps()[self.keep]
-        except DataError:  # a file is gone, maybe one that is left out
+        except DataError:  # a file is missing, maybe one that is left out
             return stamps(self.entries)
 
 
 def select(dataset: Dataset, keep: np.ndarray, split: str, notes: tuple[str, ...]) -> Dataset:
-    """Only the samples at ``keep`` (int64, rising), under the name of another split."""
+    """Only the samples at ``keep`` (int64, ascending), as a split with another name."""
     return Subset(
         dataset.name, split, dataset.labels, _SubsetView(dataset.entries, keep), dataset.root,
         drawn_size=dataset.drawn_size, notes=notes, reading=dataset.reading, base=dataset, keep=keep,
@@ -85,23 +85,28 @@ def select(dataset: Dataset, keep: np.ndarray, split: str, notes: tuple[str, ...
 
 
 def whole(dataset: Dataset) -> Dataset:
-    """What a view is a view of, in the end."""
+    """The data set under all views."""
     while isinstance(dataset, Subset):
         dataset = dataset.base
     return dataset
 
 
 def without(dataset: Dataset, skipped: Iterable[int]) -> Dataset:
-    """``dataset`` without the samples at ``skipped``; itself where there are none.
+    """``dataset`` without the samples at ``skipped``; ``dataset`` itself if there are none.
 
-    Sample ``i`` is then the i-th of those that stay, so that order and augmentation are functions of the remaining set. Its
-    fingerprint is that of a folder in which the others do not exist. Raises DataError where nothing stays.
+    Sample ``i`` is the i-th remaining one, so order and augmentation are functions of the remaining samples. The
+    fingerprint is that of a folder without the skipped files. Raises DataError if nothing remains.
     """
     keep = np.setdiff1d(np.arange(len(dataset), dtype=np.int64), np.fromiter(skipped, np.int64))
     if len(keep) == len(dataset):
         return dataset
     if not len(keep):
-        raise DataError(f"{dataset.name} {dataset.split}: all {len(dataset):,} samples are faulty: check data.root")
+        raise DataError(
+            f"{dataset.name} {dataset.split}: all {len(dataset):,} samples are faulty: check data.root",
+            code="all-samples-faulty",
+            split=dataset.split,
+            count=len(dataset),
+        )
     return Subset(
         dataset.name, dataset.split, dataset.labels, _SubsetView(dataset.entries, keep), dataset.root,
         drawn_size=dataset.drawn_size, notes=dataset.notes, reading=dataset.reading, base=dataset, keep=keep,

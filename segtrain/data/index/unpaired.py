@@ -1,4 +1,4 @@
-"""Why do images and masks not go together: has an image several masks, or is a name written in two Unicode forms?"""
+"""Causes of images and masks that do not match: several masks per image, Unicode forms, other folders."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _TO_NFC = (
 
 
 def several_masks(images: Sequence[str], masks: Sequence[str], known: Pattern, together: bool = False) -> str:
-    """The message where at least half of the images have more than one mask, such as one of each class; else "".
+    """The message if at least half of the images have more than one mask, such as one per class; otherwise "".
 
-    ``images``, ``masks``: paths under their folders. ``known``: the pattern of the images' names. ``together``: both are the
-    pictures of one folder.
+    ``images``, ``masks``: paths under their folders. ``known``: the pattern of the images' names. ``together``: both
+    are files of one folder.
     """
     stems = {name: path for path in images if (name := known.name_of(path)) is not None}
     owned: dict[str, list[str]] = defaultdict(list)
@@ -45,14 +45,14 @@ def several_masks(images: Sequence[str], masks: Sequence[str], known: Pattern, t
     shown = ", ".join(these[:_SHOWN]) + (f" and {len(these) - _SHOWN:,} more" if len(these) > _SHOWN else "")
     ids = ", ".join(f"{number} where {mask} is set" for number, mask in enumerate(these[:_SHOWN], 1))
     return (
-        f"{len(many):,} of {count:,} images have several masks ({image}: {shown}), and segtrain reads one mask of class ids "
-        f"for each image. Merge the masks of an image into one PNG: {ids}{', ...' * (len(these) > _SHOWN)}, else 0"
-        + _one_alone(image, these, images, masks, known, together)
+        f"{len(many):,} of {count:,} images have several masks ({image}: {shown}), and segtrain reads one mask of "
+        f"class ids for each image. Merge the masks of an image into one PNG: {ids}{', ...' * (len(these) > _SHOWN)}, "
+        "else 0" + _one_alone(image, these, images, masks, known, together)
     )
 
 
 def _shorter(stem: str) -> Iterator[str]:
-    """What is left of ``road/p0_car`` without its end, its beginning, or one of its folders; the longest first."""
+    """``road/p0_car`` without its last part, its first part, or one of its folders; the longest first."""
     folder, slash, name = stem.rpartition("/")
     cuts = [match.start() for match in re.finditer(r"[_\-. ]", name)]
     yield from (folder + slash + name[:cut] for cut in reversed(cuts))
@@ -64,7 +64,7 @@ def _shorter(stem: str) -> Iterator[str]:
 def _one_alone(
     image: str, these: list[str], images: Sequence[str], masks: Sequence[str], known: Pattern, together: bool
 ) -> str:
-    """The setting that reads one of an image's masks, tried on all files; "" where no pattern can say which."""
+    """The setting that reads one mask per image, tried on all files; "" if no pattern can select it."""
     name, ending = os.path.basename(known.name_of(image) or ""), os.path.splitext(image)[1]
     for mask in map(os.path.basename, these):
         stem, other_ending = os.path.splitext(mask)
@@ -75,14 +75,14 @@ def _one_alone(
             if one and one.keys() == other.keys():
                 left = len(masks) - len(other) - len(one) * together
                 return (
-                    f". Or train on one of them alone: {command({'data.pair': [around, text]})} pairs {len(one):,} images "
-                    f"and leaves {left:,} masks out"
+                    f". Or train on one of them alone: {command({'data.pair': [around, text]})} pairs {len(one):,} "
+                    f"images and leaves {left:,} masks out"
                 )
     return ""
 
 
 def other_forms(images: Iterable[str], masks: Iterable[str], folders: tuple[str, str]) -> str:
-    """The message where names that differ are the same text in two Unicode forms; "" where none are."""
+    """The message about names that differ only in their Unicode form; "" if there are none."""
     names = set(images), set(masks)
     odd = {_nfc(name): name for name in names[0] - names[1]}
     both = [(odd[form], name) for name in sorted(names[1] - names[0]) if (form := _nfc(name)) in odd]
@@ -92,7 +92,8 @@ def other_forms(images: Iterable[str], masks: Iterable[str], folders: tuple[str,
     cures = []
     for these, folder in zip(names, folders):
         if any(_nfc(name) != name for name in these):
-            apart = len({_nfc(name) for name in these}) == len(these)  # else a file would take the place of another
+            # Otherwise one file would overwrite another.
+            apart = len({_nfc(name) for name in these}) == len(these)
             cures.append(f'python -c "{_TO_NFC}" {shlex.quote(folder)}' if apart else f"by hand in {folder}")
     return (
         f"names that look alike differ in their Unicode normalization ({len(both):,}, such as {both[0][0]}): "
@@ -105,19 +106,21 @@ def _nfc(name: str) -> str:
 
 
 def in_other_form(path: str) -> str:
-    """The path of a file that is there under the same text in another Unicode form; "" where none is."""
+    """The path of an existing file whose name is the same text in another Unicode form; "" if there is none."""
     forms = (unicodedata.normalize(form, path) for form in ("NFC", "NFD"))
     return next((form for form in forms if form != path and os.path.isfile(form)), "")
 
 
 def folders_that_fit(images: Sequence[str], masks: Sequence[str]) -> list[tuple[str, str]]:
-    """Folders below those of the images and of the masks, "" for these themselves, in which every image has a mask of its name.
+    """Pairs of folders below those of the images and of the masks in which every image has a mask with its name.
 
-    ``images``, ``masks``: paths below them without endings. Nothing where they go together as they are.
+    ``images``, ``masks``: paths below the two folders, without suffixes. "" is the folder itself. [] if the names match
+    already.
     """
     images = images[:_LOOKED_AT]
     above = os.path.commonpath([os.path.dirname(name) for name in images]) if images else ""
-    inside: dict[str, set[str]] = defaultdict(set)  # folder of masks -> the names below it
+    # folder of masks -> the names below it
+    inside: dict[str, set[str]] = defaultdict(set)
     for name in masks:
         parts = name.split("/")
         for depth in range(len(parts)):
@@ -130,7 +133,7 @@ def folders_that_fit(images: Sequence[str], masks: Sequence[str]) -> list[tuple[
 
 
 def settings_that_fit(images: Iterable[str], masks: Iterable[str]) -> str:
-    """What to add to data.images and data.masks, where names go together below these; else ""."""
+    """What to add to data.images and data.masks so that the names match; otherwise ""."""
     fit = folders_that_fit(list(images), list(masks))
     if not fit:
         return ""

@@ -9,11 +9,12 @@ import re
 import numpy as np
 
 from segtrain import config
+from segtrain.data.index.check_files import checked
 from segtrain.data.index.entries import Column, Entries, Texts, TextsBuilder
 from segtrain.data.index.layout import Detected, Layout
 from segtrain.data.index.listing import Watch
-from segtrain.data.index.lists import checked, lines
-from segtrain.data.index.pairs import files_under, no_folder
+from segtrain.data.index.lists import lines
+from segtrain.data.index.walk import files_under, no_folder
 from segtrain.data.labels import presets
 from segtrain.data.labels.classes import voc_colored
 
@@ -40,7 +41,7 @@ def _voc(data: config.Data, split: str, watch: Watch) -> Entries:
 
 
 def _home(root: str, watch: Watch | None = None) -> str | None:
-    """The folder that holds ``JPEGImages``: ``root``, or the newest year of ``VOC2012`` or ``VOCdevkit/VOC2012`` in it."""
+    """The folder with ``JPEGImages``: ``root``, or the newest year of ``VOC2012`` or ``VOCdevkit/VOC2012`` in it."""
     watch = watch or Watch()
     places = [root]
     for above in (root, os.path.join(root, "VOCdevkit")):
@@ -50,7 +51,7 @@ def _home(root: str, watch: Watch | None = None) -> str | None:
 
 
 def _images(names: Texts, folder: str, watch: Watch) -> Column:
-    """Images by name: JPEGs, or, where the first name has no JPEG, with the suffixes that the files in the folder have."""
+    """Images by name: JPEGs, or with the suffixes of the files in the folder if the first name has no JPEG."""
     if not len(names) or os.path.exists(f"{folder}{names[0]}.jpg") or not os.path.isdir(folder):
         return Column(names, folder, (".jpg",))
     files = {str(path)[len(folder) :].rpartition(".")[0]: str(path) for path in files_under(folder, "images", watch)}

@@ -1,4 +1,4 @@
-"""Which label space does a run have: the layout's own, or the names, colors and ids that its config gives?"""
+"""The label space of a run: that of its layout, or the names, colors, and ids that its config gives."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ def label_space(
     default: LabelSpace | None = None,
     other_classes: Callable[[LabelSpace], LabelSpace] | None = None,
 ) -> LabelSpace:
-    """The label space of a run: the layout's own, or what data.classes, data.label_map and data.ignore_index say.
+    """The label space that data.classes, data.label_map, and data.ignore_index make of that of the layout.
 
-    A ``label_map`` replaces the whole table from raw to train ids (a raw ``ignore_index`` stays ignored).
-    Without one, names of another number than the layout's are taken for raw ids 0, 1, 2, ...
-    Raises ConfigError or DataError.
+    ``default``: the label space of the layout. ``other_classes``: the label space of the masks if the config names
+    another number of classes; None: that is an error without a ``label_map``, which replaces the whole table from raw
+    to train ids (a raw ``ignore_index`` stays ignored). Raises ConfigError or DataError.
     """
     ignore = data.ignore_index
     if not data.classes and default is None and not data.label_map:
         raise ConfigError(
-            f"data.classes is empty, and layout {data.layout!r} has no names of its own: "
-            f"list them in data.classes=[...], or in a file classes.txt in {data.root or 'the data folder'}"
+            f"data.classes is empty, and layout {data.layout!r} has no class names of its own: "
+            f"list them in data.classes=[...], or in a file classes.txt in {data.root or 'the data folder'}",
+            code="classes-missing",
+            layout=data.layout,
         )
     if data.classes:
         space = _own_names(data, default, other_classes)
@@ -63,18 +65,22 @@ def _own_names(
         return space
     if other_classes and space.num_classes != default.num_classes:
         return other_classes(space)
-    if space.num_classes == default.num_classes:  # the layout's ids under other names
+    # The ids of the layout with other names.
+    if space.num_classes == default.num_classes:
         own = space if space.colors else default
         table = _with_ignore(default, data.ignore_index)
         return LabelSpace(space.names, own.palette, data.ignore_index, table.raw_to_train, space.colors or table.colors)
     raise ConfigError(
         f"data.classes has {space.num_classes} names, but layout {data.layout!r} has {default.num_classes} classes: "
-        "say with data.label_map which raw id is which class (-1: ignored)"
+        "set data.label_map to say which raw id is which class (-1: ignored)",
+        code="classes-count-differs",
+        found=space.num_classes,
+        expected=default.num_classes,
     )
 
 
 def voc_colored(space: LabelSpace) -> LabelSpace:
-    """Own classes with raw ids 0, 1, 2, ..., which tools that write VOC's folders paint in VOC's colors; its border color is void."""
+    """The same classes with raw ids 0, 1, 2, ... and the colors of Pascal VOC, whose border color is void."""
     if space.colors:
         return space
     palette = ((0, 0, 0), *color_wheel(space.num_classes - 1))
@@ -83,7 +89,7 @@ def voc_colored(space: LabelSpace) -> LabelSpace:
 
 
 def _mapped(classes: dict[str, Any], ignore_index: int) -> LabelSpace:
-    """Names with a color, several ([[...], [...]]), or none ([]), which counts as an id of its own all the same."""
+    """Names with one color, with several ([[...], [...]]), or with none ([]), which is a class all the same."""
     rows: list[tuple[str, ...]] = []
     for name, given in classes.items():
         colors = [given] if given and isinstance(given[0], int) else given
@@ -100,42 +106,54 @@ def _mapped(classes: dict[str, Any], ignore_index: int) -> LabelSpace:
 
 
 def find_file(name: str, root: str) -> Path:
-    """A file named in the config: as it stands, else under the data folder. Raises DataError."""
+    """A file named in the config, in the current folder or under the data folder. Raises DataError."""
     for path in (Path(name), Path(root) / name):
         if path.is_file():
             return path
-    raise DataError(f"{name}: no such file, neither here nor in {root or 'the current folder'}: check data.classes")
+    raise DataError(
+        f"{name}: no such file, neither in the current folder nor in {root or 'data.root'}: check data.classes",
+        code="classes-file-missing",
+        file=name,
+    )
 
 
-_IGNORED = ("void", "ignore")  # names of what is no class
+# Names of colors that are not a class.
+_IGNORED = ("void", "ignore")
 _CVAT_LINE = re.compile(r"([^:]+):(\d{1,3}),(\d{1,3}),(\d{1,3}):[^:]*:[^:]*")
 _COLOR_LINE = re.compile(r"(\d{1,3})[ ,\t]+(\d{1,3})[ ,\t]+(\d{1,3})[ ,\t]+(\S.*)")
 
 
 def read_classes(path: Path, ignore_index: int = 255) -> LabelSpace:
-    """Class names from a file, one a line (line number = raw id), '#' starts a comment.
+    """Class names from a file, one per line (line number = raw id). '#' starts a comment.
 
-    Lines 'red green blue name', or 'name:red,green,blue::' as CVAT writes, name colors of RGB masks as well; the names 'void' and 'ignore' there are no classes but
-    colors to ignore, and two lines of one name are two colors of one class. A .yaml file holds a list of names, or
-    a mapping of name to [red, green, blue]. Raises DataError.
+    Lines 'red green blue name', or CVAT's 'name:red,green,blue::', also give the colors of RGB masks. The names 'void'
+    and 'ignore' are colors to ignore, and two lines with one name are two colors of one class. A .yaml file holds a
+    list of names, or a mapping of name to [red, green, blue]. Raises DataError.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: the class names cannot be read ({error}): write one name a line, in UTF-8") from None
+        raise DataError(
+            f"{path}: the class names cannot be read ({error}): write one name per line, in UTF-8",
+            code="classes-file-unreadable",
+            file=str(path),
+        ) from None
     if path.suffix in (".yaml", ".yml"):
         lines = _yaml_lines(path, text)
     else:
         lines = [line.split("#")[0].strip() for line in text.splitlines()]
         lines = [_CVAT_LINE.sub(r"\2 \3 \4 \1", line) for line in lines if line]
     if not lines:
-        raise DataError(f"{path}: holds no class name: write one a line")
+        raise DataError(f"{path}: has no class names: write one per line", code="classes-file-empty", file=str(path))
     found = [_COLOR_LINE.fullmatch(line) for line in lines]
     if not all(found):
         odd = next((line for line, match in zip(lines, found) if match is None), "")
         if any(found):
             raise DataError(
-                f"{path}: the line {odd!r} has no color, but others have: write 'red green blue name' on each"
+                f"{path}: the line {odd!r} has no color, but others do: write 'red green blue name' on each line",
+                code="class-color-missing",
+                file=str(path),
+                found=odd,
             )
         return plain_space(tuple(lines), ignore_index)
     return _colored(path, [match.groups() for match in found if match], ignore_index)
@@ -147,12 +165,20 @@ def _yaml_lines(path: Path, text: str) -> list[str]:
     try:
         content = config.load_yaml(text)
     except yaml.YAMLError as error:
-        raise DataError(f"{path}: no YAML ({' '.join(str(error).split())})") from None
+        raise DataError(
+            f"{path}: is not valid YAML ({' '.join(str(error).split())}): correct it",
+            code="classes-file-invalid",
+            file=str(path),
+        ) from None
     if isinstance(content, list) and all(isinstance(name, str) for name in content):
         return content
     if isinstance(content, dict) and all(isinstance(c, list) and len(c) == 3 for c in content.values()):
         return [" ".join([*map(str, color), str(name)]) for name, color in content.items()]
-    raise DataError(f"{path}: write a list of names, or a mapping of name to [red, green, blue]")
+    raise DataError(
+        f"{path}: is neither a list of names nor a mapping of name to [red, green, blue]: write one of them",
+        code="classes-file-invalid",
+        file=str(path),
+    )
 
 
 def _colored(path: Path, rows: list[tuple[str, ...]], ignore_index: int) -> LabelSpace:
@@ -162,10 +188,19 @@ def _colored(path: Path, rows: list[tuple[str, ...]], ignore_index: int) -> Labe
     for *channels, name in rows:
         red, green, blue = (int(channel) for channel in channels)
         if max(red, green, blue) > 255:
-            raise DataError(f"{path}: color {red} {green} {blue} of {name!r}: channels go from 0 to 255")
+            raise DataError(
+                f"{path}: color {red} {green} {blue} of {name!r}: channels go from 0 to 255",
+                code="class-color-invalid",
+                name=name,
+                found=(red, green, blue),
+            )
         if code((red, green, blue)) in colors:
             raise DataError(
-                f"{path}: two lines have the color {red} {green} {blue}, one is {name!r}: give one color one meaning"
+                f"{path}: two lines have the color {red} {green} {blue}, one is {name!r}: give each class its own "
+                "color",
+                code="class-color-repeated",
+                name=name,
+                found=(red, green, blue),
             )
         if name.lower() in _IGNORED:
             colors[code((red, green, blue))] = ignore_index

@@ -1,4 +1,4 @@
-"""Which classes do the known data sets have, in which order, under which raw ids and colors?
+"""Label spaces of known data sets: class names in order, raw ids, and colors.
 
 CamVid in the 11-class form of SegNet (Badrinarayanan et al. 2017), Cityscapes (Cordts et al. 2016), ADE20K in the
 150-class form of the scene parsing challenge (Zhou et al. 2017), Pascal VOC 2012 (Everingham et al. 2010), and
@@ -32,7 +32,7 @@ CAMVID11 = LabelSpace(
     {**{code(color): index for index, color in enumerate(_camvid.values())}, code((0, 0, 0)): VOID},
 )
 
-# raw id of each of the 19 classes that are scored; the other ids from -1 to 33 are ignored.
+# Raw ids of the 19 classes that are scored. The other ids from -1 to 33 are ignored.
 _cityscapes = {
     "road": (7, (128, 64, 128)),
     "sidewalk": (8, (244, 35, 232)),
@@ -65,29 +65,30 @@ CITYSCAPES19 = LabelSpace(
 )
 
 _ade20k = """
-wall, building, sky, floor, tree, ceiling, road, bed, windowpane, grass, cabinet, sidewalk, person, earth, door, table, mountain,
-plant, curtain, chair, car, water, painting, sofa, shelf, house, sea, mirror, rug, field, armchair, seat, fence, desk, rock,
-wardrobe, lamp, bathtub, railing, cushion, base, box, column, signboard, chest of drawers, counter, sand, sink, skyscraper,
-fireplace, refrigerator, grandstand, path, stairs, runway, case, pool table, pillow, screen door, stairway, river, bridge,
-bookcase, blind, coffee table, toilet, flower, book, hill, bench, countertop, stove, palm, kitchen island, computer,
-swivel chair, boat, bar, arcade machine, hovel, bus, towel, light, truck, tower, chandelier, awning, streetlight, booth,
-television, airplane, dirt track, apparel, pole, land, bannister, escalator, ottoman, bottle, buffet, poster, stage, van, ship,
-fountain, conveyor belt, canopy, washer, plaything, swimming pool, stool, barrel, basket, waterfall, tent, bag, minibike, cradle,
-oven, ball, food, step, tank, trade name, microwave, pot, animal, bicycle, lake, dishwasher, screen, blanket, sculpture, hood,
-sconce, vase, traffic light, tray, ashcan, fan, pier, crt screen, plate, monitor, bulletin board, shower, radiator, glass, clock,
-flag
+wall, building, sky, floor, tree, ceiling, road, bed, windowpane, grass, cabinet, sidewalk, person, earth, door, table,
+mountain, plant, curtain, chair, car, water, painting, sofa, shelf, house, sea, mirror, rug, field, armchair, seat,
+fence, desk, rock, wardrobe, lamp, bathtub, railing, cushion, base, box, column, signboard, chest of drawers, counter,
+sand, sink, skyscraper, fireplace, refrigerator, grandstand, path, stairs, runway, case, pool table, pillow, screen
+door, stairway, river, bridge, bookcase, blind, coffee table, toilet, flower, book, hill, bench, countertop, stove,
+palm, kitchen island, computer, swivel chair, boat, bar, arcade machine, hovel, bus, towel, light, truck, tower,
+chandelier, awning, streetlight, booth, television, airplane, dirt track, apparel, pole, land, bannister, escalator,
+ottoman, bottle, buffet, poster, stage, van, ship, fountain, conveyor belt, canopy, washer, plaything, swimming pool,
+stool, barrel, basket, waterfall, tent, bag, minibike, cradle, oven, ball, food, step, tank, trade name, microwave, pot,
+animal, bicycle, lake, dishwasher, screen, blanket, sculpture, hood, sconce, vase, traffic light, tray, ashcan, fan,
+pier, crt screen, plate, monitor, bulletin board, shower, radiator, glass, clock, flag
 """
 _names = tuple(" ".join(name.split()) for name in _ade20k.split(","))
 ADE20K150 = LabelSpace(
     _names,
     color_wheel(150),
     VOID,
-    {0: VOID, **{index + 1: index for index in range(150)}},  # 0 is "other objects": not scored
+    # 0 is "other objects", which is not scored.
+    {0: VOID, **{index + 1: index for index in range(150)}},
 )
 
 _voc = (
-    "background, aeroplane, bicycle, bird, boat, bottle, bus, car, cat, chair, cow, diningtable, dog, horse, motorbike, person, "
-    "pottedplant, sheep, sofa, train, tvmonitor"
+    "background, aeroplane, bicycle, bird, boat, bottle, bus, car, cat, chair, cow, diningtable, dog, horse, "
+    "motorbike, person, pottedplant, sheep, sofa, train, tvmonitor"
 )
 _voc_colors = ((0, 0, 0), *color_wheel(20))
 VOC21 = LabelSpace(

@@ -1,4 +1,4 @@
-"""What do the values in a mask mean: names, colors, and the table from raw id to train id?"""
+"""Label spaces: class names, colors, and the table from raw ids in a mask to train ids."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ import numpy as np
 from segtrain.errors import ConfigError, DataError
 
 Color = tuple[int, int, int]
-_LISTED = 30  # ids in a proposed data.label_map
-MAX_CLASSES = 254  # masks are uint8: one value is ignore_index, one marks an unknown id while remapping
-
-
-_OLD_COLORS = "colours"  # the key of ``colors`` in files of older versions, and in fingerprints
+# Ids in a proposed data.label_map.
+_LISTED = 30
+# Masks are uint8: one value is ignore_index, and one marks unknown ids while they are mapped.
+MAX_CLASSES = 254
+# Key of ``colors`` in files of older versions and in fingerprints.
+_OLD_COLORS = "colours"
 
 
 @dataclass(frozen=True)
 class LabelSpace:
     """Classes of a task. Train ids are 0 .. num_classes - 1, and ``ignore_index`` for pixels that do not count.
 
-    raw_to_train: raw id in a mask file -> train id or ``ignore_index``; an id that is not in it is an error.
-    colors: color 0xRRGGBB in an RGB mask -> train id or ``ignore_index``; empty: RGB masks are refused.
+    raw_to_train: raw id in a mask file -> train id or ``ignore_index``; any other id is an error.
+    colors: color 0xRRGGBB in an RGB mask -> train id or ``ignore_index``; empty: RGB masks are an error.
     """
 
     names: tuple[str, ...]
@@ -37,23 +38,39 @@ class LabelSpace:
     def __post_init__(self) -> None:
         count = len(self.names)
         if not 1 <= count <= MAX_CLASSES:
-            raise ConfigError(f"data.classes has {count} names: from 1 to {MAX_CLASSES} are possible")
+            raise ConfigError(
+                f"data.classes has {count} names: give 1 to {MAX_CLASSES}", code="classes-count-invalid", found=count
+            )
         double = sorted({name for name in self.names if self.names.count(name) > 1})
         if double:
-            raise ConfigError(f"data.classes names {double[0]!r} twice: give each class its own name")
+            raise ConfigError(
+                f"data.classes names {double[0]!r} twice: give each class its own name",
+                code="class-name-repeated",
+                name=double[0],
+            )
         if self.ignore_index < count:
             raise ConfigError(
-                f"data.ignore_index={self.ignore_index} is the train id of class {self.names[self.ignore_index]!r}: use 255, "
-                f"and map raw ids that should not count with data.label_map={{{self.ignore_index}: -1, ...}}"
+                f"data.ignore_index={self.ignore_index} is the train id of class {self.names[self.ignore_index]!r}: "
+                f"use 255, and map raw ids that should not count with data.label_map={{{self.ignore_index}: -1, ...}}",
+                code="ignore-index-is-a-class",
+                found=self.ignore_index,
             )
         for raw, train in [*self.raw_to_train.items(), *self.colors.items()]:
             if train != self.ignore_index and not 0 <= train < count:
                 raise ConfigError(
-                    f"data.label_map sends raw id {raw} to {train}, but train ids go from 0 to {count - 1}: "
-                    "name more classes in data.classes, or use -1 to ignore it"
+                    f"data.label_map maps raw id {raw} to {train}, but train ids go from 0 to {count - 1}: "
+                    "name more classes in data.classes, or use -1 to ignore it",
+                    code="train-id-invalid",
+                    found=train,
+                    raw=raw,
                 )
         if len(self.palette) != count:
-            raise ConfigError(f"{len(self.palette)} colors for {count} classes: give each class one")
+            raise ConfigError(
+                f"{len(self.palette)} colors for {count} classes: give each class one",
+                code="palette-size-differs",
+                found=len(self.palette),
+                expected=count,
+            )
 
     @property
     def num_classes(self) -> int:
@@ -61,12 +78,12 @@ class LabelSpace:
 
     @cached_property
     def _unknown(self) -> int:
-        """A uint8 value that is no train id: it marks what the table does not know."""
+        """A uint8 value that is not a train id. It marks unknown ids."""
         return next(v for v in range(255, -1, -1) if v != self.ignore_index and v >= self.num_classes)
 
     @cached_property
     def _table(self) -> np.ndarray:
-        """uint8 [65536]: train id of each raw id, ``_unknown`` where there is none."""
+        """uint8 [65536]: train id of each raw id, or ``_unknown``."""
         table = np.full(1 << 16, self._unknown, np.uint8)
         for raw, train in self.raw_to_train.items():
             if 0 <= raw < len(table):
@@ -75,27 +92,32 @@ class LabelSpace:
 
     @cached_property
     def table(self) -> tuple[np.ndarray, np.ndarray]:
-        """uint8 [256] twice: the train id of each raw id of 8 bits, and whether (1) it is known."""
+        """uint8 [256] twice: the train id of each 8-bit raw id, and 1 if it is known."""
         table = self._table[:256].copy()
         return table, (table != self._unknown).astype(np.uint8)
 
     @cached_property
     def _color_table(self) -> np.ndarray:
-        """uint8 [2 ** 24]: train id of each color. 16 MB, made when the first RGB mask is read."""
+        """uint8 [2 ** 24]: train id of each color. These 16 MB are made when the first RGB mask is read."""
         table = np.full(1 << 24, self._unknown, np.uint8)
         for color, train in self.colors.items():
             table[color] = train
         return table
 
     def remap(self, raw: np.ndarray, source: str = "the mask") -> np.ndarray:
-        """Raw values to train ids: integers (H, W), or RGB uint8 (H, W, 3), to uint8 (H, W).
+        """Map raw values to train ids: integers (H, W), or RGB uint8 (H, W, 3), to uint8 (H, W).
 
-        Raises DataError naming ``source``, each unknown value with its pixel count, and the cure.
+        Raises DataError that names ``source``, each unknown value with its pixel count, and the fix.
         """
         if raw.ndim == 3 and raw.shape[2] == 3 and raw.dtype == np.uint8:
             return self._remap_rgb(raw, source)
         if raw.ndim != 2 or raw.dtype.kind not in "uib":
-            raise DataError(f"{source}: a mask of shape {raw.shape} and type {raw.dtype}: save one integer a pixel")
+            raise DataError(
+                f"{source}: the mask has shape {raw.shape} and type {raw.dtype}: save one integer per pixel",
+                code="mask-type-invalid",
+                file=source,
+                found=(raw.shape, str(raw.dtype)),
+            )
         if raw.dtype.itemsize == 1 and raw.dtype.kind != "i":
             mapped = np.frombuffer(raw.tobytes().translate(self._table[:256].tobytes()), np.uint8).reshape(raw.shape)
         elif raw.dtype == np.uint16:
@@ -110,10 +132,12 @@ class LabelSpace:
     def _remap_rgb(self, raw: np.ndarray, source: str) -> np.ndarray:
         if not self.colors:
             if np.array_equal(raw[..., 0], raw[..., 1]) and np.array_equal(raw[..., 0], raw[..., 2]):
-                return self.remap(np.ascontiguousarray(raw[..., 0]), source)  # ids saved three times over
+                return self.remap(np.ascontiguousarray(raw[..., 0]), source)  # the same ids in all three channels
             raise DataError(
-                f"{source}: an RGB mask, but the classes have no colors: give data.classes=FILE "
-                "with lines 'red green blue name', or save class ids in one channel"
+                f"{source}: is an RGB mask, but the classes have no colors: set data.classes=FILE "
+                "with lines 'red green blue name', or save class ids in one channel",
+                code="mask-rgb-without-colors",
+                file=source,
             )
         code = raw[..., 0].astype(np.int32) << 16
         code |= raw[..., 1].astype(np.int32) << 8
@@ -135,32 +159,38 @@ class LabelSpace:
         more = f" and {len(values) - 8} more" if len(values) > 8 else ""
         what = "colors" if colors else "ids"
         if colors:
-            cure = "add 'red green blue name' lines to the data.classes file ('void' as name: ignored)"
+            cure = "add 'red green blue name' lines to the data.classes file (the name 'void' means ignored)"
         else:
             ids = sorted(self.raw_to_train)
             span = f"{ids[0]}..{ids[-1]}" if len(ids) == ids[-1] - ids[0] + 1 else ", ".join(map(str, ids[:40]))
             table = self.full_map(values.tolist())
             shown = table if len(table) <= _LISTED else f"{{..., {int(values[order[0]])}: -1}}"
-            cure = f"known are {span}; map every id with data.label_map={shown} (-1: ignored)"
+            cure = f"known ids are {span}; map every id with data.label_map={shown} (-1: ignored)"
         if len(values) >= 5 and counts.sum() < 0.2 * mapped.size:
-            cure += "; so many rare values mean a mask resized with interpolation: use nearest"
-        raise DataError(f"{source}: unknown {what} {', '.join(most)}{more}, {counts.sum():,} pixels in all: {cure}")
+            cure += "; so many rare values mean that the mask was resized with interpolation: use nearest"
+        raise DataError(
+            f"{source}: unknown {what} {', '.join(most)}{more}, {counts.sum():,} pixels in all: {cure}",
+            code="mask-colors-unknown" if colors else "mask-ids-unknown",
+            file=source,
+            found={int(values[place]): int(counts[place]) for place in order[:8]},
+            pixels=int(counts.sum()),
+        )
 
     def full_map(self, ignored: Iterable[int] = ()) -> dict[int, int]:
-        """A whole data.label_map, which replaces the table: the ids that are known, and others that are to be ignored."""
+        """A complete data.label_map: the known ids, and others that are to be ignored."""
         void = self.ignore_index
         known = {raw: train for raw, train in self.raw_to_train.items() if (raw, train) != (void, void)}
         own = {raw: -1 if train == void else train for raw, train in known.items()}
         return dict(sorted({**own, **{int(raw): -1 for raw in ignored}}.items()))
 
     def colorize(self, mask: np.ndarray) -> np.ndarray:
-        """Train ids, uint8 (H, W), to RGB uint8 (H, W, 3). Ignored and other values are black."""
+        """Map train ids, uint8 (H, W), to RGB uint8 (H, W, 3). Ignored and unknown values are black."""
         table = np.zeros((256, 3), np.uint8)
         table[: self.num_classes] = self.palette
         return table[mask]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; ``from_dict`` is the way back."""
+        """Plain values for JSON; the inverse of ``from_dict``."""
         return {
             "names": list(self.names),
             "palette": [list(color) for color in self.palette],
@@ -170,10 +200,10 @@ class LabelSpace:
         }
 
     def identity(self) -> bytes:
-        """The part of a split's fingerprint that is about labels.
+        """The labels as part of the fingerprint of a split.
 
-        No score depends on the default colors. When they changed, the fingerprint kept the first ones, so that scores of
-        older runs stay comparable.
+        No score depends on the default colors. When they changed, the fingerprint kept the first ones, so that the
+        scores of older runs stay comparable.
         """
         content = self.to_dict()
         content[_OLD_COLORS] = content.pop("colors")
@@ -183,32 +213,43 @@ class LabelSpace:
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> LabelSpace:
-        """Raises DataError when a key is missing or of another type, or a number is no color or id."""
+        """The label space of ``to_dict``.
+
+        Raises DataError for a missing key, a wrong type, or an invalid color or id.
+        """
         try:
+            colors = content.get("colors") or content.get(_OLD_COLORS, {})
             space = cls(
                 names=tuple(str(name) for name in content["names"]),
                 palette=tuple((int(r), int(g), int(b)) for r, g, b in content["palette"]),
                 ignore_index=int(content["ignore_index"]),
                 raw_to_train={int(raw): int(train) for raw, train in content["raw_to_train"].items()},
-                colors={
-                    int(color, 16): int(train)
-                    for color, train in (content.get("colors") or content.get(_OLD_COLORS, {})).items()
-                },
+                colors={int(color, 16): int(train) for color, train in colors.items()},
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, ConfigError) as error:
             raise DataError(
-                f"no description of labels ({type(error).__name__}: {error}): write it with to_dict()"
+                f"not a description of labels ({type(error).__name__}: {error}): write it with to_dict()",
+                code="labels-invalid",
             ) from None
         for name, color in zip(space.names, space.palette):
             if not all(0 <= channel <= 255 for channel in color):
-                raise DataError(f"palette: the color {list(color)} of class {name!r}: channels go from 0 to 255")
+                raise DataError(
+                    f"palette: the color {list(color)} of class {name!r}: channels go from 0 to 255",
+                    code="class-color-invalid",
+                    name=name,
+                    found=color,
+                )
         if not 0 <= space.ignore_index <= 255:
-            raise DataError(f"ignore_index={space.ignore_index}: ids go from 0 to 255")
+            raise DataError(
+                f"ignore_index={space.ignore_index}: ids go from 0 to 255",
+                code="ignore-index-invalid",
+                found=space.ignore_index,
+            )
         return space
 
 
 def color_wheel(count: int) -> tuple[Color, ...]:
-    """``count`` distinct colors: the bits of the index dealt to red, green, blue (as in Pascal VOC), from 1 on."""
+    """``count`` distinct colors of Pascal VOC from color 1 on: the bits of the index go to red, green, blue in turn."""
     colors = []
     for index in range(1, count + 1):
         channels, bits = [0, 0, 0], index
@@ -225,14 +266,14 @@ def code(color: Color) -> int:
     return color[0] << 16 | color[1] << 8 | color[2]
 
 
-# Okabe & Ito (2008): told apart with every common kind of color vision. Class 0 of a set with a background is not tinted.
+# Okabe & Ito (2008): distinct for every common kind of color vision. A background as class 0 gets none of them.
 _SAFE = ((230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0), (204, 121, 167))
 BACKGROUND = ("background", "bg", "other", "others", "none", "unlabeled", "unlabelled")
 
 
 def class_palette(names: tuple[str, ...]) -> tuple[Color, ...]:
-    """Colors for classes without any of their own: black for a first class that is a background, then colors that color-blind
-    readers tell apart, then their darker and lighter shades, then ``color_wheel``."""
+    """Default colors: black for a first class that is a background, then colors that color-blind readers can
+    distinguish, then their darker and lighter shades, then ``color_wheel``."""
     shades = [*_SAFE, *(_mixed(c, 0.45, 0) for c in _SAFE), *(_mixed(c, 0.5, 255) for c in _SAFE)]
     first = [(0, 0, 0)] if is_background(names, 0) else []
     count = len(names) - len(first)
@@ -242,7 +283,7 @@ def class_palette(names: tuple[str, ...]) -> tuple[Color, ...]:
 
 
 def is_background(names: tuple[str, ...], index: int) -> bool:
-    """Whether a class is the first one and named as what is around the others."""
+    """Whether a class is the first one and has a name such as background or other."""
     return index == 0 and len(names) > 1 and names[0].strip().lower() in BACKGROUND
 
 

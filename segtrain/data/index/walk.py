@@ -1,0 +1,161 @@
+"""Lists of the images in a folder and its subfolders."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from segtrain.data.index.entries import Column, Texts, pack_keys
+from segtrain.data.index.listing import Watch
+from segtrain.data.index.names import SUFFIXES, is_folder
+from segtrain.errors import DataError
+
+_NOT_READ = {".txt": " (YOLO labels are boxes or polygons: draw them into masks of class ids)"}
+
+
+def no_folder(folder: str, what: str) -> DataError:
+    """The error for a missing folder, with the nearest name that exists. ``what``: what the folder should hold."""
+    place = Path(folder)
+    parent = next((p for p in place.parents if p.is_dir()), Path("."))
+    missing = place.relative_to(parent).parts[0] if parent in place.parents else place.name
+    there = sorted(p.name for p in parent.iterdir() if p.is_dir() and not p.name.startswith("."))
+    near = difflib.get_close_matches(missing, there, n=1, cutoff=0.4)
+    hint = (
+        f"did you mean {str(parent / near[0])!r}?"
+        if near
+        else f"{str(parent)!r} holds {', '.join(there[:8]) or 'no folder'}"
+    )
+    return DataError(
+        f"{folder}: {what}: no such folder: {hint}",
+        code="folder-missing",
+        folder=folder,
+        near=near[0] if near else None,
+    )
+
+
+def files_under(folder: str, what: str, watch: Watch, ending: str = "") -> Column:
+    """Images in a folder and its subfolders, sorted by key: the relative path without suffix and ``ending``.
+
+    Raises DataError for a folder that is missing or cannot be read, and for two files with the same key.
+    """
+    if not os.path.isdir(folder):
+        raise no_folder(folder, what)
+    # key, "\0", number of what follows the key: sorts like the keys, and is one object per file.
+    rows: list[str] = []
+    tails: dict[str, int] = {}
+    _walk(folder, "", ending, rows, tails, watch, _above(folder))
+    rows.sort()
+    texts, codes = pack_keys(rows)
+    files = Column(texts, os.path.join(folder, ""), ("", *tails), codes)
+    for index in _repeated(files.texts):
+        first, second = sorted((files[index] or "", files[index + 1] or ""))
+        raise DataError(
+            f"{second}: {first} has the same name: keep one of them, or choose the ending with data.pair",
+            code="name-repeated",
+            file=second,
+            other=first,
+        )
+    return files
+
+
+# Device and inode number of a folder: the same for every path that leads to it.
+Place = tuple[int, int]
+
+
+def _above(folder: str) -> dict[Place, str]:
+    """The folders above one."""
+    return {_place(str(path)): str(path) for path in Path(os.path.realpath(folder)).parents}
+
+
+def _place(folder: str) -> Place:
+    try:
+        status = os.stat(folder)
+    except OSError as error:
+        raise _unlisted(folder, error) from None
+    return status.st_dev, status.st_ino
+
+
+def _unlisted(folder: str, error: OSError) -> DataError:
+    return DataError(
+        f"{folder}: cannot be listed ({error.strerror or error}): check its permissions",
+        code="folder-unreadable",
+        folder=folder,
+    )
+
+
+def _walk(
+    folder: str, below: str, ending: str, rows: list[str], tails: dict[str, int], watch: Watch, walked: dict[Place, str]
+) -> None:
+    """Add the images of one folder and of the folders in it, and follow links. ``below`` is its key with a slash.
+
+    ``walked``: the folders above, and those seen so far. Raises DataError for a folder that is reached again: its files
+    would count twice, or endlessly if a link leads to a folder above.
+    """
+    place = _place(folder)
+    if place in walked:
+        raise DataError(
+            f"{folder}: is the same folder as {walked[place]}, so its files would count twice: remove the link",
+            code="folder-linked-twice",
+            folder=folder,
+            other=walked[place],
+        )
+    walked[place] = folder
+    inner = []
+    # suffix -> number of its tail; None: not an image
+    numbers: dict[str, int | None] = {}
+    try:
+        with os.scandir(watch.look(folder)) as listing:
+            for item in listing:
+                name = item.name
+                if is_folder(item):
+                    inner.append(name)
+                    continue
+                stem, _, suffix = name.rpartition(".")
+                if not stem or name[0] == "." or (ending and not stem.endswith(ending)):
+                    continue
+                if suffix not in numbers:
+                    known = f".{suffix}".lower() in SUFFIXES
+                    numbers[suffix] = tails.setdefault(f"{ending}.{suffix}", len(tails) + 1) if known else None
+                number = numbers[suffix]
+                if number is not None:
+                    rows.append(f"{below}{stem[: len(stem) - len(ending)]}\0{chr(number)}")
+    except OSError as error:
+        raise _unlisted(folder, error) from None
+    for name in inner:
+        _walk(os.path.join(folder, name), f"{below}{name}/", ending, rows, tails, watch, walked)
+
+
+def _repeated(texts: Texts) -> Iterator[int]:
+    """Indices of sorted strings that equal the next one."""
+    return (place for place, (text, after) in enumerate(itertools.pairwise(texts)) if text == after)
+
+
+def unread(folder: str) -> list[str]:
+    """Sentences about files in a folder that are not read, by suffix: ``masks/ holds 3 .npy files, which are not
+    read``.
+    """
+    endings = Counter(
+        os.path.splitext(name)[1].lower()
+        for _, _, names in os.walk(folder)
+        for name in names
+        if not name.startswith(".")
+    )
+    others = [(ending, count) for ending, count in endings.most_common() if ending and ending not in SUFFIXES][:3]
+    return [
+        f"{folder} holds {count:,} {ending} file{'s' * (count > 1)}, which are not read" + _NOT_READ.get(ending, "")
+        for ending, count in others
+    ]
+
+
+def pictures(folder: str, what: str, watch: Watch) -> list[str]:
+    """Relative paths of the images in a folder and below it. Raises DataError if it cannot be listed."""
+    if not os.path.isdir(folder):
+        raise no_folder(folder, what)
+    rows, tails = list[str](), dict[str, int]()
+    _walk(folder, "", "", rows, tails, watch, _above(folder))
+    endings = list(tails)
+    return [row[:-2] + endings[ord(row[-1]) - 1] for row in rows]
