@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -272,3 +273,64 @@ def test_importing_segtrain_imports_no_torch_and_each_name_is_there() -> None:
         "else: raise SystemExit('found')\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+# The example of docs/python.md and README.md for people who know the names; ``images`` are arrays.
+EXAMPLE = """
+import segtrain
+config = segtrain.Config.load("mine.yaml", "train.duration=5ep")
+run = segtrain.train(config)
+config = segtrain.Config.load("mine.yaml", "train.duration=5ep", "out=own")
+run = segtrain.train(config, model=MyNet(), criterion=my_loss, train_data=MyDataset(), val_data=MyValidation(), trackers=[MyTracker()])
+print(run.scores.miou, run.scores.per_class); run.plot()
+masks = segtrain.load(run.path).predict(images)
+segtrain.evaluate(run.path, data=MyValidation())
+loader = segtrain.data.loader(config)
+loss = segtrain.losses.OHEMCrossEntropy(num_classes=19)(logits, target)
+"""
+
+
+def test_every_line_of_the_example_runs_as_a_script(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    (tmp_path / "mine.yaml").write_text(
+        "data: {scenes: 4, scene_size: [32, 48], crop: [24, 24], workers: 0}\ntrain: {batch_size: 4}\n"
+        "parallel: {threads: 1}\nlog: {pictures: 0, profile_ms: 0, tensorboard: false}\n"
+    )
+    own = """
+import torch
+from test_api import LOSS as my_loss
+from test_api import Slow, Stripes as MyDataset
+class MyNet(Slow): ...
+class MyValidation(MyDataset): ...
+class MyTracker:
+    def scalars(self, values, step): ...
+    def image(self, tag, image, step): ...
+    def text(self, tag, text): ...
+    def close(self, status): ...
+images = [MyDataset()[0][0]] * 2
+logits, target = torch.randn(1, 19, 8, 8), torch.randint(0, 19, (1, 8, 8))
+"""
+    check = "assert [mask.shape for mask in masks] == [(32, 48)] * 2\nassert loss.ndim == 0 and len(loader) == 1\n"
+    (tmp_path / "script.py").write_text(own + EXAMPLE + check)
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_run_with_an_own_model_and_data_says_what_to_pass(tmp_path: Path) -> None:
+    class Wide(Slow):
+        def __init__(self, classes: int) -> None:
+            super().__init__(classes)
+
+    run = segtrain.train(
+        small(tmp_path / "run"), model=Wide(2), criterion=LOSS, train_data=Stripes(), val_data=Stripes(4)
+    )
+    with refused("own-model-missing"):
+        segtrain.load(run.path)
+    with refused("own-model-misfit"):
+        segtrain.load(run.path, model=nn.Conv2d(3, 2, 1))
+    with refused("own-data-missing", data="test_api.Stripes"):
+        segtrain.evaluate(run.path, model=Wide(2))
+    assert segtrain.evaluate(run.path, data=Stripes(4), model=Wide(2)).miou == run.scores.miou

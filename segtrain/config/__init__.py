@@ -9,6 +9,7 @@ from segtrain.config.load import RUN_HEADER, load_config, load_saved, make_confi
 from segtrain.config.loss import Loss, LossTerm
 from segtrain.config.networks import SMP, architectures, is_file_name, refuse_arch, refuse_names
 from segtrain.config.optim import AdamWOptim, MuonOptim, Optim, SGDOptim
+from segtrain.config.parts import PARTS, read_parts
 from segtrain.config.records import Checkpoint, Eval, Log
 from segtrain.config.run import Config
 from segtrain.config.section import Section, Size, duration_in_steps
@@ -17,6 +18,7 @@ from segtrain.config.training import Model, Parallel, Train
 from segtrain.config.yaml_text import load_yaml
 
 __all__ = [
+    "PARTS",
     "RUN_HEADER",
     "SMP",
     "AdamWOptim",
@@ -45,6 +47,7 @@ __all__ = [
     "load_yaml",
     "make_config",
     "parse_overrides",
+    "read_parts",
     "refuse_arch",
     "refuse_names",
     "transform_source",

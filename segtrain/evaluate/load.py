@@ -13,14 +13,18 @@ from segtrain import json_text
 from segtrain.config import Config, Model, load_saved, make_config
 from segtrain.data.labels.space import LabelSpace
 from segtrain.errors import CheckpointError, ConfigError, DataError
+from segtrain.evaluate.own_model import fill, own_model
 
 
-def load_run(run_dir: str | Path, which: str = "best") -> tuple[nn.Module, Config, LabelSpace]:
+def load_run(
+    run_dir: str | Path, which: str = "best", module: nn.Module | None = None
+) -> tuple[nn.Module, Config, LabelSpace]:
     """The model of a run in evaluation mode on the CPU, its config, and its labels.
 
     which: ``best`` (by validation mIoU; the newest where nothing was scored yet) or ``last``. The moving average of the
     weights is taken where the run keeps one. The folder of an export will do as well; of its config only ``model``,
     ``eval``, ``data.crop``, ``data.base_scale``, ``data.bits`` and ``data.extra_bands`` are the run's.
+    module: the network, of a run that was trained with a module of the user's own.
     Raises ConfigError where the folder is no run, CheckpointError where the weights are missing, torn, or of another model.
     """
     from segtrain.checkpoint import load_weights
@@ -30,8 +34,11 @@ def load_run(run_dir: str | Path, which: str = "best") -> tuple[nn.Module, Confi
         model, facts = load_export(run_dir)
         return model, exported_config(facts), LabelSpace.from_dict(facts["labels"])
     config, labels = read_description(run_dir)
-    model = assemble(config.model, labels.num_classes, load_weights(run_dir, which), str(run_dir))
-    return model, config, labels
+    own = own_model(run_dir, module, labels.num_classes)
+    weights = load_weights(run_dir, which)
+    if own is not None:
+        return fill(own, weights, str(run_dir)), config, labels
+    return assemble(config.model, labels.num_classes, weights, str(run_dir)), config, labels
 
 
 def read_description(run_dir: Path) -> tuple[Config, LabelSpace]:

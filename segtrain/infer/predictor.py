@@ -32,12 +32,14 @@ def load(
     *overrides: str,
     which: str = "best",
     device: str = "auto",
+    model: nn.Module | None = None,
     say: Callable[[str], None] = say_it,
 ) -> Predictor:
     """Load the model of a run folder, or of the folder of an export, as a ``Predictor``.
 
     overrides: settings of how an image is read and seen, such as ``"eval.tile=[512,512]"`` or ``"eval.flip=true"``.
     which: the ``best`` or the ``last`` checkpoint. device: ``cpu``, ``cuda``, or ``auto``.
+    model: the network, if the run was trained with a module of your own whose class takes arguments.
     say: gets a line where an image needs a remark. Raises ConfigError or CheckpointError.
     """
     if device == "cuda" and not torch.cuda.is_available():
@@ -46,9 +48,9 @@ def load(
             code="no-gpu",
             device=device,
         )
-    model, config, labels = load_run(run, which)
+    network, config, labels = load_run(run, which, model)
     place = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
-    return Predictor(model.to(place), with_settings(config, overrides), labels, say)
+    return Predictor(network.to(place), with_settings(config, overrides), labels, say)
 
 
 class Predictor:

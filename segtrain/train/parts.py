@@ -27,8 +27,10 @@ class Parts:
     trackers: Sequence[Tracker] = ()
 
     def names(self) -> dict[str, str]:
-        """Qualified names of the parts that decide what is trained: a run may only resume with the same ones."""
-        given = {"model": self.model, "criterion": self.criterion, "train_data": self.train_data}
+        """Qualified names of the parts by role, which the run folder keeps."""
+        given = {
+            "model": self.model, "criterion": self.criterion, "train_data": self.train_data, "val_data": self.val_data,
+        }  # fmt: skip
         return {role: _qualified(part) for role, part in given.items() if part is not None}
 
 

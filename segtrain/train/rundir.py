@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from segtrain.config import RUN_HEADER, Config, load_saved
+from segtrain.config import PARTS, RUN_HEADER, Config, load_saved, read_parts
 from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.index.split_by import splits as by_rule
 from segtrain.data.labels.space import LabelSpace
@@ -15,7 +15,6 @@ from segtrain.errors import ConfigError, SegtrainError
 from segtrain.files import write_atomically
 
 NAMES = "splits"  # folder of the names of each split, where data.split_by makes them
-PARTS = "parts.json"  # qualified names of the parts that were passed in from Python
 
 
 def refuse_run_dir(config: Config, parts: dict[str, str] | None = None) -> None:
@@ -51,21 +50,10 @@ def refuse_run_dir(config: Config, parts: dict[str, str] | None = None) -> None:
     _refuse_other_parts(run_dir, parts or {})
 
 
-def read_parts(run_dir: Path) -> dict[str, str]:
-    """Role -> qualified name of the parts that the run was given in Python; empty if the config described all of them."""
-    try:
-        return dict(json.loads((run_dir / PARTS).read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(
-            f"cannot read {run_dir / PARTS} ({error}): choose another out=FOLDER", code="parts-unreadable"
-        ) from None
-
-
 def _refuse_other_parts(run_dir: Path, parts: dict[str, str]) -> None:
     before = read_parts(run_dir)
-    for role in sorted({*before, *parts}):
+    # A run may go on with other validation data, as with another data.split.
+    for role in sorted({*before, *parts} - {"val_data"}):
         if before.get(role) != parts.get(role):
             was, now = (found.get(role, "what the config describes") for found in (before, parts))
             raise ConfigError(

@@ -7,14 +7,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from segtrain.config import Config
+from torch import nn
+
+from segtrain.config import Config, read_parts
 from segtrain.cores import cores
 from segtrain.data.audit.statistics import label_warnings
 from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.index.subset import without
 from segtrain.data.labels.space import LabelSpace
+from segtrain.data.own import own_dataset
 from segtrain.data.workers.autoscaler import worker_count
-from segtrain.errors import DataError
+from segtrain.errors import ConfigError, DataError
 from segtrain.evaluate import evaluation
 from segtrain.evaluate.load import load_run
 from segtrain.evaluate.named_scores import NamedScores
@@ -35,8 +38,9 @@ _SHOWN = 5
 def evaluate(
     run: str | Path,
     *overrides: str,
-    data: str | Path | None = None,
+    data: Any = None,
     which: str = "best",
+    model: nn.Module | None = None,
     images: str | Path | None = None,
     confusion: str | Path | None = None,
     quiet: bool = True,
@@ -44,13 +48,15 @@ def evaluate(
     """Score a run on a split, as ``segtrain eval`` does. Under torchrun every rank calls it and gets the same scores.
 
     overrides: settings of the sections data and eval, such as ``"data.split=test"`` or ``"eval.flip=true"``.
-    data: the folder of the data, if not that of the run. which: the ``best`` or the ``last`` checkpoint.
+    data: the folder of the data, if not that of the run, or a map-style dataset of (image, mask, id).
+    which: the ``best`` or the ``last`` checkpoint. model: as for ``segtrain.load``.
     images: a folder for the scores of all images and for pictures of the worst and the best ones.
     confusion: a .csv or .json file for the confusion matrix. quiet: print no table. Raises SegtrainError.
     """
-    settings = [*([f"data.root={json.dumps(str(data))}"] if data is not None else []), *overrides]
+    folder = [f"data.root={json.dumps(str(data))}"] if isinstance(data, (str, Path)) else []
+    items = None if folder else data
     places = [Path(place) if place is not None else None for place in (images, confusion)]
-    values = score(Path(run), settings, which, discover(), quiet, *places)
+    values = score(Path(run), [*folder, *overrides], which, discover(), quiet, *places, items=items, module=model)
     return NamedScores.of(values, values["class_names"])
 
 
@@ -62,16 +68,18 @@ def score(
     quiet: bool,
     images: Path | None = None,
     confusion: Path | None = None,
+    items: Any = None,
+    module: nn.Module | None = None,
 ) -> dict[str, Any]:
     """Scores, protocol, and checkpoint as JSON values. Rank 0 prints a table unless ``quiet``, and writes what is asked for.
 
-    See ``evaluate``, whose arguments these are.
+    See ``evaluate``, whose arguments these are; ``items`` is its ``data`` where that is a dataset, ``module`` its ``model``.
     """
     if confusion:
         refuse_confusion(confusion)
-    model, trained, labels = load_run(run_dir, which)
+    model, trained, labels = load_run(run_dir, which, module)
     config = open_run(run_dir, overrides)
-    dataset = open_dataset(config.data, config.data.split)
+    dataset = _dataset(run_dir, config, labels, items, overrides)
     if dataset.labels.num_classes != labels.num_classes:
         raise DataError(
             f"{dataset.name} has {dataset.labels.num_classes} classes, but the run {run_dir} was trained on "
@@ -143,6 +151,21 @@ def _show(
         say(f"confusion matrix (rows: truth, columns: prediction, pixels) in {confusion}\n")
     few = of_classes(result.scores.pixels)
     say(f"mIoU {100 * result.scores.miou:.2f}%{few}  {result.protocol['line']}")
+
+
+def _dataset(run_dir: Path, config: Config, labels: LabelSpace, items: Any, overrides: list[str]) -> Dataset:
+    """The split to score. Raises ConfigError where the run was scored on a dataset that only Python has."""
+    if items is not None:
+        return own_dataset(items, labels, config.data.split)
+    own = read_parts(run_dir).get("val_data", "")
+    if own and not any(word.lstrip("-").startswith("data.") for word in overrides):
+        raise ConfigError(
+            f"{run_dir} was scored on the dataset {own} in Python: pass one, as in segtrain.evaluate({str(run_dir)!r}, "
+            f"data={own.rpartition('.')[2]}(...)), or name a data set by data.layout and data.root",
+            code="own-data-missing",
+            data=own,
+        )
+    return open_dataset(config.data, config.data.split)
 
 
 def _trained_on(run_dir: Path, dataset: Dataset, trained: Config) -> list[str]:
