@@ -1,4 +1,5 @@
-"""The code that travels to the machines: one tar.gz with the package, the configs, and the script that starts a process.
+"""The code that travels to the machines: one tar.gz with the package, the configs, and the script that starts a
+process.
 
 The package is imported from the bundle's folder, which is the working directory of every process.
 """
@@ -58,7 +59,10 @@ def contents(root: Path, job: Job, program: str, packages: Iterable[str] = ()) -
 
 
 def write(files: Sequence[tuple[str, Path | bytes]], target: Path) -> dict[str, Any]:
-    """Write the bundle, whole or not at all. The same files give the same bytes: no times, owners, or rights of this machine."""
+    """Write the bundle, whole or not at all.
+
+    The same files give the same bytes: no times, owners, or rights of this machine.
+    """
     content = io.BytesIO()
     with (
         gzip.GzipFile(filename="", fileobj=content, mode="wb", mtime=0) as packed,
@@ -79,7 +83,9 @@ def write(files: Sequence[tuple[str, Path | bytes]], target: Path) -> dict[str, 
 
 
 def requirements(root: Path, job: Job, packages: Iterable[str] = ()) -> str:
-    """The package's dependencies without the image's own, those of the extras in use, ``packages``, then the job's own lines."""
+    """The package's dependencies without the image's own, those of the extras in use, ``packages``, then the job's own
+    lines.
+    """
     text = (root / "pyproject.toml").read_text(encoding="utf-8")
     match = re.search(r"^dependencies = \[\n(.*?)^\]", text, re.DOTALL | re.MULTILINE)
     if match is None:
@@ -98,8 +104,9 @@ def requirements(root: Path, job: Job, packages: Iterable[str] = ()) -> str:
 
 
 def _of_extras(pyproject: str, job: Job, root: Path) -> Iterator[str]:
-    """Packages of ``log.mlflow``, ``log.wandb`` and ``data.transforms``, which neither segtrain nor the image has: those of
-    the extras of that name."""
+    """Packages of ``log.mlflow``, ``log.wandb`` and ``data.transforms``, which neither segtrain nor the image has:
+    those of the extras of that name.
+    """
     from segtrain.observe.trackers import TRACKERS
 
     settings = all_settings(job, root)
@@ -122,8 +129,9 @@ def _albumentations(pipeline: Any, root: Path) -> bool:
 
 
 def named_files(job: Job, root: Path) -> list[str]:
-    """Files that ``data.classes`` and ``data.transforms`` name, where they lie below the working directory or the repository:
-    they keep their path. A file elsewhere stays out; a look at the bundle says so."""
+    """Files that ``data.classes`` and ``data.transforms`` name, where they lie below the working directory or the
+    repository: they keep their path. A file elsewhere stays out; a look at the bundle says so.
+    """
     found = []
     for value in file_settings(job, root).values():
         match = _PLACE.match(value)
@@ -144,7 +152,9 @@ def all_settings(job: Job, root: Path) -> dict[str, Any]:
 
 
 def _of_config(path: Path) -> dict[str, Any]:
-    """The settings of a config file by their dotted keys; {} where it cannot be read, which the check of the config says."""
+    """The settings of a config file by their dotted keys; {} where it cannot be read, which the check of the config
+    says.
+    """
     try:
         return _parsed(path.read_bytes())
     except (OSError, ValueError):

@@ -15,7 +15,8 @@ LEVELS: tuple[Level, ...] = ("error", "warning", "note")
 
 @dataclass(frozen=True)
 class Finding:
-    """``error``: the job would fail or waste money for sure; ``warning``: it may; ``note``: could not be checked, or good to know.
+    """``error``: the job would fail or waste money for sure; ``warning``: it may; ``note``: could not be checked, or
+    good to know.
 
     ``code`` is a stable word for tests and programs, ``message`` names the setting and its value, ``cure`` says what to
     type, ``source`` where the fact is from, with its date.

@@ -1,4 +1,5 @@
-"""One command for an FSx for Lustre file system that shows a prefix of S3: reused where there is one, else created, and checked.
+"""One command for an FSx for Lustre file system that shows a prefix of S3: reused where there is one, else created, and
+checked.
 
 python launch/fsx.py --data s3://BUCKET/PREFIX/ --subnet subnet-0abc1234 --security-groups sg-0abc1234 --dry-run
 """
@@ -55,7 +56,7 @@ def build_parser(command: str) -> argparse.ArgumentParser:
         help="MB/s for each TiB: 125, 250, 500 or 1000 (default: 125)",
     )
     kind.add_argument("--scratch", action="store_true", help="not replicated: for some days")
-    parser.add_argument("--price", type=float, metavar="USD", help="for a GB and month, in the place of the list's")
+    parser.add_argument("--price", type=float, metavar="USD", help="per GB and month, instead of the list's")
     parser.add_argument("--region", help=f"default: AWS_REGION or {DEFAULT_REGION}")
     parser.add_argument("--dry-run", action="store_true", help="print both requests and the cost; ask AWS nothing")
     parser.add_argument("--yes", action="store_true", help="create without asking")

@@ -1,8 +1,8 @@
 """The description of a job that every platform shares: a YAML file or keys, then flags, then settings of the training.
 
-A platform derives its own class, whose fields name what it alone knows (machines, data, prices). Each field carries the function that
-reads what people write for it. Imports nothing but the standard library, so that a laptop with a bare Python can look at a job;
-PyYAML only where a YAML file is read.
+A platform derives its own class, whose fields name what it alone knows (machines, data, prices). Each field carries the
+function that reads what people write for it. Imports nothing but the standard library, so that a laptop with a bare
+Python can look at a job; PyYAML only where a YAML file is read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ Strategy = Literal["single", "ddp", "fsdp", "dp", "smddp"]
 
 
 def option(read: Callable[[Any, str], Any], flag: str = "", **default: Any) -> Any:
-    """A field of a job. ``read``: takes what people write for it and where it is written, and returns the value or raises ConfigError.
+    """A field of a job. ``read``: takes what people write for it and where it is written, and returns the value or
+    raises ConfigError.
 
     ``flag``: its name on the command line, where that is not the field's own. ``default``: as in ``dataclasses.field``.
     """
@@ -119,7 +120,9 @@ def config_file(job: Job, root: Path = ROOT) -> Path:
 
 
 def config_name(job: Job, root: Path = ROOT) -> str:
-    """The name of ``job.config`` in the bundle of code: its own where it is of the repository's configs, else one in configs/job/."""
+    """The name of ``job.config`` in the bundle of code: its own where it is of the repository's configs, else one in
+    configs/job/.
+    """
     if not job.config:
         return ""
     path, configs = config_file(job, root).resolve(), (root / "configs").resolve()
@@ -150,7 +153,8 @@ def _overrides(kind: type[Job], arguments: Sequence[str]) -> dict[str, Any]:
             )  # fmt: skip
         if key in keys and key != "name":
             raise ConfigError(
-                f"{argument}: {key} is a setting of the job, not of the training: write --{key.replace('_', '-')} {text}",
+                f"{argument}: {key} is a setting of the job, not of the training: write "
+                f"--{key.replace('_', '-')} {text}",
                 code="setting-of-the-job", key=key, found=text,
             )  # fmt: skip
         settings[key] = values.scalar(text, key)

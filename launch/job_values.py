@@ -1,4 +1,6 @@
-"""Readers of what people write for a job, such as ``6h`` or ``key=value``: each returns the value or raises ConfigError."""
+"""Readers of what people write for a job, such as ``6h`` or ``key=value``: each returns the value or raises
+ConfigError.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ def _yaml(content: str, source: str) -> Any:
 
 
 def _load_yaml() -> Callable[[str], Any]:
-    """The reader of segtrain's configs, which refuses a repeated key and huge values; plain YAML without pydantic, which it needs."""
+    """The reader of segtrain's configs, which refuses a repeated key and huge values; plain YAML without pydantic,
+    which it needs.
+    """
     try:
         from segtrain.config.yaml_text import load_yaml
     except ImportError:
@@ -116,8 +120,8 @@ def _plain(content: str, key: str) -> Any:
         ) from None
     except yaml.YAMLError as error:
         raise ConfigError(
-            f"the value of {key}={content} is not valid YAML ({' '.join(str(error).split())}): close its brackets, or if it is plain "
-            f"text, quote it: '{key}=\"{content}\"'",
+            f"the value of {key}={content} is not valid YAML ({' '.join(str(error).split())}): close its "
+            f"brackets, or if it is plain text, quote it: '{key}=\"{content}\"'",
             code="yaml-invalid", key=key, found=content,
         ) from None  # fmt: skip
 
@@ -208,7 +212,10 @@ def known(value: Any, keys: Sequence[str], where: str) -> Mapping[str, Any]:
 
 
 def pairs(value: Any, where: str) -> dict[str, str]:
-    """Keys with texts, or the command line's list of ``key=value``. A number becomes its text, a switch true or false."""
+    """Keys with texts, or the command line's list of ``key=value``.
+
+    A number becomes its text, a switch true or false.
+    """
     if not isinstance(value, Mapping):
         split = [text(item, where).partition("=") for item in (value if isinstance(value, (list, tuple)) else [value])]
         for item in split:

@@ -1,7 +1,9 @@
-"""The native decoder for container images without it: the library built on this machine, with the libraries that it needs.
+"""The native decoder for container images without it: the library built on this machine, with the libraries that it
+needs.
 
-An image often has a C++ compiler but no headers of libjpeg, so that nothing can be compiled there. The library contains no Python
-and needs little of its C library, so that one built on an ordinary Linux loads in most images. The run says whether it did.
+An image often has a C++ compiler but no headers of libjpeg, so that nothing can be compiled there. The library contains
+no Python and needs little of its C library, so that one built on an ordinary Linux loads in most images. The run says
+whether it did.
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Machines:
-    """The machines that train. ``gpus``: of each, None where that is not known; ``gpu`` and ``arch``: as ``A10G`` and ``sm_86``.
+    """The machines that train. ``gpus``: of each, None where that is not known; ``gpu`` and ``arch``: as ``A10G`` and
+    ``sm_86``.
 
     ``ranks``: of all of them; ``local``: of each.
     """
@@ -40,7 +41,9 @@ class Machines:
 
 @dataclass(frozen=True)
 class Read:
-    """The config of a job as the machines will see it, None where it cannot be checked, and what was found while reading it."""
+    """The config of a job as the machines will see it, None where it cannot be checked, and what was found while
+    reading it.
+    """
 
     config: Config | None = None
     findings: list[Finding] = field(default_factory=list)
@@ -136,7 +139,8 @@ def batch(config: Config, machines: Machines) -> Iterator[Finding]:
     elif images % world:
         yield warning(
             "batch-uneven",
-            f"{per_step}: {images} images do not divide by {world} ranks ({hint}); each step waits for those with one more",
+            f"{per_step}: {images} images do not divide by {world} ranks ({hint}); each step waits for those "
+            "with one more",
             f"train.batch_size={-(-images // world) * world * train.accumulate}",
         )
 
@@ -186,8 +190,9 @@ def trackers(job: Job, config: Config) -> Iterator[Finding]:
     if config.log.wandb and not {"WANDB_API_KEY", "WANDB_MODE"} & set(job.environment):
         yield warning(
             "wandb-key",
-            f"log.wandb={config.log.wandb!r}: the job's environment has no WANDB_API_KEY, without which wandb cannot start, and the job fails",
-            "--env WANDB_API_KEY=... (whoever may describe the job can read it), or --env WANDB_MODE=offline",
+            f"log.wandb={config.log.wandb!r}: the job's environment has no WANDB_API_KEY, without which wandb "
+            "cannot start, and the job fails",
+            "--env WANDB_API_KEY=... (anyone who may describe the job can read it), or --env WANDB_MODE=offline",
         )
 
 

@@ -69,8 +69,8 @@ def main(arguments: list[str] | None = None, command: str = COMMAND) -> int:
 def request(job: Source, settings: Sequence[str] = ()) -> dict[str, Any]:
     """The CreateTrainingJob request of a job: a file, its keys, or a Job; ``settings``: section.key=value.
 
-    For notebooks: ``boto3.client("sagemaker").create_training_job(**request(job))`` after ``upload_code(job, ...)``. Asks AWS
-    nothing. What would fail raises ConfigError; what is doubtful is printed on stderr.
+    For notebooks: ``boto3.client("sagemaker").create_training_job(**request(job))`` after ``upload_code(job, ...)``.
+    Asks AWS nothing. What would fail raises ConfigError; what is doubtful is printed on stderr.
     """
     return sound(job, settings)[1]
 
@@ -78,8 +78,8 @@ def request(job: Source, settings: Sequence[str] = ()) -> dict[str, Any]:
 def estimator(job: Source, settings: Sequence[str] = (), session: Any = None, **other: Any) -> Any:
     """A ``sagemaker.pytorch.PyTorch`` of SDK v2 that sends the same request; train with ``.fit(inputs(job))``.
 
-    ``session``: a Session or PipelineSession of the SDK; ``other``: further arguments of ``PyTorch``, which win. Checks as
-    ``request`` does.
+    ``session``: a Session or PipelineSession of the SDK; ``other``: further arguments of ``PyTorch``, which win. Checks
+    as ``request`` does.
     """
     from launch.aws import notebook
 
@@ -103,7 +103,7 @@ def _spread(job: SageMakerJob) -> SageMakerJob:
     if "train.batch_size" in job.settings or ranks(job) <= DEFAULT_BATCH // 2:
         return job
     images = 2 * ranks(job)
-    say([Finding("note", "batch", f"no --config is given: {job.config} with train.batch_size={images}, two a rank")])
+    say([Finding("note", "batch", f"no --config is given: {job.config} with train.batch_size={images}, two per rank")])
     return replace(job, settings={**job.settings, "train.batch_size": images})
 
 

@@ -58,7 +58,7 @@ def test_it_is_created_waited_for_and_told_as_flags(cloud: CloudEndpoint, capsys
     assert made(cloud) == ["CreateFileSystem", "CreateDataRepositoryAssociation"]
     (ready,) = [line for line in printed.out.splitlines() if line.startswith("ready")]
     assert f"--fsx {NAME}:/abcd1234/data --subnets {SUBNET} --security-groups {GROUP} --region us-east-1" in ready
-    assert "$174.00 a month" in printed.err
+    assert "$174.00 per month" in printed.err
     for what in (f"file system {NAME}", "association with s3://my-data/camvid/", "names of s3://my-data/camvid/"):
         assert f"{what}: " in printed.out
     assert cloud.associations[0]["S3"]["AutoImportPolicy"]["Events"] == ["NEW", "CHANGED", "DELETED"]
@@ -110,7 +110,7 @@ def test_nothing_is_created_unasked(
     assert fsx.main(WORDS) == 1
     printed = capsys.readouterr().err
     assert made(cloud) == []
-    assert "$174.00 a month" in printed
+    assert "$174.00 per month" in printed
     assert "give --yes" in printed
 
 
@@ -151,9 +151,9 @@ def test_a_mistake_is_named_before_a_call(changes: dict[str, Any], words: str) -
 
 
 def test_cost_of_the_kinds() -> None:
-    assert lustre.cost(WANTED).startswith("$174.00 a month, $0.24 an hour: 1200 GB")
+    assert lustre.cost(WANTED).startswith("$174.00 per month, $0.24 per hour: 1200 GB")
     assert "scratch" in lustre.cost(replace(WANTED, throughput=0))
-    assert lustre.cost(replace(WANTED, gb=2400, price=0.1)).startswith("$240.00 a month")
+    assert lustre.cost(replace(WANTED, gb=2400, price=0.1)).startswith("$240.00 per month")
     scratch = lustre.system_request(replace(WANTED, throughput=0))["LustreConfiguration"]
     assert scratch == {"DeploymentType": "SCRATCH_2"}
 

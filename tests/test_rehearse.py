@@ -55,7 +55,7 @@ HETERO = load_job(None, {"group": ["gpu=ml.g5.12xlarge*2:train", "cpu=ml.c5.4xla
 def test_hosts_are_those_of_the_request_and_a_difference_is_said() -> None:
     stage = stage_of(SageMakerJob(instances=5), hosts=3)
     assert [host.name for host in stage.hosts] == ["algo-1", "algo-2", "algo-3"]
-    assert "in the place of 5" in stage.said[0]
+    assert "instead of 5" in stage.said[0]
     assert not stage_of(SageMakerJob(instances=2)).said
     assert [host.name for host in stage_of(SageMakerJob(instances=2), isolated=False).hosts] == [
         "127.0.0.1",
@@ -413,7 +413,7 @@ def test_the_training_itself_on_two_hosts(tmp_path: Path) -> None:
     build(ROOT, job, tmp_path / "code.tar.gz")
     report = rehearse(job, request_of(job), tmp_path / "code.tar.gz", folder=tmp_path / "stage", say=print)
     assert report.status == "Completed", report
-    assert "train.batch_size=6 in the place of 7" in report.remarks
+    assert "train.batch_size=6 instead of 7" in report.remarks
     assert "weights.safetensors" in report.model
     assert report.metrics["train:loss"][0] == 3
     assert "strategy smddp" in next((tmp_path / "stage/logs").glob("*2.log")).read_text()

@@ -1,1 +1,1 @@
-"""What is a job to Amazon SageMaker: request, images, checks, submission?"""
+"""Jobs on Amazon SageMaker: their description, request, images, checks, and submission."""

@@ -1,4 +1,4 @@
-"""Which flags does the command for SageMaker jobs take? Only what was given is in the result: the rest is the job file's or the default."""
+"""Flags of the command for SageMaker jobs. The result has only those given; the rest is up to the job file."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def build_parser(command: str) -> argparse.ArgumentParser:
     money.add_argument("--retries", type=int, metavar="N", help="start again after a failure of AWS's, up to 30 times")
     money.add_argument("--warm-pool", metavar="TIME", help="keep the machines for the next job, up to 1h")
     money.add_argument(
-        "--price", type=float, metavar="USD", help="of an hour of an instance that trains, in place of the table's"
+        "--price", type=float, metavar="USD", help="per hour of an instance that trains, instead of the table's"
     )
 
     account = parser.add_argument_group("account")

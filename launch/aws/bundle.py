@@ -1,7 +1,8 @@
-"""The bundle of a SageMaker job: the shared one with the script that AWS's toolkit starts, and the packages of its services.
+"""The bundle of a SageMaker job: the shared one with the script that AWS's toolkit starts, and the packages of its
+services.
 
-No ``setup.py`` at the top: where one lies there, AWS's toolkit takes the bundle for a Python package to install, and refuses to
-start torchrun for it ("Python packages are not supported for torch_distributed").
+No ``setup.py`` at the top: where one lies there, AWS's toolkit takes the bundle for a Python package to install, and
+refuses to start torchrun for it ("Python packages are not supported for torch_distributed").
 """
 
 from __future__ import annotations

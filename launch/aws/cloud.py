@@ -1,4 +1,4 @@
-"""How does a job get to SageMaker: whose account, which role and bucket, the upload and the submission?
+"""Connection of a job to SageMaker: the account, its role and bucket, the upload, and the submission.
 
 boto3 is imported inside the functions: a dry run needs none.
 """
@@ -22,7 +22,10 @@ SERVICE = "sagemaker.amazonaws.com"
 
 @dataclass(frozen=True)
 class Clients:
-    """boto3's clients, each made when it is first used. ``endpoint_url`` None: AWS, or where AWS_ENDPOINT_URL_... says."""
+    """boto3's clients, each made when it is first used.
+
+    ``endpoint_url`` None: AWS, or where AWS_ENDPOINT_URL_... says.
+    """
 
     region: str
     endpoint_url: str | None = None
@@ -96,7 +99,8 @@ def connect(region: str = "", endpoint_url: str | None = None) -> Clients:
         from botocore.session import Session as BareSession
     except ImportError:
         raise ConfigError(
-            "a job on SageMaker needs the package 'boto3': pip install 'segtrain[sagemaker]' (--dry-run works without it)"
+            "a job on SageMaker needs the package 'boto3': pip install 'segtrain[sagemaker]' (--dry-run works "
+            "without it)"
         ) from None
     try:
         session = boto3.Session(region_name=region or None)
@@ -131,7 +135,9 @@ def fill(job: SageMakerJob, clients: Clients) -> SageMakerJob:
 
 
 def _role(asked: str, clients: Clients) -> str:
-    """The ARN of the execution role: of a name that was given, of the caller, or the only one that SageMaker may assume."""
+    """The ARN of the execution role: of a name that was given, of the caller, or the only one that SageMaker may
+    assume.
+    """
     if asked.startswith("arn:"):
         return asked
     if asked:
@@ -186,7 +192,7 @@ def split_uri(uri: str) -> tuple[str, str]:
     """``s3://bucket/a/b`` -> (bucket, ``a/b``). Raises ConfigError."""
     parts = urlsplit(uri)
     if parts.scheme != "s3" or not parts.netloc:
-        raise ConfigError(f"{uri!r} is no place in S3: write s3://BUCKET/KEY")
+        raise ConfigError(f"{uri!r} is not an S3 address: write s3://BUCKET/KEY")
     return parts.netloc, uri.split("/", 3)[3] if uri.count("/") > 2 else ""
 
 

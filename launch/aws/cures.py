@@ -1,4 +1,4 @@
-"""What does an error of AWS, or the reason why a job failed, mean, and what cures it?
+"""Meanings and fixes of AWS errors and of the reasons why jobs fail.
 
 The words are AWS's own: error codes of the API, and what FailureReason of DescribeTrainingJob holds.
 """
@@ -14,8 +14,8 @@ CREDENTIALS = (
     "or sign in with `aws sso login`"
 )
 _QUOTA = (
-    "ask for more in the AWS console (Service Quotas, Amazon SageMaker, '<type> for training job usage' or '... for spot "
-    "training job usage'), or take fewer --instances, another --type or another --region"
+    "ask for more in the AWS console (Service Quotas, Amazon SageMaker, '<type> for training job usage' or '... "
+    "for spot training job usage'), or take fewer --instances, another --type or another --region"
 )
 _ALLOW = "let the administrator of the account allow it to this identity, or take another AWS_PROFILE"
 _AGAIN = "AWS could not answer: try again"
@@ -57,9 +57,10 @@ CODES = {
 # What a message holds -> a better cure than that of its code. The first that matches wins.
 _MESSAGES = (
     (r"could not assume role|role .*(invalid|not exist|cannot be assumed)|iam:PassRole",
-     "the --role must be one that sagemaker.amazonaws.com may assume (its trust policy), and this identity needs iam:PassRole on it"),
+     "the --role must be one that sagemaker.amazonaws.com may assume (its trust policy), and this identity "
+     "needs iam:PassRole on it"),
     (r"Requested resource not found", CODES["ResourceNotFound"]),
-    (r"No S3 objects found|S3 prefix.*not|no objects", "upload the data first, or mend the URI of --data: `aws s3 ls URI`"),
+    (r"No S3 objects found|S3 prefix.*not|no objects", "upload the data first, or fix the URI of --data: `aws s3 ls URI`"),
     (r"closed to new|no longer (available|accept)|new customers", "this account cannot use that feature of SageMaker: --profile-ms 0 leaves AWS's profiler out"),
     (r"instance ?type|InstanceType", "AWS does not offer this type for training here: another --type or --region"),
     (r"in status (Completed|Failed|Stopped)", "the job has ended: --attach NAME fetches what it left"),
@@ -71,21 +72,24 @@ _FAILURES = (
      "AWS had no free machines of this type: try again later, add --retries 3, or take another --type or --region"),
     (r"ResourceLimitExceeded|service limit", _QUOTA),
     (r"out of memory|OutOfMemoryError",
-     "a GPU was too small: a lower train.batch_size, a higher train.accumulate, a smaller data.crop, or a --type with more GPU memory"),
+     "a GPU was too small: a lower train.batch_size, a higher train.accumulate, a smaller data.crop, or a "
+     "--type with more GPU memory"),
     (r"Bus error|shared memory|/dev/shm", "the container's /dev/shm was full: a lower data.workers or data.prefetch"),
     (r"No space left|disk (is )?full|ENOSPC", "a disk was full: a larger --volume-gb, or read the data with --mode FastFile or from --fsx"),
     (r"no kernel image is available", "the image's torch has no code for this GPU: leave --image away and let the launcher pick"),
     (r"smdistributed|smddp", "SMDDP does not run on this image or type: --strategy ddp"),
     (r"No module named|ModuleNotFoundError|No matching distribution|pip.* install",
-     "a package is missing in the container: add it with requirements: FILE in the job, or reach the package index from the VPC (NAT)"),
+     "a package is missing in the container: add it with requirements: FILE in the job, or reach the package "
+     "index from the VPC (NAT)"),
     (r"NCCL|ncclSystemError|unhandled system error|Connection (refused|reset)|timed out.*(collective|rendezvous|store)",
      "the hosts did not reach each other: with --security-groups the group must let in all traffic from itself"),
     (r"FileSystem|mount|Lustre|EFS",
-     "the file system could not be mounted: its subnet in --subnets, TCP 988 and 1018-1023 open in --security-groups, a path "
-     "that begins with /MOUNTNAME"),
+     "the file system could not be mounted: its subnet in --subnets, TCP 988 and 1018-1023 open in "
+     "--security-groups, a path that begins with /MOUNTNAME"),
     (r"No S3 objects found", "nothing is at the URI of --data: upload the data first, and look at it with `aws s3 ls URI`"),
     (r"AccessDenied|Access ?Denied|not authorized|Forbidden|403",
-     "the --role lacks a right: s3 on the data, the output and the checkpoints, ecr on the image, ec2 network interfaces for a VPC"),
+     "the --role lacks a right: s3 on the data, the output and the checkpoints, ecr on the image, ec2 network "
+     "interfaces for a VPC"),
     (r"pull|ECR|image.*(not (found|exist)|does not exist)", "the image cannot be read: look at --image and its region, and at the role's right to ECR"),
     (r"(exit ?code|status)\D{0,3}137|SIGKILL|\(-9\)", "a host ran out of memory: a lower data.workers, or a --type with more memory"),
     (r"heartbeat|InternalServerError|internal error", "AWS's own failure: start again, and add --retries 3"),

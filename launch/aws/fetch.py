@@ -1,4 +1,4 @@
-"""What did a job leave in S3, and how does it get here? Its model, its report and its system profile, into one folder."""
+"""Download of what a job left in S3: its model, its report, and its system profile, into one folder."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ _PARALLEL = 8  # small files of a profile at once
 
 
 def fetch(clients: Clients, job: Mapping[str, Any], folder: Path, say: Callable[[str], None]) -> bool:
-    """``model/`` from model.tar.gz, ``output/`` from output.tar.gz (report, pictures), ``profile/``. False where one that
-    is there could not be read; what is not there is said."""
+    """``model/`` from model.tar.gz, ``output/`` from output.tar.gz (report, pictures), ``profile/``.
+
+    False where one that is there could not be read; what is not there is said.
+    """
     place = f"{job['OutputDataConfig']['S3OutputPath'].rstrip('/')}/{job['TrainingJobName']}"
     model = job.get("ModelArtifacts", {}).get("S3ModelArtifacts") or f"{place}/output/model.tar.gz"
     archives = {"model": model, "output": f"{place}/output/output.tar.gz"}

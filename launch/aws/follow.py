@@ -1,4 +1,4 @@
-"""How is a job watched, left, stopped, and what does it leave? Logs, status, speed, mIoU and money, until it ends.
+"""Following and stopping a job: logs, status, speed, mIoU, and cost until it ends.
 
 Nothing here is needed by the job: a follower that goes away leaves it running, and another one can come back to it.
 """
@@ -39,7 +39,8 @@ def follow(
     now: Callable[[], float] = time.time,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Watch until the job ends, then fetch what it left into ``folder``. ``price``: $/h of a machine, None: the table's.
+    """Watch until the job ends, then fetch what it left into ``folder``. ``price``: $/h of a machine, None: the
+    table's.
 
     0: completed; 75: stopped with its state saved, the same command goes on; 1: failed; 130: left running by Ctrl-C.
     """
@@ -124,7 +125,8 @@ class _View:
                 self.say(f"{clock} {status}{f': {message}' if message else ''}")
                 if status == "Interrupted":
                     self.say(
-                        "         AWS took the spot machines back: the job waits for others and resumes from its checkpoints"
+                        "         AWS took the spot machines back: the job waits for others and resumes from "
+                        "its checkpoints"
                     )
         self.status = tuple(seen)
 
@@ -174,7 +176,8 @@ class _View:
             self.say(f"last     {'  '.join(words)}")
         if seconds := job["ResourceConfig"].get("KeepAlivePeriodInSeconds"):
             self.say(
-                f"warm     the machines stay for {told.duration(seconds)} and are billed; the next job of the same shape starts on them"
+                f"warm     the machines stay for {told.duration(seconds)} and are billed; the next job of the "
+                "same shape starts on them"
             )
         if status == "Failed":
             reason = job.get("FailureReason", "no reason is given")
@@ -211,11 +214,15 @@ def stop(clients: Clients, name: str, say: Callable[[str], None]) -> int:
         say(f"{name} has ended already ({job['SecondaryStatus']}); what it left: {attach}")
         return 0
     say(
-        f"{name} {'is stopping already' if status == 'Stopping' else 'stops'}: its ranks have 120 s to end the step and save their state"
+        f"{name} {'is stopping already' if status == 'Stopping' else 'stops'}: its ranks have 120 s to end the "
+        "step and save their state"
     )
     kept = job.get("CheckpointConfig", {}).get("S3Uri")
-    say(f"state    {kept}: the same command with --checkpoints {kept} goes on from it" if kept else
-        "state    no --checkpoints were given: the training cannot be continued, what it has written is uploaded")  # fmt: skip
+    say(
+        f"state    {kept}: the same command with --checkpoints {kept} goes on from it"
+        if kept
+        else "state    no --checkpoints were given: the training cannot be continued, what it has written is uploaded"
+    )
     say(f"billing  goes on until the status is Stopped; look: {attach}")
     return 0
 

@@ -1,7 +1,9 @@
-"""The choice of AWS's PyTorch image for a job: which one, why, and what speaks against the type and image that were asked for.
+"""The choice of AWS's PyTorch image for a job: which one, why, and what speaks against the type and image that were
+asked for.
 
-An image runs on a GPU when its torch holds code for it: the same major compute capability, and no later minor one. SMDDP is
-in the images of torch 2.0 to 2.5 alone, and from its version 2.3.0 on refuses other types than its list at import.
+An image runs on a GPU when its torch holds code for it: the same major compute capability, and no later minor one.
+SMDDP is in the images of torch 2.0 to 2.5 alone, and from its version 2.3.0 on refuses other types than its list at
+import.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ OLDEST_TORCH = (2, 0, 1)  # segtrain's own floor (pyproject.toml)
 
 @dataclass(frozen=True)
 class Image:
-    """``arches``: the GPUs that the torch inside has code for, () for CPU; ``cuda``: the image's, "" for CPU; ``smddp``: its
-    version in the image; ``patched_until``: AWS's end of patches, None: not known.
+    """``arches``: the GPUs that the torch inside has code for, () for CPU; ``cuda``: the image's, "" for CPU;
+    ``smddp``: its version in the image; ``patched_until``: AWS's end of patches, None: not known.
     """
 
     repository: str
@@ -143,7 +145,8 @@ def choose(
     today: date | None = None,
     unknown_type_ok: bool = False,
 ) -> ImageChoice:
-    """The image for a type and a strategy; what is wrong with the pair is in the findings, and nothing is changed silently.
+    """The image for a type and a strategy; what is wrong with the pair is in the findings, and nothing is changed
+    silently.
 
     ``unknown_type_ok``: a type that neither the table nor botocore knows is a warning, not an error.
     """
@@ -174,8 +177,8 @@ def _about_region(region: str) -> list[Finding]:
         message = f"region {region!r} does not look like a region of AWS"
         return [Finding("error", "region-name", message, "--region us-east-1, or another name of that form")]
     message = (
-        f"region {region!r} is not in the table of AWS's image registries: the image's address is made with the account of "
-        f"most regions, {ACCOUNT}, which may be wrong there"
+        f"region {region!r} is not in the table of AWS's image registries: the image's address is made with the "
+        f"account of most regions, {ACCOUNT}, which may be wrong there"
     )
     cure = "check --region; or name the image's address: --image ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME:TAG"
     return [Finding("warning", "image-region", message, cure, ACCOUNTS_FROM)]
@@ -227,7 +230,7 @@ def _about_wanted(
         findings.append(_unfit(image, instance))
     if strategy == "smddp" and not image.smddp:
         have = ", ".join(one.tag for one in IMAGES if one.smddp)
-        message = f"strategy smddp: image {image.tag} holds no SMDDP (these do: {have})"
+        message = f"strategy smddp: image {image.tag} has no SMDDP (these have: {have})"
         findings.append(Finding("error", "image-smddp", message, "leave --image out, or --strategy ddp", image.source))
     return findings
 
@@ -236,7 +239,10 @@ def _unfit(image: Image, instance: Instance) -> Finding:
     if not image.arches:
         message = f"image {image.tag} is a CPU image, {instance.name} has {instance.gpus} {instance.gpu}"
     elif not instance.arch:
-        message = f"image {image.tag} is a GPU image, {instance.name} has no GPU: it runs, but is several GB larger than it need be"
+        message = (
+            f"image {image.tag} is a GPU image, {instance.name} has no GPU: it runs, but is several GB "
+            "larger than it need be"
+        )
         return Finding("warning", "image-gpu", message, "leave --image out: the launcher picks", image.source)
     else:
         message = (

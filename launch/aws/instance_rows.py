@@ -1,8 +1,8 @@
 """The sizes of SageMaker's training types, one row each: data for launch/aws/instances.py.
 
 Sizes are those of EC2's own DescribeInstanceTypes for the type without its "ml." (read from the catalog that moto 5.2.5
-ships, 2026-11; p3, which is gone there, from that of moto 5.0.28); the names are those that botocore 1.44.5 allows for a
-training job.
+ships, 2026-11; p3, which is gone there, from that of moto 5.0.28); the names are those that botocore 1.44.5 allows for
+a training job.
 """
 
 from __future__ import annotations

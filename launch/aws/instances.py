@@ -1,7 +1,9 @@
-"""SageMaker's training types: GPUs, memory, disk, network, price, speed, whether AWS still offers them, and what comes near.
+"""SageMaker's training types: GPUs, memory, disk, network, price, speed, whether AWS still offers them, and what comes
+near.
 
-The table holds every type that botocore 1.44.5 allows for a training job, but for those in ``UNFIT`` (Neuron chips, ARM,
-GPUs that are too old). A type that is in neither may be newer than the table: ``allowed`` asks botocore's service model.
+The table holds every type that botocore 1.44.5 allows for a training job, but for those in ``UNFIT`` (Neuron chips,
+ARM, GPUs that are too old). A type that is in neither may be newer than the table: ``allowed`` asks botocore's service
+model.
 """
 
 from __future__ import annotations
@@ -28,10 +30,10 @@ SMDDP_TYPES = ("ml.p3dn.24xlarge", "ml.p4d.24xlarge", "ml.p4de.24xlarge")
 
 @dataclass(frozen=True)
 class Instance:
-    """``gpu_memory_gb`` is of one GPU; ``arch`` is CUDA's, "" without a GPU; ``network_gbit`` is the burst where EC2 says
-    "up to"; ``nvme_gb`` 0: EBS only; ``price`` is $/h of an on-demand training job in us-east-1, None where no source is
-    known; ``speed`` is that of training on all its GPUs, 8 V100 = 1.0, None where no measurement is known; ``source`` is
-    that of the sizes.
+    """``gpu_memory_gb`` is of one GPU; ``arch`` is CUDA's, "" without a GPU; ``network_gbit`` is the burst where EC2
+    says "up to"; ``nvme_gb`` 0: EBS only; ``price`` is $/h of an on-demand training job in us-east-1, None where no
+    source is known; ``speed`` is that of training on all its GPUs, 8 V100 = 1.0, None where no measurement is known;
+    ``source`` is that of the sizes.
     """
 
     name: str
@@ -137,7 +139,9 @@ def allowed(name: str) -> bool | None:
 
 
 def like(name: str, count: int = 3) -> list[str]:
-    """The known names nearest to a mistyped or unknown one: of the same kind (p, g, c, m, r, ...), the same family first."""
+    """The known names nearest to a mistyped or unknown one: of the same kind (p, g, c, m, r, ...), the same family
+    first.
+    """
     full = name if name.startswith("ml.") else f"ml.{name}"
     family, kind = _family(full)
     living = [one for one in INSTANCES.values() if not one.retired or _family(one.name)[0] == family]
@@ -158,9 +162,9 @@ def _family(name: str) -> tuple[str, str]:
 def nearest(name: str, count: int = 4) -> list[Instance]:
     """Current types to take in place of ``name``, none of them smaller: no less memory a GPU, or no fewer vCPUs.
 
-    For a GPU type, one of each GPU, as near in the number of GPUs as there is; for a CPU type, one of each family, as near in
-    vCPUs and memory as there is. In place of a retired type no other one of its architecture is named: it will be retired
-    as well.
+    For a GPU type, one of each GPU, as near in the number of GPUs as there is; for a CPU type, one of each family, as
+    near in vCPUs and memory as there is. In place of a retired type no other one of its architecture is named: it will
+    be retired as well.
     """
     asked = INSTANCES[name]
     best: dict[str, Instance] = {}

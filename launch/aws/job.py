@@ -112,8 +112,10 @@ def _refuse_two_shapes(described: Mapping[str, Any], given: Mapping[str, Any], s
     for key in ("instances", "type"):
         if key in given and "groups" in described:
             raise ConfigError(
-                f"--{key} {given[key]}: {source} has groups ({', '.join(group.name for group in described['groups'])}), and the "
-                "flag does not say which: give all of them, as --group gpu=ml.g5.xlarge*2:train --group cpu=ml.c5.4xlarge*2"
+                f"--{key} {given[key]}: {source} has groups "
+                f"({', '.join(group.name for group in described['groups'])}), and the "
+                "flag does not say which: give all of them, as --group gpu=ml.g5.xlarge*2:train --group "
+                "cpu=ml.c5.4xlarge*2"
             )
 
 

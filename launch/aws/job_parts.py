@@ -1,4 +1,6 @@
-"""Parts of a SageMaker job (channels of data, groups of machines, metrics) and the readers of what people write for each."""
+"""Parts of a SageMaker job (channels of data, groups of machines, metrics) and the readers of what people write for
+each.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,10 @@ class Channel:
 
 @dataclass(frozen=True)
 class Group:
-    """Machines of one type in a job of several types. ``train``: this group trains; the others end at once and are idle."""
+    """Machines of one type in a job of several types.
+
+    ``train``: this group trains; the others end at once and are idle.
+    """
 
     name: str
     type: str
@@ -45,7 +50,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Fallback:
-    """A machine type that is taken while those before it have no capacity. ``instances`` None: as many as of the first."""
+    """A machine type that is taken while those before it have no capacity.
+
+    ``instances`` None: as many as of the first.
+    """
 
     type: str
     instances: int | None = None
@@ -185,7 +193,7 @@ def _place(content: str, where: str) -> dict[str, Any]:
     match = re.fullmatch(r"(?:(fsx|efs)://)?(fs-[^/:]*)(?::?(/.*))?", content)
     if match is None:
         raise ConfigError(
-            f"{where}={content!r} is no place that the machines can read: write {_PLACES}"
+            f"{where}={content!r} is not a place that the machines can read: write {_PLACES}"
             + ("" if "://" in content else "; upload a folder first: aws s3 sync FOLDER s3://BUCKET/PREFIX/")
         )
     kind = "EFS" if match[1] == "efs" else "FSxLustre"

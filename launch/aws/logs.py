@@ -1,4 +1,4 @@
-"""What do the hosts of a job print? Their CloudWatch streams, read on from where the last look ended."""
+"""CloudWatch log streams of the hosts of a job, read on from the last position."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ def natural(name: str) -> list[int | str]:
 
 
 def keep(lines: Sequence[LogLine], folder: Path, begun: set[str]) -> None:
-    """Append to ``folder``, one file a stream; a file of an earlier look is begun anew, for streams are read from their head."""
+    """Append to ``folder``, one file a stream; a file of an earlier look is begun anew, for streams are read from their
+    head.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for stream in dict.fromkeys(line.stream for line in lines):
         text = "".join(f"{line.text}\n" for line in lines if line.stream == stream)

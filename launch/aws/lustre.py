@@ -1,4 +1,6 @@
-"""An FSx for Lustre file system that shows an S3 prefix: found again where there is one, else created, waited for and checked."""
+"""An FSx for Lustre file system that shows an S3 prefix: found again where there is one, else created, waited for and
+checked.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ class WantedFileSystem:
 
 @dataclass(frozen=True)
 class FoundFileSystem:
-    """A file system as DescribeFileSystems tells of it, and the association of the prefix with one of its folders, if it is there."""
+    """A file system as DescribeFileSystems tells of it, and the association of the prefix with one of its folders, if
+    it is there.
+    """
 
     system: Mapping[str, Any]
     association: Mapping[str, Any] | None
@@ -85,7 +89,9 @@ def system_request(wanted: WantedFileSystem) -> dict[str, Any]:
 
 
 def association_request(wanted: WantedFileSystem, system: str) -> dict[str, Any]:
-    """The arguments of boto3's ``create_data_repository_association``: names at once, content when it is first read, news as they come."""
+    """The arguments of boto3's ``create_data_repository_association``: names at once, content when it is first read,
+    news as they come.
+    """
     return {
         "FileSystemId": system,
         "FileSystemPath": FOLDER,
@@ -102,8 +108,8 @@ def cost(wanted: WantedFileSystem) -> str:
     month = wanted.gb * price
     kind = f"{wanted.throughput} MB/s for each TiB" if wanted.throughput else "scratch"
     return (
-        f"${month:,.2f} a month, ${month / MONTH_H:,.2f} an hour: {wanted.gb} GB, {kind}, at ${price:g} for a GB and month ({source}), "
-        "until it is deleted, also while no job runs"
+        f"${month:,.2f} per month, ${month / MONTH_H:,.2f} per hour: {wanted.gb} GB, {kind}, at ${price:g} per "
+        f"GB and month ({source}), until it is deleted, also while no job runs"
     )
 
 
@@ -143,7 +149,10 @@ def complete(
     say: Callable[[str], None],
     sleep: Callable[[float], None] | None = None,
 ) -> FoundFileSystem:
-    """Wait until it is there, associate the prefix where that is not done, and wait until all names are there. Raises SegtrainError."""
+    """Wait until it is there, associate the prefix where that is not done, and wait until all names are there.
+
+    Raises SegtrainError.
+    """
     name, sleep = found.system["FileSystemId"], sleep or time.sleep
     system = _wait(lambda: _system(clients, name), f"file system {name}", say, sleep)
     association = found.association
@@ -188,7 +197,7 @@ def _wait(
             return known
         if state in ("FAILED", "MISCONFIGURED", "MISCONFIGURED_UNAVAILABLE", "DELETING", "CANCELED", "CANCELING"):
             reason = known.get("FailureDetails", {}).get("Message", "AWS gives no reason")
-            raise SegtrainError(f"{what} is {state}: {reason}: mend that, delete it, and start again")
+            raise SegtrainError(f"{what} is {state}: {reason}: fix that, delete it, and start again")
         if waited >= PATIENCE_S:
             raise SegtrainError(
                 f"{what} is still {state} after {waited / 60:.0f} minutes: the same command goes on later"

@@ -1,4 +1,5 @@
-"""A job in a notebook or a pipeline: an estimator of SageMaker's Python SDK v2 with the very request that the command would send.
+"""A job in a notebook or a pipeline: an estimator of SageMaker's Python SDK v2 with the very request that the command
+would send.
 
 SDK v3 has no PyTorch estimator; version 2 is supported by AWS until 2027-07-06.
 """
@@ -21,7 +22,7 @@ from segtrain.errors import ConfigError
 
 # Hyperparameters that the SDK sets itself.
 OF_THE_SDK = ("submit_directory", "program", "container_log_level", "job_name", "region")
-INSTALL = "pip install 'segtrain[sagemaker-sdk]' into an environment of its own: it pins old packages"
+INSTALL = "pip install 'segtrain[sagemaker-sdk]' into a separate environment: it pins old packages"
 
 
 def sdk() -> Any:
@@ -68,8 +69,8 @@ def _refuse_what_it_cannot_say(job: SageMakerJob) -> None:
     for key in ("fallbacks", "max_pending", "request"):
         if getattr(job, key):
             raise ConfigError(
-                f"{key}={getattr(job, key)!r}: an estimator of SDK v2 cannot say it: leave {key} out, or send the job by "
-                "launch.sagemaker.request and boto3"
+                f"{key}={getattr(job, key)!r}: an estimator of SDK v2 cannot say it: leave {key} out, or send "
+                "the job by launch.sagemaker.request and boto3"
             )
 
 

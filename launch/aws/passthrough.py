@@ -1,4 +1,6 @@
-"""Members of the request that a job has no key for: its `request:` key, checked and merged into the CreateTrainingJob request."""
+"""Members of the request that a job has no key for: its `request:` key, checked and merged into the CreateTrainingJob
+request.
+"""
 
 from __future__ import annotations
 
@@ -49,14 +51,17 @@ READ_ONLY = ("ResourceConfig.SelectedInstanceType", "ResourceConfig.SelectedInst
 
 
 def merged(request: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """``request`` with the members of ``extra``. Raises ConfigError for what the service's model does not know, what a job has a
-    key for, and what the launcher itself sends: nothing is overridden silently."""
+    """``request`` with the members of ``extra``.
+
+    Raises ConfigError for what the service's model does not know, what a job has a key for, and what the launcher
+    itself sends: nothing is overridden silently.
+    """
     if not extra:
         return dict(request)
     wrong = [line for line in violations(extra) or [] if not line.endswith("missing, and required")]
     for path, value in leaves(extra):
         if (key := key_of(path)) is not None:
-            wrong.append(f"{path}={value!r}: a job has a key for it: write {key}: ... in the place of it")
+            wrong.append(f"{path}={value!r}: a job has a key for it: write {key}: ... instead")
         elif path in READ_ONLY:
             wrong.append(f"{path}={value!r}: the service says it, and does not take it")
         elif (sent := _at(request, path)) is not None:

@@ -1,4 +1,6 @@
-"""A SageMaker job made ready to be sent: its request, where its code will lie, and everything that can be found wrong offline."""
+"""A SageMaker job made ready to be sent: its request, where its code will lie, and everything that can be found wrong
+offline.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What an hour of a training instance costs in us-east-1, and who says so.
 
-Prices change, and other regions have others: `--price` overrides what stands here. A type that is not here has no price for
-which a source was found.
+Prices change, and other regions have others: `--price` overrides what stands here. A type that is not here has no price
+for which a source was found.
 """
 
 from __future__ import annotations

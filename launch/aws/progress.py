@@ -1,4 +1,4 @@
-"""How far is the training, how fast, and what has it cost? Read from segtrain's own lines and from DescribeTrainingJob."""
+"""Progress, speed, and cost of a job, read from segtrain's own log lines and from DescribeTrainingJob."""
 
 from __future__ import annotations
 
@@ -72,7 +72,10 @@ def timestamp(moment: Any) -> float:
 
 
 def price_per_s(job: Mapping[str, Any], price: float | None = None) -> float | None:
-    """Dollars a second of all machines of a described job. ``price``: $/h of one that trains, in place of the table's."""
+    """Dollars a second of all machines of a described job.
+
+    ``price``: $/h of one that trains, in place of the table's.
+    """
     from launch.aws.instances import INSTANCES
 
     total, resources = 0.0, job["ResourceConfig"]
@@ -92,7 +95,10 @@ def price_per_s(job: Mapping[str, Any], price: float | None = None) -> float | N
 
 
 def machines(resources: Mapping[str, Any]) -> list[tuple[str, int]]:
-    """Type and count of each group of a ResourceConfig. Of several types in order: the one that was taken, at first the first."""
+    """Type and count of each group of a ResourceConfig.
+
+    Of several types in order: the one that was taken, at first the first.
+    """
     if groups := resources.get("InstanceGroups"):
         return [(group["InstanceType"], int(group["InstanceCount"])) for group in groups]
     first = (resources.get("InstancePreferences") or [resources])[0]

@@ -49,7 +49,9 @@ def is_region(name: str) -> bool:
 
 
 def partition(region: str) -> str:
-    """The part of AWS that a region belongs to, as ARNs write it: accounts, roles and buckets of one do not exist in another."""
+    """The part of AWS that a region belongs to, as ARNs write it: accounts, roles and buckets of one do not exist in
+    another.
+    """
     for start, name in (
         ("cn-", "aws-cn"),
         ("us-gov-", "aws-us-gov"),

@@ -1,7 +1,7 @@
-"""Which CreateTrainingJob request is a job? A pure function: the same job, name and image give the same request, key by key.
+"""The CreateTrainingJob request of a job. A pure function: equal job, name, and image give an equal request.
 
-The forms are those that AWS's own SDK sends (tests/contracts), so that AWS's container toolkit starts the ranks as it does for
-everyone; tests/test_contracts.py lists what is different on purpose.
+The forms are those that AWS's own SDK sends (tests/contracts), so that AWS's container toolkit starts the ranks as it
+does for everyone; tests/test_contracts.py lists what is different on purpose.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ def output(job: SageMakerJob) -> str:
 
 
 def code_uri(request: Mapping[str, Any]) -> str:
-    """Where in S3 a request has its bundle of code: an isolated container gets it by a channel, else its toolkit fetches it."""
+    """Where in S3 a request has its bundle of code: an isolated container gets it by a channel, else its toolkit
+    fetches it.
+    """
     place = str(json.loads(request["HyperParameters"]["sagemaker_submit_directory"]))
     if place != ISOLATED_CODE:
         return place
@@ -63,8 +65,8 @@ def entrypoint_text() -> str:
         return ENTRYPOINT.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(
-            f"cannot read {ENTRYPOINT.relative_to(ROOT)} ({error.strerror}): without it a stop of the job would not reach the "
-            "training: restore the file from the repository"
+            f"cannot read {ENTRYPOINT.relative_to(ROOT)} ({error.strerror}): without it a stop of the job would "
+            "not reach the training: restore the file from the repository"
         ) from None
 
 

@@ -1,7 +1,8 @@
-"""Would AWS refuse this request for its form? The rules are AWS's own: the service model that lies in botocore.
+"""Check of a request against AWS's own description of it: the service model that botocore contains.
 
-boto3 itself checks members and types before it sends, but neither names out of an enumeration nor patterns nor lengths: those
-come back from the service. Only the JSON of the model is read here: importing botocore takes longer than the check.
+boto3 itself checks members and types before it sends, but neither names out of an enumeration nor patterns nor lengths:
+those come back from the service. Only the JSON of the model is read here: importing botocore takes longer than the
+check.
 """
 
 from __future__ import annotations

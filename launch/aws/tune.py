@@ -82,8 +82,8 @@ def read(path: str | Path) -> Tuning:
         found = _grid(found, source)
     if found.jobs < 1 or not 1 <= found.parallel <= found.jobs:
         raise ConfigError(
-            f"{source}: jobs={found.jobs} and parallel={found.parallel}: write how many training jobs there are in all, and how "
-            "many of them at once, as jobs: 20 and parallel: 2"
+            f"{source}: jobs={found.jobs} and parallel={found.parallel}: write how many training jobs there are "
+            "in all, and how many of them at once, as jobs: 20 and parallel: 2"
         )
     stopping = values.switch(given.get("early_stopping", False), f"{source}: early_stopping")
     if stopping and strategy == "hyperband":
@@ -175,7 +175,9 @@ def name(job: SageMakerJob, now: datetime) -> str:
 
 
 def request(job: SageMakerJob, asked: Mapping[str, Any], tuning: Tuning, now: datetime) -> dict[str, Any]:
-    """The arguments of boto3's ``create_hyper_parameter_tuning_job``; ``asked``: the CreateTrainingJob request of the job."""
+    """The arguments of boto3's ``create_hyper_parameter_tuning_job``; ``asked``: the CreateTrainingJob request of the
+    job.
+    """
     config: dict[str, Any] = {
         "Strategy": STRATEGIES[tuning.strategy],
         "HyperParameterTuningJobObjective": {"Type": tuning.goal.capitalize(), "MetricName": tuning.metric},
@@ -260,8 +262,8 @@ def _of_ranges(job: SageMakerJob, tuning: Tuning, root: Path) -> Iterator[Findin
 def _lost(job: SageMakerJob, tuning: Tuning) -> Iterator[Finding]:
     yield note(
         "tuning-entrypoint",
-        "training jobs of a tuning are started by the image's own entry point, without SageMaker's profiler: one that is stopped "
-        "early keeps no newer state than its last checkpoint",
+        "training jobs of a tuning are started by the image's own entry point, without SageMaker's profiler: "
+        "one that is stopped early keeps no newer state than its last checkpoint",
         source="HyperParameterTrainingJobDefinition in the SageMaker API reference",
     )
     if job.remote_debug:
@@ -269,7 +271,8 @@ def _lost(job: SageMakerJob, tuning: Tuning) -> Iterator[Finding]:
     if job.checkpoints:
         yield note(
             "tuning-checkpoints",
-            f"checkpoints={job.checkpoints}: each training job has a folder with its name there, and downloads all of them at its start",
+            f"checkpoints={job.checkpoints}: each training job has a folder with its name there, and downloads "
+            "all of them at its start",
         )
     if tuning.parallel > 1:
         yield note(

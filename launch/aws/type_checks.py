@@ -16,7 +16,10 @@ def about_type(name: str, *, image: str = "", unknown_ok: bool = False, where: s
     instance, flag = INSTANCES.get(name), "another type: " if where else "--type "
     if instance is not None and instance.retired:
         others = "; ".join(describe(one, instance) for one in nearest(name))
-        message = f"type {name} is retired: EC2 does not offer it any more, so SageMaker is likely to refuse the job or never to start it"
+        message = (
+            f"type {name} is retired: EC2 does not offer it any more, so SageMaker is likely to refuse "
+            "the job or never to start it"
+        )
         return [Finding("warning", "retired-type", where + message, f"{flag}one of {others}", instance.retired)]
     if instance is not None:
         return []
@@ -27,8 +30,9 @@ def about_type(name: str, *, image: str = "", unknown_ok: bool = False, where: s
     known = allowed(name)
     if known:
         message = (
-            f"type {name} is not in the table, but SageMaker's service model allows it: its GPUs, memory, price and speed are "
-            "not known here, so nothing is checked against them (the batch is checked for one rank a host)"
+            f"type {name} is not in the table, but SageMaker's service model allows it: its GPUs, memory, price "
+            "and speed are not known here, so nothing is checked against them (the batch is checked for one rank "
+            "per host)"
         )
         cure = f"--price for the cost; in the table and similar: {', '.join(near)}" if near else "--price for the cost"
         return [Finding("note", "type-not-in-table", where + message, cure, "botocore's model of CreateTrainingJob")]

@@ -1,4 +1,6 @@
-"""Change a job that has been sent: SageMaker's profiler on, off or at another interval, remote debugging, the warm pool."""
+"""Change a job that has been sent: SageMaker's profiler on, off or at another interval, remote debugging, the warm
+pool.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,10 @@ def update(clients: Clients, name: str, changes: Mapping[str, Any], say: Callabl
 
 
 def wanted(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags with their types. Raises ConfigError where none is given, and for those that a sent job cannot change."""
+    """The flags with their types.
+
+    Raises ConfigError where none is given, and for those that a sent job cannot change.
+    """
     others = [key for key in flags if key not in CAN]
     if others:
         raise ConfigError(
@@ -45,8 +50,8 @@ def wanted(flags: Mapping[str, Any]) -> dict[str, Any]:
     if "profile_ms" in found and found["profile_ms"] not in (0, *INTERVALS):
         near = min(INTERVALS, key=lambda legal: abs(legal - found["profile_ms"]))
         raise ConfigError(
-            f"--profile-ms {found['profile_ms']}: the profiler knows {', '.join(map(str, INTERVALS))} ms: --profile-ms {near}, "
-            "or 0 to switch it off"
+            f"--profile-ms {found['profile_ms']}: the profiler knows {', '.join(map(str, INTERVALS))} ms: "
+            f"--profile-ms {near}, or 0 to switch it off"
         )
     if "warm_pool" in found:
         found["warm_pool"] = values.seconds(found["warm_pool"], "--warm-pool")

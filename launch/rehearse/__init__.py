@@ -1,1 +1,3 @@
-"""Parts of a rehearsal on this machine that no platform owns: hosts with networks of their own, data, disks, and faults."""
+"""Parts of a rehearsal on this machine that no platform owns: hosts with networks of their own, data, disks, and
+faults.
+"""

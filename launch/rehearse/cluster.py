@@ -15,8 +15,9 @@ PLANTS = ("fail", "stop", "spot", "kill", "disk")
 
 @dataclass(frozen=True)
 class Plant:
-    """What is to go wrong: ``fail`` (rank ``at`` raises), ``stop`` (the user stops the job), ``spot`` (reclaimed, with notice), ``kill``
-    (lost, without), ``disk`` (full). ``at``: the step of stop, spot and kill."""
+    """What is to go wrong: ``fail`` (rank ``at`` raises), ``stop`` (the user stops the job), ``spot`` (reclaimed, with
+    notice), ``kill`` (lost, without), ``disk`` (full). ``at``: the step of stop, spot and kill.
+    """
 
     kind: str = ""
     at: int = 0
@@ -36,7 +37,9 @@ def read_plant(text: str) -> Plant:
 
 
 def refuse_rank(text: str, ranks: int) -> None:
-    """Raises ConfigError where the rank that a plant names is not on stage: it would never fail, and the rehearsal would pass."""
+    """Raises ConfigError where the rank that a plant names is not on stage: it would never fail, and the rehearsal
+    would pass.
+    """
     plant = read_plant(text)
     if plant.kind == "fail" and plant.at >= ranks:
         raise ConfigError(

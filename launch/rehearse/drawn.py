@@ -1,4 +1,4 @@
-"""What fills a data channel where no sample is given? Generated street scenes, written as the layout that the job's config reads."""
+"""Data for a channel without a sample: generated street scenes in the layout that the job's config reads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ MOST = 24  # training images; a quarter more to evaluate on
 
 
 def draw(folder: Path, config: Any) -> dict[str, Any]:
-    """Write them into ``folder``. Returns the settings that must be others for this data: layout "scenes" becomes "folders".
+    """Write them into ``folder``. Returns the settings that must be others for this data: layout "scenes" becomes
+    "folders".
 
     Raises ConfigError where the layout cannot be written, and MissingExtra where a package is absent.
     """
@@ -61,7 +62,10 @@ def _split(folder: Path, data: Any, split: str, indices: range) -> None:
 
 
 def _raw_ids(data: Any) -> Any:
-    """uint8[256]: train id of a drawn scene -> an id that a mask of this data set may hold. The classes need not mean the same."""
+    """uint8[256]: train id of a drawn scene -> an id that a mask of this data set may hold.
+
+    The classes need not mean the same.
+    """
     import numpy as np
 
     raw_to_train = data.label_map or _known(data)

@@ -1,4 +1,7 @@
-"""Settings that a small machine without GPUs, or a short look, needs to be different. Reads the config of a job; changes nothing."""
+"""Settings that a small machine without GPUs, or a short look, needs to be different.
+
+Reads the config of a job; changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,9 @@ def load(job: Job, data_root: str = "/data") -> Any:
 
 
 def shorter(job: Job, until: int = 0) -> dict[str, Any]:
-    """``train.duration`` for a short look, past step ``until``; {} where the job trains no longer than that, or cannot be cut."""
+    """``train.duration`` for a short look, past step ``until``; {} where the job trains no longer than that, or cannot
+    be cut.
+    """
     config, steps = load(job), max(STEPS, until + MORE)
     if config is None:
         return {}

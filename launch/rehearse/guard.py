@@ -1,8 +1,9 @@
-"""Ends what a rehearsal has started when the process that started it is gone, in whatever way: `python guard.py MARK FOLDER SCRATCH`.
+"""Ends what a rehearsal has started when the process that started it is gone, in whatever way: `python guard.py MARK
+FOLDER SCRATCH`.
 
-Its standard input is a pipe whose other end that process alone holds: it closes when the process ends, also by SIGKILL. Then every
-process that carries the rehearsal's mark in its environment is killed. It is started before everything else, in a session of its
-own, and imports nothing but the standard library.
+Its standard input is a pipe whose other end that process alone holds: it closes when the process ends, also by SIGKILL.
+Then every process that carries the rehearsal's mark in its environment is killed. It is started before everything else,
+in a session of its own, and imports nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ DONE = b"done"
 
 
 class Guard:
-    """A context manager around a rehearsal. ``mark`` belongs into the environment of all it starts, ``scratch`` is for their temporary
-    files and is removed at the end."""
+    """A context manager around a rehearsal.
+
+    ``mark`` belongs into the environment of all it starts, ``scratch`` is for their temporary files and is removed
+    at the end.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.scratch = Path(tempfile.mkdtemp(prefix="segtrain-tmp-"))
@@ -49,7 +53,10 @@ class Guard:
 
 
 def kill_marked(mark: str) -> bool:
-    """Kill every process whose environment has this mark, or one that continues it with a hyphen. Returns whether there was one."""
+    """Kill every process whose environment has this mark, or one that continues it with a hyphen.
+
+    Returns whether there was one.
+    """
     wanted, found = f"{MARK}={mark}".encode(), False
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -76,7 +83,10 @@ def size_of(folder: Path) -> int:
 
 def left(folder: Path) -> str:
     """What a rehearsal leaves behind, for a person."""
-    return f"{folder} holds {size_of(folder) / 1e6:.0f} MB (logs, and /opt/ml of each host): rm -r {shlex.quote(str(folder))}"
+    return (
+        f"{folder} holds {size_of(folder) / 1e6:.0f} MB (logs, and /opt/ml of each host): rm -r "
+        f"{shlex.quote(str(folder))}"
+    )
 
 
 def main(mark: str, folder: Path, scratch: Path) -> None:

@@ -1,4 +1,6 @@
-"""Hosts with a network, names, and processes of their own on this machine: Linux namespaces, as root or as a plain user."""
+"""Hosts with a network, names, and processes of their own on this machine: Linux namespaces, as root or as a plain
+user.
+"""
 
 from __future__ import annotations
 

@@ -93,16 +93,14 @@ class Rank:
     @property
     def cpu_with_workers(self) -> float:
         """CPU seconds, including those of worker processes."""
-        outside = self.samples is not None and self.samples.kind == "process"
-        return self.cpu + (
-            self.samples.cpu * self.samples.threads * self.samples.made if outside and self.samples else 0.0
-        )
+        of = self.samples
+        return self.cpu + (of.cpu * of.threads * of.made if of is not None and of.kind == "process" else 0.0)
 
     @property
     def computed(self) -> float:
         """CPU seconds of the step itself, without those of making samples."""
-        inside = self.samples is not None and self.samples.kind == "thread"
-        rest = self.cpu - (self.samples.cpu * self.samples.made if inside and self.samples else 0.0)
+        of = self.samples
+        rest = self.cpu - (of.cpu * of.made if of is not None and of.kind == "thread" else 0.0)
         return max(0.0, rest) * (1 - self.share(*NON_STEP_PHASES))
 
     def share(self, *phases: str) -> float:
@@ -188,9 +186,7 @@ def run_stats(evidence: Evidence) -> Figures | None:
 
 
 def _steady(records: Records) -> tuple[dict[str, Any], ...]:
-    """All windows but the first of each process, which warms up, and, where there are enough, but the last, which holds
-    the CPU time and the samples of the final evaluation.
-    """
+    """The windows without the first of each process (warm-up) and, if there are enough, the last (final evaluation)."""
     first = {begin.get("ts") for begin in records.begins}
     windows = tuple(window for window in records.windows if window["ts"] not in first)
     closing = len(windows) >= ENOUGH and any(phase in windows[-1]["phases"] for phase in FINAL_PHASES)
@@ -292,8 +288,7 @@ def _samples(work: list[Mapping[str, Any]], steps: int, counted: bool) -> Sample
 
 
 def _by_size(work: list[Mapping[str, Any]]) -> float | None:
-    """Share of reading that grows with size: the slope of a line through (bytes, seconds) of every read, from sums over
-    them.
+    """Share of reading that grows with size: the slope of a line through (bytes, seconds) of every read.
 
     Masks are much smaller than images, which makes the slope reliable. None where all reads have about the same size.
     """

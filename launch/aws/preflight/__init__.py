@@ -1,1 +1,1 @@
-"""What would go wrong on SageMaker? Found on the laptop: offline without an account, online by calls that only read."""
+"""Checks of a SageMaker job on the laptop: offline without an account, online by calls that only read."""

@@ -114,7 +114,8 @@ def _quota(job: SageMakerJob, ask: Asking) -> Iterator[Finding]:
                 yield error(
                     "quota",
                     f"{count} x {name}, but the quota {key!r} of this account in {job.region} is {quotas[key]:g}",
-                    "ask for more in Service Quotas (Amazon SageMaker), or take fewer, another --type or another --region",
+                    "ask for more in Service Quotas (Amazon SageMaker), or take fewer, another --type or "
+                    "another --region",
                 )
     longest = quotas.get("Longest run time for a training job")
     if longest is not None and job.max_run > longest:

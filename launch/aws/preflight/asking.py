@@ -1,4 +1,4 @@
-"""How is AWS asked without ever failing for it: an answer, "there is no such thing", or a note that it would not say?"""
+"""Calls to AWS that never fail the check: an answer, "there is no such thing", or a note that AWS refused to say."""
 
 from __future__ import annotations
 

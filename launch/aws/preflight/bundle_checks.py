@@ -38,8 +38,10 @@ def decoder_checks(root: Path, choice: ImageChoice) -> Iterator[Finding]:
     if problem:
         yield note(
             "native-decoder",
-            f"the native decoder does not travel to image {choice.image.tag}: {problem}; reading an image takes several times the CPU",
-            "launch from Linux on x86-64 where segtrain doctor finds the native decoder, or --image made with docker/sagemaker/Dockerfile",
+            f"the native decoder does not travel to image {choice.image.tag}: {problem}; reading an image takes "
+            "several times the CPU",
+            "launch from Linux on x86-64 where segtrain doctor finds the native decoder, or --image made with "
+            "docker/sagemaker/Dockerfile",
         )
 
 
@@ -82,12 +84,14 @@ def _nothing_more(files: Files) -> Iterator[Finding]:
         yield warning(
             "bundle-large",
             f"the bundle of code has {size >> 20} MiB (largest: {largest}); every host downloads it",
-            "move what is no code to S3",
+            "move files that are not code to S3",
         )
 
 
 def _syntax(job: SageMakerJob, files: Files, choice: ImageChoice) -> Iterator[Finding]:
-    """Every Python file is read as the image's Python reads it, but those that this Python has compiled since they were changed."""
+    """Every Python file is read as the image's Python reads it, but those that this Python has compiled since they were
+    changed.
+    """
     minor = int(choice.image.python.split(".")[1]) if choice.image else 10
     for name, item in files.items():
         if not name.endswith(".py") or (name != job.program and isinstance(item, Path) and _compiled(item)):
@@ -102,7 +106,10 @@ def _syntax(job: SageMakerJob, files: Files, choice: ImageChoice) -> Iterator[Fi
 
 @cache
 def _problem(source: bytes, minor: int) -> str:
-    """Line and message of what cannot be read. The tree is not kept: Python's collector would walk through all of them."""
+    """Line and message of what cannot be read.
+
+    The tree is not kept: Python's collector would walk through all of them.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -158,7 +165,8 @@ def _requirement(line: str, choice: ImageChoice) -> Iterator[Finding]:
         place = re.sub(r"://[^/\s@]*@", "://(hidden)@", line)
         yield warning(
             "requirement-secret",
-            f"requirements: {place if place != line else '(hidden)'} holds a password or token: it lies in the bundle, in S3",
+            f"requirements: {place if place != line else '(hidden)'} holds a password or token, which would be "
+            "in the bundle, in S3",
             "let pip take it from a mirror that the role may read (AWS CodeArtifact)",
         )
         return
@@ -198,7 +206,7 @@ def _torch(line: str, name: str, wanted: str, choice: ImageChoice) -> Iterator[F
     level = error if image is not None and name == "torch" else warning
     yield level(
         "requirement-torch",
-        f"requirements: {line!r} may put another torch in the place of the image's, built for its CUDA, NCCL and EFA ({has})",
+        f"requirements: {line!r} may replace the image's torch, built for its CUDA, NCCL and EFA ({has})",
         f"leave {name} out, or choose the image by --image",
     )
 

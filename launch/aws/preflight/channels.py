@@ -1,4 +1,4 @@
-"""Can every data channel be mounted as described: addresses, FSx paths, reading modes, groups, and room on the disk?"""
+"""Checks of data channels: addresses, FSx paths, input modes, groups, and space on the disk."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ def channels(job: SageMakerJob) -> Iterator[Finding]:
     for channel in job.data:
         if not _NAME.fullmatch(channel.name):
             yield error(
-                "channel-name", f"data: {channel.name!r} is no name: letters, digits and . _ -, at most 64", "", API
+                "channel-name",
+                f"data: {channel.name!r} is not a valid name: use at most 64 letters, digits, and . _ -",
+                "",
+                API,
             )
         yield from _file_system(channel) if channel.is_file_system else _s3(channel, job)
     yield from _groups(job)
@@ -41,7 +44,7 @@ def _s3(channel: Channel, job: SageMakerJob) -> Iterator[Finding]:
     if parts is None and not stands_for(channel.uri):
         yield error(
             "channel-uri",
-            f"{where} is no S3 address ({BUCKET_RULE})",
+            f"{where} is not an S3 address ({BUCKET_RULE})",
             f"upload it: aws s3 sync FOLDER s3://BUCKET/PREFIX/; then --data {channel.name}=s3://BUCKET/PREFIX/",
         )
     elif parts and parts[1] and not channel.uri.endswith("/"):
@@ -55,8 +58,8 @@ def _s3(channel: Channel, job: SageMakerJob) -> Iterator[Finding]:
     if channel.distribution == "ShardedByS3Key" and job.training_hosts > 1:
         yield error(
             "channel-sharded",
-            f"data.{channel.name} with distribution=ShardedByS3Key: each of {job.training_hosts} hosts would get other files, "
-            "but every rank draws from one list of all samples",
+            f"data.{channel.name} with distribution=ShardedByS3Key: each of {job.training_hosts} hosts would "
+            "get other files, but every rank draws from one list of all samples",
             "leave distribution out; for less on each disk take FastFile with shards (segtrain data pack), or FSx",
         )
 
@@ -66,7 +69,7 @@ def _file_system(channel: Channel) -> Iterator[Finding]:
     if not re.fullmatch(r"fs-[0-9a-f]{8}([0-9a-f]{9})?", channel.file_system):
         yield error(
             "fsx-id",
-            f"{where}: {channel.file_system!r} is no id of a file system",
+            f"{where}: {channel.file_system!r} is not the ID of a file system",
             "as fs-0123456789abcdef0: aws fsx describe-file-systems",
         )
     if channel.mode != "File":
@@ -108,7 +111,9 @@ def _lustre_path(channel: Channel) -> Iterator[Finding]:
     elif stands_for(mount):
         return
     elif not re.fullmatch(r"[A-Za-z0-9_-]{1,8}", mount):
-        yield error("fsx-path", f"{where} begins with {mount!r}, which is no mount name (8 characters)", cure, source)
+        yield error(
+            "fsx-path", f"{where} begins with {mount!r}, which is not a mount name (8 characters)", cure, source
+        )
     elif mount != "fsx" and not re.fullmatch(r"[a-z0-9]{8}", mount):
         yield warning(
             "fsx-path",
@@ -168,8 +173,8 @@ def _room(job: SageMakerJob) -> Iterator[Finding]:
     if nvme and job.volume_gb > nvme:
         yield error(
             "volume-over-nvme",
-            f"volume_gb={job.volume_gb}, but {job.training_type} has its own disks of {nvme} GB, which are taken instead, "
-            "and no more than that may be asked for",
+            f"volume_gb={job.volume_gb}, but {job.training_type} has its own disks of {nvme} GB, which are "
+            "taken instead, and no more than that may be asked for",
             f"--volume-gb {nvme} or less",
             NVME_DOCS,
         )
@@ -188,6 +193,7 @@ def _room(job: SageMakerJob) -> Iterator[Finding]:
         larger = "a type with larger disks" if nvme else f"--volume-gb {round(job.data_gb * 1.2) + SPARE_GB}"
         yield error(
             "volume-small",
-            f"data_gb={job.data_gb:g} and {SPARE_GB} GB for the rest do not fit: {disk}; mode=File copies all of it to each host",
+            f"data_gb={job.data_gb:g} and {SPARE_GB} GB for the rest do not fit: {disk}; mode=File copies all "
+            "of it to each host",
             f"{larger}, or --mode FastFile with shards, or --fsx",
         )

@@ -12,7 +12,10 @@ from launch.aws.prices import dated
 
 
 def cost_ceiling(job: SageMakerJob) -> tuple[float | None, str]:
-    """Dollars (None where a price is not known), and the sum in words. Of several types, the one that would cost most."""
+    """Dollars (None where a price is not known), and the sum in words.
+
+    Of several types, the one that would cost most.
+    """
     if job.fallbacks:
         others = [replace(job, type=one.type, instances=one.instances or job.instances) for one in job.fallbacks]
         sums = [cost_ceiling(replace(one, fallbacks=())) for one in (job, *others)]

@@ -1,4 +1,4 @@
-"""Do encryption, isolation, training plans and fallback types go together with the rest of the job?"""
+"""Checks that encryption, isolation, training plans, and fallback types fit the rest of the job."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def extras(job: SageMakerJob, choice: ImageChoice) -> Iterator[Finding]:
     if job.training_plan and job.spot:
         yield warning(
             "plan-spot",
-            f"training_plan={job.training_plan} with spot=true: a plan is capacity that is paid for, spot is spare capacity",
+            f"training_plan={job.training_plan} with spot=true: a plan is capacity that is paid for, spot is "
+            "spare capacity",
             "leave out --spot or --training-plan",
         )
 
@@ -48,7 +49,8 @@ def _keys(job: SageMakerJob) -> Iterator[Finding]:
         if instance is not None and instance.nvme_gb:
             yield error(
                 "volume-kms-nvme",
-                f"volume_kms={job.volume_kms}: {name} has disks of its own, which its hardware encrypts; the service refuses a key",
+                f"volume_kms={job.volume_kms}: {name} has local disks, which its hardware encrypts; the service "
+                "refuses a key",
                 "leave out --volume-kms: these disks are encrypted all the same",
                 API,
             )
@@ -62,8 +64,8 @@ def _keys(job: SageMakerJob) -> Iterator[Finding]:
     if job.warm_pool:
         yield note(
             "warm-pool-kms",
-            f"warm_pool={job.warm_pool} s with volume_kms: the next job starts on these machines only with the same key (and "
-            "role, type, count, volume_gb, network, encrypt_traffic and network_isolation)",
+            f"warm_pool={job.warm_pool} s with volume_kms: the next job starts on these machines only with the "
+            "same key (and role, type, count, volume_gb, network, encrypt_traffic and network_isolation)",
             source=WARM_DOCS,
         )
 
@@ -88,14 +90,15 @@ def _isolation(job: SageMakerJob, choice: ImageChoice) -> Iterator[Finding]:
     if choice.image is not None:
         yield error(
             "isolation-packages",
-            f"network_isolation=true with AWS's own image {choice.image.tag}: pip cannot install segtrain's packages there",
+            f"network_isolation=true with AWS's own image {choice.image.tag}: pip cannot install segtrain's "
+            "packages there",
             "--image URI of an image that holds them (docker/sagemaker/Dockerfile)",
         )
     else:
         yield note(
             "isolation-packages",
-            f"network_isolation=true: nothing is downloaded in the container, so {choice.uri} must hold all packages and "
-            "the weights of a pretrained encoder lie in the data",
+            f"network_isolation=true: nothing is downloaded in the container, so {choice.uri} must hold all "
+            "packages and the weights of a pretrained encoder are in the data",
         )
     from segtrain.observe.trackers import TRACKERS
 
@@ -155,11 +158,13 @@ def _fallback(job: SageMakerJob, other: SageMakerJob, choice: ImageChoice) -> It
         level = error if batch < after else warning
         yield level(
             "fallback-batch",
-            f"fallbacks: train.batch_size={batch} does not divide by the {after} ranks of {other.instances} x {other.type}",
+            f"fallbacks: train.batch_size={batch} does not divide by the {after} ranks of {other.instances} x "
+            f"{other.type}",
             f"train.batch_size={-(-batch // after) * after}, or another count: {other.type}*N",
         )
     elif before != after:
         yield note(
             "fallback-ranks",
-            f"fallbacks: {after} ranks on {other.type} in the place of {before}: gradients are the same, speed and cost are not",
+            f"fallbacks: {after} ranks on {other.type} instead of {before}: gradients are the same, speed and "
+            "cost are not",
         )

@@ -49,8 +49,8 @@ def _compare(channel: Channel, keys: Sequence[str], inner: str, data: Any) -> It
         cure = "upload the folder that holds them, or set data.layout and its folders as the data are"
     yield warning(
         "data-layout",
-        f"{where}: data.layout={data.layout} reads {', '.join(inner + start for start in needed)}, and nothing begins with "
-        f"{', '.join(inner + start for start in missing)}; there is {_short(there)}",
+        f"{where}: data.layout={data.layout} reads {', '.join(inner + start for start in needed)}, and nothing "
+        f"begins with {', '.join(inner + start for start in missing)}; there is {_short(there)}",
         cure,
     )
 

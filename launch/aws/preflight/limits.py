@@ -1,4 +1,6 @@
-"""Checks of names, hyperparameters, environment, metrics, tags: the service's limits, the way into the container, secrets."""
+"""Checks of names, hyperparameters, environment, metrics, tags: the service's limits, the way into the container,
+secrets.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,8 @@ def _hyperparameters(job: SageMakerJob, parameters: Mapping[str, str]) -> Iterat
         if broken:
             yield error(
                 "hyperparameter-shell",
-                f"setting {key}={as_argument(text)[:80]!r}: {broken!r} would be read by a shell on the way to the script",
+                f"setting {key}={as_argument(text)[:80]!r}: {broken!r} would be read by a shell on the way to "
+                "the script",
                 f"put it into the config, {job.config}, which travels as a file",
                 TOOLKIT,
             )
@@ -98,7 +101,10 @@ def as_argument(text: str) -> str:
 
 
 def shell_reads(text: str) -> str:
-    """The first character of ``text`` that a shell would not hand on: an odd quote, or one that does something. "" if none."""
+    """The first character of ``text`` that a shell would not hand on: an odd quote, or one that does something.
+
+    "" if none.
+    """
     quote = ""
     escaped = False
     for char in text:
@@ -126,14 +132,16 @@ def _words_for_switches(job: SageMakerJob) -> Iterator[Finding]:
             right = {"True": "true", "yes": "true", "on": "true", "None": "null"}.get(word, "false")
             yield error(
                 "hyperparameter-boolean",
-                f"setting {key}={value!r} is a text, not a switch: a text that is not empty counts as true in many scripts",
+                f"setting {key}={value!r} is a text, not a switch: a text that is not empty counts as true in "
+                "many scripts",
                 f"{key}={right}",
                 "aws/sagemaker-python-sdk#4247, #2689",
             )
         elif isinstance(value, bool) and job.program != "train.py":
             yield warning(
                 "hyperparameter-boolean",
-                f"setting {key}={value}: {job.program} gets it as '--{key} {value}', which argparse's store_true refuses",
+                f"setting {key}={value}: {job.program} gets it as '--{key} {value}', which argparse's "
+                "store_true refuses",
                 "read hyperparameters.json in the script, or take a text",
                 "aws/sagemaker-training-toolkit#117",
             )
@@ -156,7 +164,7 @@ def _environment(job: SageMakerJob) -> Iterator[Finding]:
         if not re.fullmatch(r"[A-Za-z_]\w*", key, re.ASCII):
             yield error(
                 "environment-name",
-                f"environment {key!r} is no name of a variable: letters, digits and _, no digit first",
+                f"environment {key!r} is not a variable name: use letters, digits, and _, not a digit first",
                 "rename it",
                 API,
             )
@@ -175,7 +183,8 @@ def _secrets(job: SageMakerJob) -> Iterator[Finding]:
             if (_SECRET.search(key) and value) or SECRET_VALUE.search(str(value)):
                 yield warning(
                     "secret",
-                    f"{kind} {key}=(hidden) looks like a secret: whoever may describe training jobs can read it, for ever",
+                    f"{kind} {key}=(hidden) looks like a secret: anyone who may describe training jobs can read "
+                    "it, forever",
                     "let the script fetch it with the job's role (AWS Secrets Manager)",
                 )
 
@@ -189,7 +198,7 @@ def _metrics(job: SageMakerJob) -> Iterator[Finding]:
             groups = re.compile(metric.regex).groups
             problem = "" if groups else "has no group ( ) around the number"
         except re.error as wrong:
-            problem = f"is no regular expression: {wrong}"
+            problem = f"is not a regular expression: {wrong}"
         if len(metric.regex) > 500:
             problem = f"has {len(metric.regex)} characters; the service allows 500"
         if problem:
@@ -211,7 +220,8 @@ def _tags(job: SageMakerJob) -> Iterator[Finding]:
         elif not legal:
             yield error(
                 "tag",
-                f"tag {key[:60]}={value[:60]!r}: 128 and 256 characters at most, letters, digits, spaces and _ . : / = + - @",
+                f"tag {key[:60]}={value[:60]!r}: 128 and 256 characters at most, letters, digits, spaces and _ "
+                ". : / = + - @",
                 "shorten it, or leave the other characters out",
                 API,
             )

@@ -50,7 +50,9 @@ def _groups(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
         if group.instances < 1:
             yield error("instances-range", f"groups.{group.name}: instances={group.instances}: at least one", "")
         if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", group.name, re.ASCII):
-            yield error("group-name", f"groups: {group.name!r} is no name: letters, digits and _ . -", "", API)
+            yield error(
+                "group-name", f"groups: {group.name!r} is not a valid name: use letters, digits, and _ . -", "", API
+            )
         if group.type != job.training_type:  # that one is looked at when the image is chosen
             yield from about_type(
                 group.type, image=job.image, unknown_ok=job.unknown_type_ok, where=f"groups.{group.name}: "
@@ -60,7 +62,7 @@ def _groups(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
     if not marked and len(names) > 1:
         yield error(
             "group-train",
-            f"groups {', '.join(names)}: none is said to train, so all would",
+            f"groups {', '.join(names)}: none is marked to train, so all would",
             f"mark one: --group {job.groups[0].name}={job.groups[0].type}*{job.groups[0].instances}:train",
         )
     elif len({group.type for group in marked}) > 1:
@@ -74,8 +76,8 @@ def _groups(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
     if job.strategy in SPREAD and "sagemaker_distribution_instance_groups" not in parameters:
         yield error(
             "group-distribution",
-            f"the request has groups ({', '.join(names)}) but no sagemaker_distribution_instance_groups: each group would "
-            "train a model of its own",
+            f"the request has groups ({', '.join(names)}) but no sagemaker_distribution_instance_groups: each "
+            "group would train its own model",
             "build the request with launch.aws.request",
             "rehearsed with sagemaker-training 5.1.4, 2026-11-21",
         )
@@ -89,8 +91,9 @@ def _idle(job: SageMakerJob) -> Iterator[Finding]:
         hourly = f" (${group.instances * price:.2f}/h)" if price else ""
         yield warning(
             "group-idle",
-            f"groups.{group.name}: {group.instances} x {group.type}{hourly} will do nothing: segtrain has no code yet that lets "
-            "hosts that do not train help, so they end at once, and are paid for as long as the job runs",
+            f"groups.{group.name}: {group.instances} x {group.type}{hourly} will do nothing: segtrain has no "
+            "code yet that lets hosts that do not train help, so they end at once, and are paid for as long as the "
+            "job runs",
             f"leave the group {group.name} out",
         )
 
@@ -101,7 +104,8 @@ def _strategy(job: SageMakerJob) -> Iterator[Finding]:
     if job.strategy in ("single", "dp") and job.training_hosts > 1:
         yield error(
             "strategy-hosts",
-            f"strategy={job.strategy} is one process, but {job.training_hosts} hosts are asked for: each would train the same",
+            f"strategy={job.strategy} is one process, but {job.training_hosts} hosts are asked for: each would "
+            "train the same",
             "--strategy ddp, or --instances 1",
         )
     elif job.strategy == "single" and gpus > 1:
@@ -158,7 +162,8 @@ def _registry(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding
         own = f"{ACCOUNTS.get(job.region, 'ACCOUNT')}.dkr.ecr.{job.region or 'REGION'}.amazonaws.com"
         yield error(
             "image-registry",
-            f"image {job.image!r} is not in a private registry of ECR: SageMaker pulls a training image from nowhere else",
+            f"image {job.image!r} is not in a private registry of ECR: SageMaker pulls a training image from "
+            "nowhere else",
             f"--image {own}/{name}, which is the same image"
             if public
             else "push it: --image ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME:TAG",
@@ -170,7 +175,8 @@ def _registry(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding
     if of_aws and right and found["account"] != right:
         yield error(
             "image-account",
-            f"image {job.image!r}: AWS keeps its images for {found['region']} in the account {right}, not in {found['account']}",
+            f"image {job.image!r}: AWS keeps its images for {found['region']} in the account {right}, not in "
+            f"{found['account']}",
             f"--image {job.image.replace(found['account'], right)}",
             ACCOUNTS_FROM,
         )

@@ -1,4 +1,4 @@
-"""Do subnets and security groups have the right shape, and do those who need them have them?"""
+"""Checks of subnets and security groups: their form, and that jobs that need them have them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def _ids(job: SageMakerJob, key: str) -> Iterator[Finding]:
     wrong = [one for one in given if not _SHAPES[key].fullmatch(one)]
     if wrong:
         yield error(
-            "vpc-id", f"{key}: {', '.join(map(repr, wrong))} is no such id", f"as in {_FLAGS[key]} (8 or 17 hex digits)"
+            "vpc-id",
+            f"{key}: {', '.join(map(repr, wrong))} is not such an ID",
+            f"as in {_FLAGS[key]} (8 or 17 hex digits)",
         )
     if len(given) > _MOST[key]:
         yield error("vpc-count", f"{key}: {len(given)} of them; {_MOST[key]} are allowed", "leave some out", API)

@@ -54,7 +54,7 @@ def offline(
         findings += [*bundle_checks(job, files, choice), *decoder_checks(root, choice)]
     except SegtrainError as problem:
         if config_file(job, root).is_file():  # else the check of the config says it
-            findings.append(error("bundle", str(problem), "mend it in the job, or restore the file"))
+            findings.append(error("bundle", str(problem), "fix it in the job, or restore the file"))
     findings += [*training(job, root, set(files)), *_prices(now)]
     findings += _model(request, [*findings, *choice.findings])
     return list(dict.fromkeys(findings))
@@ -67,7 +67,7 @@ def _prices(now: date) -> Iterator[Finding]:
         yield note(
             "prices-old",
             f"the table of prices is of {PRICES_DATED}, {months} months ago",
-            "--price USD of an hour today",
+            "--price USD per hour today",
         )
 
 

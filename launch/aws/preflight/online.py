@@ -1,4 +1,7 @@
-"""What is wrong with a job that only the account can tell: role, quota, data, network, image. By calls that only read."""
+"""What is wrong with a job that only the account can tell: role, quota, data, network, image.
+
+By calls that only read.
+"""
 
 from __future__ import annotations
 

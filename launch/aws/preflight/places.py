@@ -1,4 +1,6 @@
-"""Checks of role, output and checkpoints: places that SageMaker can use, and that keep out of the data and of each other."""
+"""Checks of role, output and checkpoints: places that SageMaker can use, and that keep out of the data and of each
+other.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def places(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
     if job.output and not stands_for(job.output) and s3_parts(job.output) is None:
         yield error(
             "output-uri",
-            f"output={job.output!r} is no S3 address ({BUCKET_RULE}): results go nowhere else",
+            f"output={job.output!r} is not an S3 address ({BUCKET_RULE}): results go nowhere else",
             "--output s3://BUCKET/x",
         )
     yield from _checkpoints(job, request)
@@ -56,8 +58,8 @@ def _unset(job: SageMakerJob) -> Iterator[Finding]:
         yield warning(
             "placeholder",
             f"to be set before this can be sent: {', '.join(wanting)}",
-            "--role arn:aws:iam::123456789012:role/..., --output s3://.../ and so on; with credentials, role and output that "
-            "are empty are looked up",
+            "--role arn:aws:iam::123456789012:role/..., --output s3://.../ and so on; with credentials, role "
+            "and output that are empty are looked up",
         )
 
 
@@ -68,8 +70,8 @@ def _role(job: SageMakerJob) -> Iterator[Finding]:
         if job.region and arn["partition"] != partition(job.region):
             yield error(
                 "role-partition",
-                f"role={job.role!r} is of the partition {arn['partition']}, region {job.region} of {partition(job.region)}: "
-                "neither knows the accounts of the other",
+                f"role={job.role!r} is of the partition {arn['partition']}, region {job.region} of "
+                f"{partition(job.region)}: neither knows the accounts of the other",
                 f"a role of an account in {partition(job.region)}, or another --region",
             )
         return
@@ -89,7 +91,7 @@ def _checkpoints(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Find
     if s3_parts(uri) is None:
         yield error(
             "checkpoints-uri",
-            f"checkpoints={uri!r} is no S3 address ({BUCKET_RULE})",
+            f"checkpoints={uri!r} is not an S3 address ({BUCKET_RULE})",
             "--checkpoints s3://BUCKET/NAME/ (or none)",
         )
     elif not uri.endswith("/"):
@@ -102,7 +104,10 @@ def _checkpoints(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Find
 
 
 def _apart(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
-    """Results inside the data are downloaded as data by the next job. What lies below the checkpoints is copied to every host."""
+    """Results inside the data are downloaded as data by the next job.
+
+    What lies below the checkpoints is copied to every host.
+    """
     checkpoints = request.get("CheckpointConfig", {}).get("S3Uri", "")
     results = {"output": job.output, "checkpoints": checkpoints}
     below = {f"data.{channel.name}": channel.uri for channel in job.data} | {"output": job.output}
@@ -112,9 +117,9 @@ def _apart(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
             yield level(
                 "checkpoints-above",
                 f"checkpoints={checkpoints!r} is {'the same as' if folder(uri) == folder(checkpoints) else 'above'} "
-                f"{key}={uri!r}: SageMaker copies everything below the checkpoints into /opt/ml/checkpoints of each host "
-                "before it trains",
-                f"--checkpoints {folder(checkpoints)}checkpoints/{job.name}/, or another place of its own",
+                f"{key}={uri!r}: SageMaker copies everything below the checkpoints into /opt/ml/checkpoints of "
+                "each host before it trains",
+                f"--checkpoints {folder(checkpoints)}checkpoints/{job.name}/, or another prefix of its own",
             )
     for channel in job.data:
         if channel.is_file_system or not s3_parts(channel.uri):
@@ -123,6 +128,6 @@ def _apart(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
             if uri and folder(uri).startswith(folder(channel.uri)):
                 yield warning(
                     "results-in-data",
-                    f"{key}={uri!r} lies inside data.{channel.name}={channel.uri!r}: the next job downloads it as data",
+                    f"{key}={uri!r} is inside data.{channel.name}={channel.uri!r}: the next job downloads it as data",
                     f"give --{key} a place beside the data",
                 )

@@ -1,4 +1,6 @@
-"""Checks of what the role and the caller may do, as IAM's own simulator answers: data, logs, image, network, keys, PassRole."""
+"""Checks of what the role and the caller may do, as IAM's own simulator answers: data, logs, image, network, keys,
+PassRole.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,10 @@ INTERFACES = (  # of a job in a VPC
 
 @dataclass(frozen=True)
 class Right:
-    """``sure``: no policy but the principal's own can grant it, so that a denial is certain. ``passed``: the role is handed to
-    SageMaker, which policies may demand."""
+    """``sure``: no policy but the principal's own can grant it, so that a denial is certain.
+
+    ``passed``: the role is handed to SageMaker, which policies may demand.
+    """
 
     code: str
     actions: tuple[str, ...]
@@ -50,7 +54,10 @@ def rights(job: SageMakerJob, request: Mapping[str, Any], ask: Asking) -> Iterat
 
 
 def wanted(job: SageMakerJob, request: Mapping[str, Any], keys: Mapping[str, tuple[str, ...]]) -> Iterator[Right]:
-    """What the execution role needs for this request. ``keys``: ARN of a KMS key -> the actions that are needed with it."""
+    """What the execution role needs for this request.
+
+    ``keys``: ARN of a KMS key -> the actions that are needed with it.
+    """
     part, owner = partition(job.region), job.role.split(":")[4]
     output = request["OutputDataConfig"]["S3OutputPath"]
     checkpoints = request.get("CheckpointConfig", {}).get("S3Uri", "")
@@ -114,7 +121,9 @@ def _ask(who: str, arn: str, right: Right, ask: Asking) -> Any:
 
 
 def _caller(ask: Asking) -> str:
-    """The principal whose policies count; "" for a root user, who may do everything, and for one that cannot be asked about."""
+    """The principal whose policies count; "" for a root user, who may do everything, and for one that cannot be asked
+    about.
+    """
     told = ask("the account of these credentials", lambda: ask.clients.identity)
     arn = str((told.value or {}).get("Arn", ""))
     if ":assumed-role/" not in arn:

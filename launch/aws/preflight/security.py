@@ -1,4 +1,6 @@
-"""Checks of security groups and endpoint policies: what is let in, what is let out, what EFA needs, which buckets are allowed."""
+"""Checks of security groups and endpoint policies: what is let in, what is let out, what EFA needs, which buckets are
+allowed.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ EFA_DOCS = "EC2 user guide, efa-start: an EFA needs a security group that lets a
 
 
 def admitted(rules: Sequence[Item], others: set[str], first: int, last: int, everything: bool = False) -> bool:
-    """Do rules let TCP ``first`` to ``last`` (``everything``: all protocols) pass between the group and one of ``others``?"""
+    """Do rules let TCP ``first`` to ``last`` (``everything``: all protocols) pass between the group and one of
+    ``others``?
+    """
     for rule in rules:
         all_ports = rule.get("IpProtocol") == "-1"
         tcp = rule.get("IpProtocol") in ("tcp", "6") and not everything
@@ -33,7 +37,9 @@ def admitted(rules: Sequence[Item], others: set[str], first: int, last: int, eve
 
 
 def among_themselves(job: SageMakerJob, groups: Sequence[Item]) -> Iterator[Finding]:
-    """Hosts of one job talk on ports that nobody knows before; EFA on none at all, so that it needs a rule for all traffic."""
+    """Hosts of one job talk on ports that nobody knows before; EFA on none at all, so that it needs a rule for all
+    traffic.
+    """
     if job.hosts < 2:
         return
     names = {group["GroupId"] for group in groups}
@@ -64,8 +70,8 @@ def among_themselves(job: SageMakerJob, groups: Sequence[Item]) -> Iterator[Find
             level = error if instance.name.startswith("ml.p") else warning
             yield level(
                 "security-group-efa",
-                f"{given}: {instance.name} has EFA, which needs all traffic from and to the group itself, not TCP alone: NCCL "
-                "would wait or fail at the first collective",
+                f"{given}: {instance.name} has EFA, which needs all traffic from and to the group itself, not "
+                "TCP alone: NCCL would wait or fail at the first collective",
                 cure,
                 EFA_DOCS,
             )
@@ -113,13 +119,17 @@ def bucket_policy(job: SageMakerJob, endpoints: Sequence[Item]) -> Iterator[Find
         if shut and len(shut) == len(endpoints):
             yield error(
                 "endpoint-policy",
-                f"{key}={uri!r}: the policy of the S3 endpoint {shut[0].get('VpcEndpointId', '')} does not allow {action} there",
+                f"{key}={uri!r}: the policy of the S3 endpoint {shut[0].get('VpcEndpointId', '')} does not "
+                f"allow {action} there",
                 f"allow {action} on arn:{part}:s3:::{parts[0]}/* in it",
             )
 
 
 def permits(policy: str, action: str, resource: str) -> bool:
-    """Whether a policy (JSON) allows an action on a resource. No policy, or none that can be read, allows everything."""
+    """Whether a policy (JSON) allows an action on a resource.
+
+    No policy, or none that can be read, allows everything.
+    """
     try:
         statements = json.loads(policy)["Statement"]
     except (ValueError, KeyError, TypeError):

@@ -1,4 +1,6 @@
-"""Checks of what is stored: data there, readable, laid out right and fitting; buckets in the region; checkpoints unused; FSx up."""
+"""Checks of what is stored: data there, readable, laid out right and fitting; buckets in the region; checkpoints
+unused; FSx up.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,7 @@ def _bucket(key: str, uri: str, job: SageMakerJob, ask: Asking, made: bool) -> I
         yield error(
             "bucket-missing",
             f"{key}={uri!r}: there is no bucket {bucket!r}",
-            f"aws s3 mb s3://{bucket}, or mend the name",
+            f"aws s3 mb s3://{bucket}, or fix the name",
         )
     elif told.elsewhere or region != job.region:
         where = f" ({region})" if region != job.region else ""
@@ -103,8 +105,8 @@ def _frozen(channel: Channel, files: list[dict[str, Any]]) -> Iterator[Finding]:
     if cold:
         yield error(
             "data-frozen",
-            f"data.{channel.name}={channel.uri!r}: {len(cold)} of {len(files)} objects are in {cold[0]['StorageClass']}, "
-            f"such as {cold[0]['Key']}: they cannot be read before they are restored",
+            f"data.{channel.name}={channel.uri!r}: {len(cold)} of {len(files)} objects are in "
+            f"{cold[0]['StorageClass']}, such as {cold[0]['Key']}: they cannot be read before they are restored",
             "aws s3api restore-object for each of them (hours), or copy them to another storage class",
         )
 
@@ -116,7 +118,8 @@ def _fits(job: SageMakerJob, size: int) -> Iterator[Finding]:
     if size and gigabytes + SPARE_GB > room:
         yield error(
             "volume-small",
-            f"the data have {gigabytes:,.0f} GB (or more), the disks of a host {room} GB, of which {SPARE_GB} GB are for the rest",
+            f"the data have {gigabytes:,.0f} GB (or more), the disks of a host {room} GB, of which {SPARE_GB} "
+            "GB are for everything else",
             f"--volume-gb {round(gigabytes * 1.2) + SPARE_GB}, or --mode FastFile with shards, or --fsx",
         )
 
@@ -149,7 +152,8 @@ def _in_use(uri: str, ask: Asking) -> Iterator[Finding]:
         if theirs != "/" and (mine.startswith(theirs) or theirs.startswith(mine)):
             yield error(
                 "checkpoints-in-use",
-                f"checkpoints={uri!r}: the job {name}, which runs now, writes to {theirs}: each would overwrite the other's",
+                f"checkpoints={uri!r}: the job {name}, which runs now, writes to {theirs}: each would overwrite "
+                "the other's",
                 "another --checkpoints, or wait until that job has ended",
             )
 

@@ -33,11 +33,12 @@ def times(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
 
 def _longest(job: SageMakerJob) -> Iterator[Finding]:
     if job.max_run < 1:
-        yield error("max-run-range", f"max_run={job.max_run} is no time to train", "--max-run 6h")
+        yield error("max-run-range", f"max_run={job.max_run} is not enough time to train", "--max-run 6h")
     elif job.max_run < SHORT_S:
         yield warning(
             "max-run-short",
-            f"max_run={job.max_run} is {hours(job.max_run)}: a number without a unit is seconds, and the job is stopped then",
+            f"max_run={job.max_run} is {hours(job.max_run)}: a number without a unit is seconds, and the job is "
+            "stopped then",
             f"--max-run {job.max_run}{'h' if job.max_run <= 72 else 'm'}, if that was meant",
         )
     elif job.max_run > LONGEST_S:

@@ -78,7 +78,7 @@ def _data(job: SageMakerJob, config: Config, read: Read) -> Iterator[Finding]:
     elif root and not any(f"{root}/".startswith(f"{CHANNELS}/{channel.name}/") for channel in job.data):
         yield error(
             "data-root",
-            f"data.root={root!r} is no folder of the container: channel {job.data[0].name!r} lies at "
+            f"data.root={root!r} is not a folder of the container: channel {job.data[0].name!r} is at "
             f"{CHANNELS}/{job.data[0].name}",
             "leave data.root out",
         )
@@ -92,16 +92,16 @@ def _data(job: SageMakerJob, config: Config, read: Read) -> Iterator[Finding]:
     if layout in ("folders", "list") and not config.data.classes and job.data:
         yield warning(
             "classes-unknown",
-            f"data.classes is empty, and data.layout={layout} has no names of its own: unless a classes.txt lies at the top of the "
-            "data, the job ends at its start",
+            f"data.classes is empty, and data.layout={layout} has no class names: unless a classes.txt is at "
+            "the top of the data, the job ends at its start",
             "data.classes=[background, road, ...], in the order of the ids",
         )
     for channel in job.data:
         if channel.mode == "FastFile" and not channel.is_file_system and layout != "shards":
             yield warning(
                 "fastfile-small-files",
-                f"data.{channel.name} with mode=FastFile and data.layout={layout}: each small file is a request to S3 of its "
-                "own, again in every epoch",
+                f"data.{channel.name} with mode=FastFile and data.layout={layout}: each small file is a request "
+                "to S3 of its own, again in every epoch",
                 "--mode File, or pack shards: segtrain data pack",
                 "SageMaker developer guide, model-access-training-data (FastFile for files of 50 MB and more)",
             )
@@ -123,8 +123,8 @@ def _weights(job: SageMakerJob, config: Config) -> Iterator[Finding]:
         yield level(
             "weights-missing",
             f"{key}={place!r}: weights do not travel with the code, and {where}",
-            f"{copy} {shlex.quote(place)} s3://BUCKET/weights/, then --data weights=s3://BUCKET/weights/ (beside --data train=...) and "
-            f"{key}={CHANNELS}/weights{inside}",
+            f"{copy} {shlex.quote(place)} s3://BUCKET/weights/, then --data weights=s3://BUCKET/weights/ "
+            f"(beside --data train=...) and {key}={CHANNELS}/weights{inside}",
         )
 
 
@@ -146,5 +146,6 @@ def _kept(job: SageMakerJob, config: Config) -> Iterator[Finding]:
     if config.model.encoder_weights and "model.encoder_weights" not in dict(files_of_weights(config)) and job.subnets:
         yield note(
             "weights-download",
-            f"model.encoder_weights={config.model.encoder_weights} is downloaded by each host: in a VPC that needs a NAT gateway",
+            f"model.encoder_weights={config.model.encoder_weights} is downloaded by each host: in a VPC that "
+            "needs a NAT gateway",
         )

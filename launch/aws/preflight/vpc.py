@@ -72,7 +72,8 @@ def _addresses(job: SageMakerJob, subnets: Sequence[Item]) -> Iterator[Finding]:
         level = error if len(few) == len(subnets) else warning
         yield level(
             "addresses",
-            f"subnet {few[0]['SubnetId']} has {few[0]['AvailableIpAddressCount']} free addresses; {job.hosts} machines take {need}",
+            f"subnet {few[0]['SubnetId']} has {few[0]['AvailableIpAddressCount']} free addresses; {job.hosts} "
+            f"machines take {need}",
             "a larger subnet",
             FSX_DOCS,
         )
@@ -87,7 +88,8 @@ def _zones(job: SageMakerJob, subnets: Sequence[Item], ask: Asking) -> Iterator[
             level = error if len(outside) == len(subnets) else warning
             yield level(
                 "type-zone",
-                f"type {name} is not offered in {outside[0]['AvailabilityZone']}, the zone of subnet {outside[0]['SubnetId']}",
+                f"type {name} is not offered in {outside[0]['AvailabilityZone']}, the zone of subnet "
+                f"{outside[0]['SubnetId']}",
                 f"a subnet in {', '.join(sorted(zones))}",
             )
 
@@ -121,7 +123,8 @@ def _fsx_zone(where: str, own: Sequence[str], subnets: Sequence[Item], ask: Aski
     if other:
         yield error(
             "fsx-zone",
-            f"{where} is in {', '.join(sorted(zones))}, subnet {other[0]['SubnetId']} in {other[0]['AvailabilityZone']}",
+            f"{where} is in {', '.join(sorted(zones))}, subnet {other[0]['SubnetId']} in "
+            f"{other[0]['AvailabilityZone']}",
             f"--subnets {','.join(own)}",
             FSX_DOCS,
         )
@@ -147,7 +150,8 @@ def _fsx_ports(where: str, system: Item, groups: Sequence[Item], ask: Asking) ->
     if told.value and shut:
         yield error(
             "fsx-ports",
-            f"{where}: its security group {names[0]} lets TCP {' and '.join(shut)} in from none of {', '.join(sorted(mine))}",
+            f"{where}: its security group {names[0]} lets TCP {' and '.join(shut)} in from none of "
+            f"{', '.join(sorted(mine))}",
             f"rules of {names[0]}: TCP 988 and 1018-1023 from {min(mine)}",
             FSX_DOCS,
         )
@@ -184,7 +188,8 @@ def _ways_out(job: SageMakerJob, subnets: Sequence[Item], ask: Asking) -> Iterat
         if not gate and not to_s3:
             yield error(
                 "vpc-s3",
-                f"subnet {subnet['SubnetId']} has no way to S3 (no gateway endpoint, no NAT): code, checkpoints and model go there",
+                f"subnet {subnet['SubnetId']} has no way to S3 (no gateway endpoint, no NAT): code, checkpoints "
+                "and model go there",
                 f"an S3 gateway endpoint for route table {table['RouteTableId']}",
                 FSX_DOCS,
             )
@@ -192,7 +197,8 @@ def _ways_out(job: SageMakerJob, subnets: Sequence[Item], ask: Asking) -> Iterat
             level = warning if job.image else error
             yield level(
                 "vpc-internet",
-                f"subnet {subnet['SubnetId']} has no NAT gateway: requirements.txt cannot be installed from the package index",
+                f"subnet {subnet['SubnetId']} has no NAT gateway: requirements.txt cannot be installed from the "
+                "package index",
                 "a NAT gateway, --env PIP_INDEX_URL=... of a mirror, or --image with the packages inside",
                 FSX_DOCS,
             )

@@ -1,4 +1,4 @@
-"""What happens from the start of the containers to the end of the last one, with a fault planted on the way?"""
+"""One attempt of a rehearsal: from the start of the containers to the end of the last one, with an optional fault."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def run(
     limit_s: float,
     tell: Callable[[str, str], None],
 ) -> Ending:
-    """``flag``: the file that a planted failure waits for; ``limit_s``: MaxRuntimeInSeconds; ``tell`` (status, message)."""
+    """``flag``: the file that a planted failure waits for; ``limit_s``: MaxRuntimeInSeconds; ``tell`` (status,
+    message).
+    """
     readers = [
         threading.Thread(target=one.read, args=(logs.listener(one.host.name),), daemon=True) for one in containers
     ]

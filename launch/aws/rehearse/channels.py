@@ -1,4 +1,4 @@
-"""How do the data come into a host's input/data? Downloaded from the rehearsal's S3, or a folder in the place of a file system."""
+"""Data of a host's input/data: downloaded from the rehearsal's S3, or a folder in place of a file system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A rehearsed container: processes with a base folder, an environment, and signals of their own; process 1 where the kernel allows."""
+"""A rehearsed container: processes with a base folder, an environment, and signals of their own; process 1 where the
+kernel allows.
+"""
 
 from __future__ import annotations
 
@@ -69,8 +71,11 @@ def environment(
     isolated: bool,
     plant: str,
 ) -> dict[str, str]:
-    """What the processes of a container see: nothing of this shell but where things are. ``mark`` tells its processes from others',
-    ``scratch`` is for temporary files, ``plant`` for planted/sitecustomize.py ("": none)."""
+    """What the processes of a container see: nothing of this shell but where things are.
+
+    ``mark`` tells its processes from others', ``scratch`` is for temporary files, ``plant`` for
+    planted/sitecustomize.py ("": none).
+    """
     name = request["TrainingJobName"]
     ours = os.pathsep.join(str(ROOM / part) for part in (*_standin(stage), *(["planted"] if plant else [])))
     found = {key: os.environ[key] for key in KEPT if key in os.environ}

@@ -1,4 +1,4 @@
-"""What does SageMaker lay into /opt/ml before the container starts? The folders and input/config of one host."""
+"""Files under /opt/ml before a container starts: the folders and input/config of one host."""
 
 from __future__ import annotations
 

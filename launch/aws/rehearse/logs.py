@@ -1,4 +1,4 @@
-"""What do the hosts say? One file a host, as the log streams of CloudWatch; and the steps and metrics that are in it."""
+"""Logs of the hosts: one file per host, like the log streams of CloudWatch, and the steps and metrics in them."""
 
 from __future__ import annotations
 

@@ -21,8 +21,9 @@ def set_stage(
     isolated: bool,
     settings: Mapping[str, Any],
 ) -> Cluster:
-    """``hosts``: of the group that trains (None: as asked for, at most 3; a helping group keeps one). ``settings``: segtrain's, for this
-    rehearsal alone. Raises ConfigError."""
+    """``hosts``: of the group that trains (None: as asked for, at most 3; a helping group keeps one). ``settings``:
+    segtrain's, for this rehearsal alone. Raises ConfigError.
+    """
     given: Mapping[str, str] = request.get("HyperParameters", {})
     said: list[str] = []
     counted = _counted(request, hosts, said)
@@ -56,7 +57,7 @@ def _counted(request: Mapping[str, Any], hosts: int | None, said: list[str]) -> 
     for name, kind, count in asked:
         here = (hosts or min(count, 3)) if name in trains else min(count, 1)
         if here != count:
-            said.append(f"{here} host{'s' * (here > 1)} of group {name} in the place of {count}")
+            said.append(f"{here} host{'s' * (here > 1)} of group {name} instead of {count}")
         counted.append((name, kind, here))
     return counted
 
@@ -81,11 +82,11 @@ def _hyperparameters(
         if procs < 1:
             raise ConfigError(f"--procs {procs}: at least one process must train")
         parameters["sagemaker_mpi_num_of_processes_per_host"] = json.dumps(procs)
-        said.append(f"{procs} process{'es' * (procs > 1)} a host, in the place of one a GPU")
+        said.append(f"{procs} process{'es' * (procs > 1)} per host instead of one per GPU")
     for key, value in settings.items():
         before, parameters[key] = parameters.get(key), json.dumps(value)
         if before != parameters[key]:
-            said.append(f"{key}={parameters[key]}" + (f" in the place of {before}" if before is not None else ""))
+            said.append(f"{key}={parameters[key]}" + (f" instead of {before}" if before is not None else ""))
     return parameters
 
 

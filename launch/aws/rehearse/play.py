@@ -1,4 +1,4 @@
-"""How does a job live on SageMaker? Starting, Downloading, Training, perhaps Interrupted and again, Uploading, Completed: played here."""
+"""Life of a job on SageMaker, played here: Starting, Downloading, Training, Interrupted, Uploading, Completed."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def _notice(act: _Act, ending: attempt.Ending, plant: Plant, hosts: tuple[HostEn
         )
     if plant.kind in ("spot", "kill") and not request.get("CheckpointConfig"):
         act.remarks.append(
-            "the request has no checkpoints in S3: the second start began anew: give --checkpoints s3://.../"
+            "the request has no checkpoints in S3: the second start began from scratch: give --checkpoints s3://.../"
         )
     for name, found in act.logs.values.items():
         if not found:
@@ -236,7 +236,8 @@ def _notice(act: _Act, ending: attempt.Ending, plant: Plant, hosts: tuple[HostEn
     for host, told in zip(act.stage.hosts, hosts):
         if told.code == 0 and (act.base(host) / "output/failure").exists():
             act.remarks.append(
-                f"{host.name} ended with code 0 although it left a failure file ({told.failure or 'empty'}): SageMaker goes by the code"
+                f"{host.name} ended with code 0 although it left a failure file ({told.failure or 'empty'}): "
+                "SageMaker goes by the code"
             )
     for requirement in sorted(act.logs.missing):
         act.remarks.append(

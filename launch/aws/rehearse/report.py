@@ -1,4 +1,4 @@
-"""What would the cloud have shown of this job, and how long did it take here?"""
+"""Report of a rehearsal: what the cloud would have shown of this job, and how long it took here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ class Transition:
 
 @dataclass(frozen=True)
 class HostEnd:
-    """How a host ended: exit code of its container, seconds it ran, files of its /opt/ml/model with their sizes, its failure file."""
+    """How a host ended: exit code of its container, seconds it ran, files of its /opt/ml/model with their sizes, its
+    failure file.
+    """
 
     name: str
     group: str

@@ -46,10 +46,11 @@ def rehearse(
     namespaces: bool = True,
     grace_s: float = GRACE_S,
 ) -> Report:
-    """``settings``: of segtrain, for the rehearsal alone (``{"train.duration": "20st"}``). ``namespaces=False``: do without, as where
-    the kernel gives none. ``grace_s``: between SIGTERM and SIGKILL.
+    """``settings``: of segtrain, for the rehearsal alone (``{"train.duration": "20st"}``). ``namespaces=False``: do
+    without, as where the kernel gives none. ``grace_s``: between SIGTERM and SIGKILL.
 
-    Raises ConfigError, MissingExtra, and SegtrainError where the rehearsal itself cannot go on; a job that fails is a Report.
+    Raises ConfigError, MissingExtra, and SegtrainError where the rehearsal itself cannot go on; a job that fails is a
+    Report.
     """
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
@@ -94,7 +95,7 @@ def _rehearse(
     prefix, how = network.namespaces() if namespaces else (None, "it was told to do without")
     said = [_said_of_network(prefix, how)]
     if plant == "disk" and prefix is None:
-        raise ConfigError(f"--plant disk: a small disk needs a mount of its own, and {how}")
+        raise ConfigError(f"--plant disk: a small disk needs its own mount, and {how}")
     changes = _changes(job, request, folder, hosts, procs, sample, settings, plant, said)
     if read_plant(plant).kind in ("stop", "spot", "kill"):
         changes.setdefault("log.every", 1)  # the moment is known from the lines of the steps
@@ -126,7 +127,9 @@ def _rehearse(
 
 @contextlib.contextmanager
 def _signals_end_it() -> Iterator[None]:
-    """SIGTERM and SIGHUP (a closed terminal) end a rehearsal as Ctrl-C does: its processes are ended, and what it leaves is said."""
+    """SIGTERM and SIGHUP (a closed terminal) end a rehearsal as Ctrl-C does: its processes are ended, and what it
+    leaves is said.
+    """
 
     def end(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
@@ -156,10 +159,10 @@ def _look(request: Mapping[str, Any], plant: str, sample: Path | None) -> None:
 
 def _said_of_network(prefix: list[str] | None, how: str) -> str:
     if prefix is not None:
-        return f"each host has a network, names and processes of its own ({how}); gloo in the place of NCCL"
+        return f"each host has its own network, names, and processes ({how}); gloo instead of NCCL"
     return (
-        f"no namespaces ({how}): the hosts are 127.0.0.1, 127.0.0.2, ... on one loopback network, their entry point is not process 1 "
-        "and their folder not /opt/ml; gloo in the place of NCCL"
+        f"no namespaces ({how}): the hosts are 127.0.0.1, 127.0.0.2, ... on one loopback network, their entry "
+        "point is not process 1 and their folder not /opt/ml; gloo instead of NCCL"
     )
 
 
@@ -192,7 +195,7 @@ def _changes(
     if filled and any(channel.get("InputMode") == "FastFile" for channel in filled):
         said.append("FastFile channels are copied to the disk before the start, as File")
     if any("FileSystemDataSource" in channel["DataSource"] for channel in filled):
-        said.append("file systems (FSx, EFS): a local folder in their place")
+        said.append("file systems (FSx, EFS): a local folder instead")
     return changes
 
 
@@ -205,7 +208,10 @@ def _refuse_weights(config: Any, names: list[str]) -> None:
 
 
 def _without_requirements(bundle: Path, folder: Path, said: list[str]) -> Path:
-    """AWS's toolkit runs ``pip install -r requirements.txt``. Without an index pip looks whether all is there; without pip nobody can."""
+    """AWS's toolkit runs ``pip install -r requirements.txt``.
+
+    Without an index pip looks whether all is there; without pip nobody can.
+    """
     if importlib.util.find_spec("pip") is not None:
         said.append(
             "requirements.txt: pip is given no index: what is not installed here is an error, nothing is fetched"

@@ -1,4 +1,4 @@
-"""Where is S3 in a rehearsal? moto's server, in a thread on a loopback or bridge address: real HTTP, no account."""
+"""S3 of a rehearsal: moto's server in a thread on a loopback or bridge address, with real HTTP and no account."""
 
 from __future__ import annotations
 

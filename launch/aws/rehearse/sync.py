@@ -1,4 +1,4 @@
-"""How do checkpoints outlive a machine? SageMaker copies them to S3 while a job runs, and back onto every host before it starts."""
+"""Checkpoints of a rehearsal: copied to S3 while the job runs, and back to every host before it starts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ INTERVAL_S = 1.0
 
 
 class Sync:
-    """A context manager: while inside, what changes in the folders (host -> folder) goes up each second, and once more at the end.
+    """A context manager: while inside, what changes in the folders (host -> folder) goes up each second, and once more
+    at the end.
 
-    Nothing is ever deleted in S3, as nothing says that SageMaker would. Hosts that write the same name overwrite each other there.
+    Nothing is ever deleted in S3, as nothing says that SageMaker would. Hosts that write the same name overwrite each
+    other there.
     """
 
     def __init__(self, store: Store, uri: str, folders: Mapping[str, Path]) -> None:

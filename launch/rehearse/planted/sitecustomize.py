@@ -1,4 +1,4 @@
-"""Does this rank fail on purpose? Python imports this file by itself when it starts; SEGTRAIN_PLANT="RANK PROGRAM FLAG" says which."""
+"""Fault of a rank on purpose. Python imports this file at its start; SEGTRAIN_PLANT="RANK PROGRAM FLAG" says which."""
 
 import os
 import sys
