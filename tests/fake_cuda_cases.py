@@ -31,7 +31,8 @@ from segtrain.observe.journal import Journal
 from segtrain.optim import Ema, LossScaler, build_optimizer, clip_
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.digest import digest
-from segtrain.parallel.strategy import Strategy, full_state, load_full_state
+from segtrain.parallel.state import full_state, load_full_state
+from segtrain.parallel.strategy import Strategy
 from segtrain.train import instruments, loop, sentinel
 from segtrain.train.announce import Output
 from segtrain.train.learner import Learner

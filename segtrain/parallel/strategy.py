@@ -22,7 +22,7 @@ from segtrain.errors import ConfigError, SegtrainError
 from segtrain.parallel import syncbn
 from segtrain.parallel.board import at_work, await_rank_0
 from segtrain.parallel.cluster import Cluster
-from segtrain.parallel.collective import all_reduce
+from segtrain.parallel.collective import all_reduce, broadcast_json
 from segtrain.parallel.failure import elect_error_reporter, end_now
 from segtrain.parallel.gpus import own_device, refuse_shared_gpus
 from segtrain.parallel.meeting import not_met, reach_rank_0
@@ -140,24 +140,17 @@ class Strategy:
         return at_work(self.store, f"object/{self.told + 1}") if alone else contextlib.nullcontext()
 
     def broadcast_object(self, value: Any) -> Any:
-        """Rank 0's JSON value on every rank, through a tensor: object collectives need operations that SMDDP lacks.
+        """Rank 0's JSON value on every rank.
 
         The others wait in the store for rank 0, which may have long work to do before (``at_work``), and then in the collective:
         that ends the job after parallel.timeout_s. SMDDP's ranks, which have no store, wait in the collective alone.
         """
         if self.world_size == 1:
             return value
-        import json
-
         if self._waits_in_store:
             self.told += 1
             await_rank_0(self.store, f"object/{self.told}", self.rank, self.settings.timeout_s)
-        text = json.dumps(value).encode() if self.rank == 0 else b""
-        length = self.reduce(torch.tensor([len(text)], device=self.device))
-        buffer = torch.zeros(int(length), dtype=torch.int32, device=self.device)
-        if self.rank == 0:
-            buffer.copy_(torch.tensor(list(text), dtype=torch.int32))
-        return json.loads(bytes(self.reduce(buffer).tolist()).decode())
+        return broadcast_json(self, 0, value)
 
 
 def _refuse_odd_norms(model: nn.Module) -> None:
@@ -329,73 +322,3 @@ def _fully_shard(model: nn.Module, device: torch.device, world_size: int) -> nn.
         fully_shard(encoder, mesh=mesh)
     fully_shard(model, mesh=mesh)  # in place
     return model
-
-
-def full_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Model and optimizer state under the plain model's names, whole and on the CPU, whatever the strategy.
-
-    A collective under fsdp: every rank calls it. The optimizer's state is keyed by parameter name, so that it fits
-    any world size.
-    """
-    plain = unwrapped(model)
-    weights = {k: _whole(v) for k, v in plain.state_dict().items()}
-    names = {parameter: name for name, parameter in plain.named_parameters()}
-    moments = {
-        names[p]: {k: _whole(v) for k, v in optimizer.state[p].items()}
-        for group in optimizer.param_groups
-        for p in group["params"]
-        if p in optimizer.state
-    }
-    return weights, moments
-
-
-def load_full_state(
-    model: nn.Module, optimizer: torch.optim.Optimizer | None, weights: dict[str, Tensor], moments: dict[str, Any]
-) -> None:
-    """The inverse of ``full_state``: each rank takes its own share."""
-    plain = unwrapped(model)
-    with torch.no_grad():
-        for name, value in plain.state_dict(keep_vars=True).items():
-            value.copy_(share(weights[name], value))
-    if optimizer is None:
-        return
-    group_of = {p: group for group in optimizer.param_groups for p in group["params"]}
-    for name, parameter in plain.named_parameters():
-        if name in moments and parameter in group_of:
-            group = group_of[parameter]
-            on_device = bool(group.get("fused") or group.get("capturable"))
-            optimizer.state[parameter] = {
-                key: placed_as(parameter, key, value, on_device) for key, value in moments[name].items()
-            }
-
-
-def placed_as(parameter: Tensor, key: str, value: Any, on_device: bool) -> Any:
-    """One entry of a parameter's optimizer state, as the optimizer would have made it beside ``parameter``.
-
-    A moment gets the device, the type and the memory layout of its parameter: fused kernels walk parameter, gradient and
-    moment as flat memory, so a moment in another layout would give each weight the moment of another weight. ``step`` goes to
-    the parameter's device only for a fused or capturable optimizer (``on_device``), as in torch's ``load_state_dict``.
-    """
-    if not isinstance(value, Tensor):
-        return value
-    if key == "step":
-        return value.to(parameter.device, torch.float32, copy=True) if on_device else value.clone()
-    if value.shape != parameter.shape:
-        return value.to(parameter.device, copy=True)
-    return torch.empty_like(parameter.detach()).copy_(share(value, parameter))
-
-
-def _whole(value: Any) -> Any:
-    if hasattr(value, "full_tensor"):
-        value = value.full_tensor()
-    return value.detach().cpu().clone() if isinstance(value, Tensor) else value
-
-
-def share(value: Tensor, like: Tensor) -> Tensor:
-    """``value`` on ``like``'s device, cut as ``like`` is when that is a DTensor."""
-    value = value.to(like.device)
-    if hasattr(like, "full_tensor"):
-        from torch.distributed.tensor import distribute_tensor
-
-        return distribute_tensor(value, like.device_mesh, like.placements)  # type: ignore[attr-defined]
-    return value

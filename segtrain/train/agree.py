@@ -17,7 +17,7 @@ from segtrain.data.index.stamps import files, listing_text, relative, stamps
 from segtrain.data.index.subset import whole
 from segtrain.errors import ConfigError, DataError
 from segtrain.observe.trackers import TRACKERS
-from segtrain.parallel.exchange import broadcast_json, names_of, table
+from segtrain.parallel.collective import broadcast_json, names_of, table
 from segtrain.parallel.strategy import Strategy
 
 # What each host may say for itself; all else decides what is trained, or which collectives are made when.

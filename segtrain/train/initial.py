@@ -16,7 +16,7 @@ from segtrain.errors import ConfigError, SegtrainError
 from segtrain.evaluate.load import load_export, read_description
 from segtrain.models.base import SegModel
 from segtrain.models.weights import fill, misfit, read_tensors, refuse_not_finite, renamed
-from segtrain.parallel.exchange import broadcast_json, names_of, table
+from segtrain.parallel.collective import broadcast_json, names_of, table
 from segtrain.parallel.strategy import Strategy
 
 KEY = "model.init"

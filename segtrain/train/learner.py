@@ -22,7 +22,8 @@ from segtrain.models.deterministic import refuse_nondeterministic
 from segtrain.models.own import as_seg_model
 from segtrain.optim import Ema, LossScaler, build_optimizer
 from segtrain.parallel.startup import compiler_kept_out
-from segtrain.parallel.strategy import Strategy, full_state, load_full_state, share, unwrapped
+from segtrain.parallel.state import full_state, load_full_state, share
+from segtrain.parallel.strategy import Strategy, unwrapped
 from segtrain.train.derived import wants_channels_last
 from segtrain.train.exact import mean_buffers, restore_buffers
 from segtrain.train.initial import Initial, starting_network

@@ -31,8 +31,8 @@ from segtrain.data.order import samples
 from segtrain.errors import DataError, SegtrainError
 from segtrain.observe.clock import Clock
 from segtrain.optim import Ema
+from segtrain.parallel.collective import names_of, table
 from segtrain.parallel.digest import digest, words
-from segtrain.parallel.exchange import names_of, table
 from segtrain.parallel.strategy import Strategy
 from segtrain.train.learner import Learner
 from segtrain.train.plan import Plan
