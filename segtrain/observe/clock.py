@@ -1,4 +1,4 @@
-"""Where did the time of a step go? Every instant of a thread belongs to exactly one phase, so the phases add up.
+"""The time of a step by phase: every instant of a thread belongs to exactly one phase, so the phases add up.
 
 ``Clock(time.process_time)`` splits process time (all threads) the same way. Neither waits for a GPU: there a phase is the time
 in which the loop launched its kernels; what the GPU did meanwhile is told by device_clock.py.

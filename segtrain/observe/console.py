@@ -1,4 +1,4 @@
-"""What does a person see while a run goes on? A banner of derived quantities, one aligned line a step, a table of classes.
+"""The console output of a run: a banner of derived quantities, one aligned line per step, and a table of classes.
 
 On a terminal the step line is live: it is drawn over itself. Anywhere else (a CI log, a file) each one is a line of its own.
 """

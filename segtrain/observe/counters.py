@@ -1,4 +1,4 @@
-"""What have the cores, the memory, the disks and the network of this host done so far? Counters, and the rates between two looks.
+"""Counters of the cores, memory, disks, and network of this host, and the rates between two samples.
 
 Linux's own files are kept open and read again, for a sample must cost little: psutil opens and parses them anew for each figure
 (bench/sampler_cost.py compares the two). Elsewhere psutil is asked.

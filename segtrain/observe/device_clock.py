@@ -1,4 +1,4 @@
-"""Where did the time of a step go on a GPU, which works long after the host has launched it? Events on its stream say so.
+"""The time of a step by phase on a GPU, which works long after the host launched it, from events on its stream.
 
 Each boundary between two phases leaves an event on the stream. The time between two events is what the device spent: a wait for
 data that was hidden behind its work is none. Nobody waits for an event: they are read when the last one of a lap has passed.

@@ -1,4 +1,4 @@
-"""What do the NVIDIA GPUs of this host do? Read by NVML, the library of nvidia-smi, through the package nvidia-ml-py."""
+"""Readings of the NVIDIA GPUs of this host from NVML, the library of nvidia-smi, through the package nvidia-ml-py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rank did not arrive, where does it stand, and what does every thread do? Found by a thread in each rank, before the job dies.
+"""A thread in each rank that finds a hang before the job dies: which rank did not arrive, and where its threads stand.
 
 A rank hangs when, for ``hang_s``, its loop has reached no boundary between two phases (clock.py) and has begun or ended no sum over
 ranks. Evaluation and checkpoints are long phases of their own: in these only a rank that waits inside a sum hangs. The first rank that

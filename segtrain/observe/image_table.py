@@ -1,4 +1,4 @@
-"""How good is each image of a split? A CSV table, the worst image first: ``images-best.csv`` and ``images-last.csv`` of a run folder."""
+"""A CSV table of scores per image, the worst first: ``images-best.csv`` and ``images-last.csv`` of a run folder."""
 
 from __future__ import annotations
 

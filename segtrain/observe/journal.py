@@ -1,4 +1,4 @@
-"""What happened in a run, and when? One JSON line an event, in ``journal.jsonl`` of the run folder.
+"""The journal of a run: one JSON line per event in ``journal.jsonl`` of the run folder.
 
 The journal is the one source of the table of runs and of anything that explains a run later. Every line has ``event`` (its
 name, always the first key, so that a reader can choose lines without parsing them) and ``ts`` (Unix time in seconds).

@@ -1,4 +1,4 @@
-"""What does the model see, and where is it wrong? A contact sheet: image, truth, prediction and errors side by side.
+"""Contact sheets of what the model sees and where it is wrong: image, truth, prediction, and errors side by side.
 
 One row an image, captions with the image's own mIoU, a legend of the classes that occur. Written as PNG.
 """

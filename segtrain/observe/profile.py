@@ -1,4 +1,4 @@
-"""How does a run get its system profile, and how does a person turn it on and off while the run goes on?
+"""The system profile of a run: started with it, and turned on and off while it goes on.
 
 The rank with local rank 0 starts the sampler (system.py) and takes it along when it ends; a sampler that fails stops no training.
 """

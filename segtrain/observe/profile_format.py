@@ -1,4 +1,4 @@
-"""How is a system profile kept? In the files of the SageMaker Debugger, so that what reads those reads ours, and the other way.
+"""The format of a system profile: the files of the SageMaker Debugger, so that tools for one read the other.
 
 ``FOLDER/system/incremental/<YYYYMMDDHH, UTC>/<Unix time of the full minute>.algo-N.json``, one JSON line a value:
 

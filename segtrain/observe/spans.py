@@ -1,4 +1,4 @@
-"""What did each rank, and the workers beside it, do in each second of a run? One JSON line a window of steps.
+"""What each rank and its workers did in each second of a run: one JSON line per window of steps.
 
 RUN/spans/rank-00000.jsonl, one file a rank. A process begins with a line of its own, also after a resume:
 

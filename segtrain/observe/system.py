@@ -1,4 +1,4 @@
-"""What does this host do while a run trains? A small process beside the first rank of each host looks twice a second.
+"""A small process beside the first rank of each host that samples the host twice per second.
 
     python -m segtrain.observe.system RUN/profile --ms 500
 

@@ -1,4 +1,4 @@
-"""What happened in each moment of a few steps? A request to all ranks of a run, and the file that each of them then writes.
+"""Traces of a few steps: a request to all ranks of a run, and the file that each of them writes.
 
 RUN/traces/control.json   ``asked`` (Unix time, the request's name), ``from`` (step, 1-based), ``steps``
 RUN/traces/rank-00000-step-000123.json           Chrome's trace format: the phases of the loop, the samples of each worker, and what

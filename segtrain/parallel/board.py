@@ -1,4 +1,4 @@
-"""How do ranks tell each other where they stand while a collective hangs? Through the store in which they met, by a line of their own.
+"""A board on which ranks post where they stand while a collective hangs, in the store in which they met.
 
 A process group's own client of the store may be held by the very call that hangs; this one serves the watchdog's thread alone. Nothing
 here is asked more often than the watchdog looks.

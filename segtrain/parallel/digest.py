@@ -1,4 +1,4 @@
-"""Do tensors hold the same bits as elsewhere? A number that says so, made on their device without waiting for it.
+"""A digest of tensors, computed on their device without waiting for it: equal bits give equal digests.
 
 The words of all tensors are added up in LANES sums, and these with odd weights: one pass at the speed of memory, modulo 2**64. A
 difference in a single word always shows; several would have to cancel out. This finds mistakes, not forgeries.
