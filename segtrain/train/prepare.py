@@ -49,7 +49,7 @@ def refused(config: Config, train: Dataset, parts: dict[str, str], lock: RunLock
 
 
 def prepare(
-    config: Config, parts: dict[str, str], lock: RunLock, found: Prepared, train: Dataset, val: Dataset
+    config: Config, lock: RunLock, found: Prepared, train: Dataset, val: Dataset, parts: dict[str, str] | None = None
 ) -> dict[str, Any]:
     """Every image and label of both splits looked at and compared with those before, then the run folder; fills ``found``."""
     run_dir = config.run_dir
@@ -71,7 +71,7 @@ def prepare(
     saved = found.state.get("data") if found.state else None
     layout = other_layout(config) if found.state else ""
     remarks, changed = same_data.check(config, saved, splits, layout) if found.state else ([], [])
-    prepare_run_dir(config, train.labels, parts)
+    prepare_run_dir(config, train.labels, parts or {})
     faults.keep(run_dir, lines)
     if config.data.split_by.on:
         keep_names(config, {config.data.train_split: train, config.data.split: val})

@@ -133,7 +133,7 @@ def open_session(config: Config, strategy: Strategy, lock: RunLock, parts: Parts
     network, initial = build_network(config, parts, labels, strategy, locked["resumes"])
 
     found = Prepared()
-    prepared = on_rank_0(strategy, lambda: prepare(config, names, lock, found, train, val))
+    prepared = on_rank_0(strategy, lambda: prepare(config, lock, found, train, val, names))
     dataset, validation = (
         without(split, prepared["skipped"][role]) for role, split in (("train", train), ("val", val))
     )
