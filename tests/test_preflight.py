@@ -178,7 +178,7 @@ TYPED: dict[str, tuple[dict[str, Any], tuple[str, ...], str, str]] = {
         "warning weights-missing", "unless 123456789012"),
     "a tracker on this machine": ({}, ("log.mlflow=http://localhost:5000",), "error mlflow-here", "localhost:5000"),
     "architecture that nobody knows": ({}, ("model.arch=unett",), "error model-name", "did you mean 'unet'"),
-    "classes without names": ({}, ("data.layout=folders",), "warning classes-unknown", "data.layout=folders has no names"),
+    "classes without names": ({}, ("data.layout=folders",), "warning classes-unknown", "data.layout=folders has no class names"),
     "image of another framework": (
         {"image": "763104351884.dkr.ecr.us-east-1.amazonaws.com/tensorflow-training:2.14-gpu-py310"}, (),
         "error image-not-training", "tensorflow-training"),
