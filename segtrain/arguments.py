@@ -47,7 +47,7 @@ def _command(subparsers: Any, name: str, call: Callable[..., int], text: str, **
 
 
 def _take_settings(parser: argparse.ArgumentParser) -> None:
-    """Name settings in usage and help. They are not arguments of the parser, which leaves unknown words to ``main``."""
+    """Show settings in usage and help. They are not arguments of the parser, which leaves unknown words to ``main``."""
     usage = parser.format_usage().removeprefix("usage: ").rstrip()
     parser.usage = f"{usage} [section.key=value ...]".replace("%", "%%")
     parser.epilog = "section.key=value changes a setting; `segtrain train --print-config` lists all settings"

@@ -1,4 +1,4 @@
-"""How many CPU cores may this process use? Its affinity, cut by the container's quota. No room: everybody may ask."""
+"""Number of CPU cores that this process may use: its affinity, limited by the container's quota."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def affinity() -> int:
 
 
 def cpu_quota(cgroup: Path = CGROUP) -> float | None:
-    """Cores that the container grants (cgroup v2 or v1), perhaps a fraction; None: no limit."""
+    """Cores that the container may use (cgroup v2 or v1), possibly a fraction. None: no limit."""
     try:
         if (cgroup / "cpu.max").is_file():
             quota, period = (cgroup / "cpu.max").read_text().split()
@@ -27,10 +27,10 @@ def cpu_quota(cgroup: Path = CGROUP) -> float | None:
 
 
 def usable_cores(cgroup: Path = CGROUP) -> float:
-    """Cores that this process can keep busy, perhaps a fraction."""
+    """Cores that this process can keep busy, possibly a fraction."""
     return min(float(affinity()), cpu_quota(cgroup) or float("inf"))
 
 
 def cores(cgroup: Path = CGROUP) -> int:
-    """Whole cores, at least one: how many ranks or threads make sense here."""
+    """Whole usable cores, at least one: a sensible number of ranks or threads."""
     return max(1, int(usable_cores(cgroup)))

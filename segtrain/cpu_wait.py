@@ -1,20 +1,21 @@
-"""How long did this thread wait for a core? Linux counts it: time in which a thread could have run, and others had all cores."""
+"""Run-queue wait of a thread: the time in which it was ready to run but had no core, as Linux counts it."""
 
 from __future__ import annotations
 
 import os
 import threading
 
-FILE = "/proc/thread-self/schedstat"  # of the thread that opens it; Documentation/scheduler/sched-stats.rst of Linux
+# Belongs to the thread that opens it. See Documentation/scheduler/sched-stats.rst in Linux.
+FILE = "/proc/thread-self/schedstat"
 
 
 class _File:
-    """Open as long as its thread lives: to ask costs some microseconds then."""
+    """Stays open as long as its thread lives, so that a read takes only microseconds."""
 
     def __init__(self) -> None:
         try:
             self.number = os.open(FILE, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:  # no Linux, or a kernel that does not count
+        except OSError:  # not Linux, or a kernel without these statistics
             self.number = -1
 
     def __del__(self) -> None:
@@ -31,9 +32,9 @@ _here = _ThreadWait()
 
 
 def runqueue_wait() -> float | None:
-    """Seconds since this thread began; None where nobody counts them."""
+    """Seconds that this thread has waited for a core since it started. None if the kernel does not count them."""
     here = _here
-    if here.process != os.getpid():  # a fork took the file of its parent's thread along
+    if here.process != os.getpid():  # forked: the file belongs to a thread of the parent
         here.file, here.process = _File(), os.getpid()
     if here.file.number < 0:
         return None

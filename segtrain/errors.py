@@ -13,7 +13,7 @@ EXIT_RESUMABLE = 75
 class SegtrainError(Exception):
     """An error whose message says what is wrong, where (file, key, value), and how to fix it.
 
-    ``code`` is a stable name for the kind of mistake, such as ``mask-size-differs``; ``values`` holds what was found, by name.
+    ``code`` is a stable name for the kind of mistake, such as ``mask-size-differs``. ``values`` holds the found values.
     Programs and tests should read these two instead of the message, which may be reworded at any time.
     The command line prints the message on one line, without a traceback, and exits with ``exit_code``.
     """

@@ -1,4 +1,4 @@
-"""The time by the clock that stamps the files of a folder: that of a file server may differ from this machine's."""
+"""Current time by the clock of a folder's file system, which may be that of a file server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def now_ns(folder: Path) -> int:
-    """Unix time in nanoseconds, of a file that is made in ``folder`` and gone at once; this machine's where none can be made."""
+    """Unix time in nanoseconds, from a temporary file in ``folder``; of this machine if it is not writable."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             return os.fstat(file.fileno()).st_mtime_ns

@@ -1,4 +1,4 @@
-"""JSON of files that anybody may have written: torn, foreign, or nested beyond reading."""
+"""Safe parsing of JSON that may be truncated, of another format, or nested too deep."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-MOST = 1e15  # of anything that is counted or measured; neither infinite nor NaN is below it
+# Larger than anything counted or measured. The comparison also excludes infinity and NaN.
+MOST = 1e15
 
 
 def parse(text: str | bytes) -> Any:
-    """What ``text`` says. Raises ValueError, and no other error, where it is no JSON."""
+    """The value of ``text``. Raises ValueError, and no other error, if it is not valid JSON."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -18,7 +19,7 @@ def parse(text: str | bytes) -> Any:
 
 
 def sound(item: Any, form: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a JSON object can be reckoned with: its numbers, and what ``form`` names: texts (name: str) and parts (name: form)."""
+    """The usable part of a JSON object: its numbers, and the texts (name: str) and objects (name: form) in ``form``."""
     kept: dict[str, Any] = {}
     for key, value in item.items() if isinstance(item, dict) else ():
         kind = form.get(key)

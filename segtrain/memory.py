@@ -1,4 +1,4 @@
-"""How much memory may this process use, and how much is free? The host's, cut by the container's limit. No room: everybody may ask."""
+"""Memory limit and free memory of this process: of the host, or of the container if that is less."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def memory_limit(cgroup: Path = CGROUP) -> tuple[float, str]:
-    """Bytes that this process may use at all, and who says so: 'host' or 'cgroup' (v2 or v1). (inf, 'unknown') where nobody does."""
+    """Bytes that this process may use, and their source: 'host', 'cgroup' (v2 or v1), or 'unknown' (then inf)."""
     limit, says = float("inf"), "unknown"
     if {"SC_PHYS_PAGES", "SC_PAGE_SIZE"} <= set(getattr(os, "sysconf_names", ())):
         limit, says = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")), "host"
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         try:
             granted = float((cgroup / name).read_text())
-        except (OSError, ValueError):  # no such file, or the word "max"
+        except (OSError, ValueError):  # no such file, or "max"
             continue
         return (granted, "cgroup") if granted < limit else (limit, says)
     return limit, says
 
 
 def memory_free(cgroup: Path = CGROUP) -> float:
-    """Bytes that are free now: the host's by Linux's own estimate, or what a container has left if that is less."""
+    """Free bytes: Linux's estimate for the host, or what the container has left if that is less."""
     free, _ = memory_limit(cgroup)
     try:
         fields = dict(line.split(b":", 1) for line in Path("/proc/meminfo").read_bytes().splitlines())
         free = min(free, 1024.0 * float(fields[b"MemAvailable"].split()[0]))
         most, used = ((cgroup / name).read_bytes() for name in ("memory.max", "memory.current"))
         kinds = dict(line.split() for line in (cgroup / "memory.stat").read_bytes().splitlines())
-        # Copies of files, which the kernel gives up when memory is asked for.
+        # The page cache, which the kernel frees when needed.
         files = float(kinds[b"active_file"]) + float(kinds[b"inactive_file"])
         free = min(free, max(0.0, float(most) - float(used) + files))  # a number, or "max"
     except (OSError, ValueError, KeyError):
-        pass  # no Linux, or no limit of a container
+        pass  # not Linux, or no container limit
     return free

@@ -1,7 +1,7 @@
-"""Samples of the Python stacks of this process, taken by a thread of its own: no rights to trace are needed, and off it costs nothing.
+"""Samples the Python stacks of this process from a thread, which needs no tracing rights and costs nothing when off.
 
-A thread holds Python's lock while it looks, so a sample may come late. Each one therefore counts for the time since the one before it.
-Threads that compute in C or wait are seen at the line that called: it is wall time.
+The sampling thread needs the GIL, so a sample may come late. Each sample therefore counts for the time since the one
+before it. Threads that wait or compute in C appear at the Python line that made the call: the result is wall time.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any
 
 from segtrain.files import writing
 
-FOLDER, CONTROL = "stacks", "control.json"  # of a run folder
+FOLDER, CONTROL = "stacks", "control.json"  # in a run folder
 MOST_S, MOST_HZ = 600.0, 1000.0
-DEPTH = 200  # frames of a stack, the innermost
+DEPTH = 200  # keep this many frames of a stack, the innermost ones
 _LIBRARIES = re.compile(r".*/(?:site-packages|dist-packages)/")
 _STANDARD = re.compile(r".*/lib/python3[^/]*/")
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
@@ -31,7 +31,7 @@ Stacks = dict[tuple[str, ...], float]  # (thread, outermost function, ..., inner
 
 @dataclass(frozen=True)
 class StackRequest:
-    """``asked``: Unix time, the name of the request."""
+    """A request for stacks. ``asked``: its Unix time, which identifies it."""
 
     asked: float
     seconds: float
@@ -39,7 +39,7 @@ class StackRequest:
 
 
 def read_order(run: str | Path) -> StackRequest | None:
-    """The request that lies in a run folder; None where there is none that makes sense."""
+    """The request in a run folder. None if there is no valid one."""
     try:
         known = json.loads(Path(run, FOLDER, CONTROL).read_text(encoding="utf-8"))
         order = StackRequest(float(known["asked"]), float(known["seconds"]), float(known["hz"]))
@@ -49,7 +49,7 @@ def read_order(run: str | Path) -> StackRequest | None:
 
 
 class StackSampler:
-    """Samples for ``order.seconds`` from now on, then writes RUN/stacks/NAME.txt and NAME.json. ``stop`` ends it earlier."""
+    """Samples for ``order.seconds``, then writes RUN/stacks/NAME.txt and NAME.json. ``stop`` ends it earlier."""
 
     def __init__(self, run: str | Path, name: str, order: StackRequest, **facts: Any) -> None:
         self._folder, self._name, self._order, self._facts = Path(run, FOLDER), name, order, facts
@@ -68,13 +68,13 @@ class StackSampler:
             write(self._folder, self._name, stacks, {**facts, **self._facts})
         except OSError as error:
             print(
-                f"warning: no stacks {self._folder / self._name}.txt: {error.strerror}; training goes on",
+                f"warning: cannot write {self._folder / self._name}.txt ({error.strerror}); training continues",
                 file=sys.stderr,
             )
 
 
 def sample(seconds: float, hz: float, stop: threading.Event) -> tuple[Stacks, int, float]:
-    """Stacks of all threads but this one, with seconds; how many samples; for how long."""
+    """Stacks of all other threads with their seconds, the number of samples, and the duration."""
     found: Stacks = {}
     labels, own = dict[CodeType, str](), threading.get_ident()
     begun = last = time.perf_counter()
@@ -86,12 +86,12 @@ def sample(seconds: float, hz: float, stop: threading.Event) -> tuple[Stacks, in
             if ident != own:
                 key = (names.get(ident, "a thread of a library"), *stack(frame, labels))
                 found[key] = found.get(key, 0.0) + now - last
-        last, count = now, max(count + 1, int((now - begun) * hz))  # samples that were missed are not made up for
+        last, count = now, max(count + 1, int((now - begun) * hz))  # missed samples are skipped
     return found, count, last - begun
 
 
 def stack(frame: FrameType | None, labels: dict[CodeType, str]) -> tuple[str, ...]:
-    """The functions of a stack, outermost first; ``labels`` remembers their names."""
+    """The functions of a stack, outermost first. ``labels`` caches their names."""
     found: list[str] = []
     while frame is not None and len(found) < DEPTH:
         code = frame.f_code
@@ -103,7 +103,7 @@ def stack(frame: FrameType | None, labels: dict[CodeType, str]) -> tuple[str, ..
 
 
 def label(code: CodeType) -> str:
-    """``gradients (segtrain/train/step.py:88)``: the function, its file as one imports it, the line of its ``def``."""
+    """``gradients (segtrain/train/step.py:88)``: the function, its file, the line of its ``def``."""
     file = code.co_filename
     if file.startswith(_PACKAGE + os.sep):
         file = f"segtrain/{os.path.relpath(file, _PACKAGE)}"
@@ -115,14 +115,14 @@ def label(code: CodeType) -> str:
 
 
 def plain(text: str) -> str:
-    """Without what separates frames and lines in a collapsed file."""
+    """``text`` without the characters that separate frames and lines in a collapsed file."""
     return "".join(char if char.isprintable() else " " for char in text).replace(";", ":")
 
 
 def write(folder: Path, name: str, stacks: Stacks, facts: dict[str, Any]) -> None:
-    """Collapsed stacks, one a line with its milliseconds, as speedscope and flamegraph.pl read them; then what they are of.
+    """Write collapsed stacks (one per line, with milliseconds) for speedscope and flamegraph.pl, and ``facts`` as JSON.
 
-    Each file whole or not at all. Raises OSError.
+    Each file appears complete or not at all. Raises OSError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lines = [

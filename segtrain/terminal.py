@@ -1,4 +1,4 @@
-"""Text of foreign origin (file names, class names, warnings of libraries) in a form that cannot steer a terminal."""
+"""Prints text from files and libraries without the control characters that could change the terminal."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import sys
 import warnings
 from typing import TextIO
 
-# C0 and C1 control characters and DEL, but tab and line feed; and the characters that reverse the direction of writing.
+# C0 and C1 control characters and DEL, except tab and line feed; and characters that change the writing direction.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def printable(text: str) -> str:
-    r"""``text`` with each control character as its escape: ``"\x1b[2J"`` becomes the six characters ``\x1b[2J``.
+    r"""``text`` with each control character escaped: ``"\x1b[2J"`` becomes the six characters ``\x1b[2J``.
 
     >>> printable("road\x1b[31m")
     'road\\x1b[31m'
@@ -22,14 +22,14 @@ def printable(text: str) -> str:
 
 
 def say(text: object) -> None:
-    """Print for people, on standard output."""
+    """Print ``text`` to standard output without control characters."""
     print(printable(str(text)))
 
 
 def say_warnings() -> None:
-    """From here on what a library warns of is one line on standard error, without a place in its code.
+    """From now on, print each warning of a library as one line on standard error, without file and line number.
 
-    Pillow's warning of a large image is left out: how large an image may be is decided where its header is read.
+    Pillow's warning about large images is dropped. The code that reads image headers checks sizes itself.
     """
     warnings.filterwarnings("ignore", r"Image size \(\d+ pixels\) exceeds limit")
     warnings.showwarning = _warned
@@ -45,5 +45,5 @@ def _warned(
 ) -> None:
     library = re.search(r"(?:site|dist)-packages[/\\](\w+)", filename)
     text = printable(" ".join(str(message).split()))
-    with contextlib.suppress(OSError, ValueError):  # standard error is closed: nobody is there to be warned
+    with contextlib.suppress(OSError, ValueError):  # standard error is closed
         print(f"warning: {library[1] + ': ' if library else ''}{text}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Do the rooms import each other only along the arrows of docs/architecture.md, and is that page true?"""
+"""Tests of the package structure: imports, docs/architecture.md, first lines, and file lengths."""
 
 from __future__ import annotations
 
@@ -118,9 +118,47 @@ def test_no_file_imports_itself_by_a_detour() -> None:
 
 
 @pytest.mark.parametrize("path", [*FILES, *LAUNCH], ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_file_begins_with_its_question(path: Path) -> None:
+def test_every_file_begins_with_a_docstring(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert not text or text.startswith('"""')
+
+
+# Packages and files whose first lines say what they provide, in plain English. The list only grows.
+PLAIN = [
+    "segtrain/arguments.py", "segtrain/cli.py", "segtrain/commands.py", "segtrain/config", "segtrain/cores.py",
+    "segtrain/cpu_wait.py", "segtrain/doctor", "segtrain/errors.py", "segtrain/files.py", "segtrain/filetime.py",
+    "segtrain/json_text.py", "segtrain/losses", "segtrain/memory.py", "segtrain/optim.py", "segtrain/prove",
+    "segtrain/stacks.py", "segtrain/terminal.py",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("part", PLAIN)
+def test_the_first_line_of_a_file_is_not_a_question(part: str) -> None:
+    files = [path for path in [*FILES, *LAUNCH] if path.is_relative_to(ROOT / part)]
+    assert files, f"there is no {part}"
+    for path in files:
+        first = path.read_text(encoding="utf-8").partition("\n")[0]
+        assert "?" not in first, f"{path.relative_to(ROOT)}: {first}"
+
+
+# Files that may have over 300 lines. The list only shrinks.
+LONG = {
+    "segtrain/data/workers/pool.py",
+    "segtrain/diagnose/stats.py",
+    "segtrain/evaluate/evaluation.py",
+    "segtrain/observe/spans.py",
+    "segtrain/parallel/strategy.py",
+    "segtrain/train/session.py",
+}
+
+
+def test_files_stay_under_300_lines() -> None:
+    long = {
+        str(path.relative_to(ROOT))
+        for path in [*FILES, *LAUNCH]
+        if len(path.read_text(encoding="utf-8").splitlines()) > 300
+    }
+    assert long <= LONG, f"divide these files: {sorted(long - LONG)}"
 
 
 def test_files_and_tests_named_on_the_page_exist() -> None:

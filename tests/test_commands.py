@@ -1,4 +1,4 @@
-"""Every command that a page, a help text or an error shows can be typed: its flags exist, its config resolves, its plan fits its ranks.
+"""Tests that every command in the docs and help texts works: its flags exist, its config loads, its plan fits its ranks.
 
 tests/test_docs.py runs the commands of ```bash blocks. This file looks at all of them, those included that need GPUs, a cluster or an
 account, with the real configs of the repository.

@@ -1,4 +1,4 @@
-"""Are the lines that people read aligned, live on a terminal, and plain in a log?"""
+"""Tests of console output: aligned, live on a terminal, and plain in a log."""
 
 from __future__ import annotations
 

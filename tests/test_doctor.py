@@ -1,4 +1,4 @@
-"""Does `segtrain doctor` see what is there, what is missing and the known traps?"""
+"""Tests of `segtrain doctor`: packages, GPU, machine, and decoders, present and missing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_page(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monkey
     for name in ("python", "packages", "gpu", "opencv", "cores", "memory", "cache", "decoder"):
         assert re.search(rf"^(ok|note|problem) +{name} ", text, re.MULTILINE), name
     assert re.search(r"decoder +native|decoder +packages: .*not built", text)
-    assert re.search(r"\d\.\d ms of CPU for a sample", text)
+    assert re.search(r"\d\.\d ms of CPU per sample", text)
     assert text.rstrip().endswith(("note", "notes"))
 
 
@@ -64,7 +64,7 @@ def test_without_torch_training_is_impossible(
     monkeypatch.setattr(decoders, "look", lambda: iter([]))
     assert main(["doctor"]) == 2
     text = capsys.readouterr().out
-    assert re.search(r"^problem +torch +absent.*\n +pip install 'torch>=2.0.1'$", text, re.MULTILINE)
+    assert re.search(r"^problem +torch +missing.*\n +pip install 'torch>=2.0.1'$", text, re.MULTILINE)
     assert "training is impossible" in text
 
 

@@ -18,7 +18,7 @@ ERRORS = {"SegtrainError", "ConfigError", "DataError", "CheckpointError"}
 # Packages and files of segtrain/ in which every raised error has a code. The list only grows.
 CODED = [
     "commands.py", "config", "data/audit", "data/convert.py", "data/datasets.py", "data/index", "data/labels",
-    "diagnose", "errors.py", "losses", "report",
+    "diagnose", "doctor", "errors.py", "losses", "prove", "report",
 ]  # fmt: skip
 
 

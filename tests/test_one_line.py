@@ -1,4 +1,4 @@
-"""Faults that used to end in a traceback, or in pages of C++ frames: each is one line with its fix."""
+"""Tests that a fault ends in one line with its fix, not in a traceback or in pages of C++ frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does `segtrain prove` pass where the promises are kept, and fail where one is broken?"""
+"""Tests of `segtrain prove`: it passes on a sound trainer, and fails when any guarantee is broken on purpose."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ step._label_totals = lambda criterion, micros: plain(criterion, micros[:1])
 
 def test_a_gradient_averaged_over_ranks_is_found(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     rows = verdicts(zygote, tmp_path, "gradient", GRADIENT_OF_A_MEAN)
-    assert any("on 2 ranks against 1" in text for text in failures(rows)), rows
+    assert any("on 2 ranks compared with 1" in text for text in failures(rows)), rows
 
 
 def test_a_loss_of_each_micro_batch_is_found(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

@@ -39,7 +39,9 @@ def transform_source(text: str) -> tuple[Path, str, str]:
                 raise ValueError(f"module {place!r} was not found ({error}): check its name and PYTHONPATH") from None
         path = Path((found and found.origin) or place)
     if not path.is_file():
-        raise ValueError(f"Python file {str(path)!r} was not found: check the path, the module name, and PYTHONPATH")
+        raise ValueError(
+            f"the Python file {str(path)!r} was not found: check the path, the module name, and PYTHONPATH"
+        )
     return path, attribute, digest
 
 

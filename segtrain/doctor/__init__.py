@@ -1,4 +1,4 @@
-"""`segtrain doctor`: what do this machine and this installation give, and what is wrong with them?"""
+"""`segtrain doctor`: checks the machine and the installation, and says how to fix problems."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from segtrain.errors import EXIT_ERROR
 
 
 def doctor(as_json: bool = False, say: Callable[[str], None] = print) -> int:
-    """Look at everything and say a line for each thing. Returns 2 where training is impossible, else 0."""
+    """Run all checks and print one line per check. Returns 2 if training is impossible, else 0."""
     lines = [*packages.look(), *machine.look(), *decoders.look()]
     if as_json:
         say(json.dumps({"version": __version__, "lines": [asdict(line) for line in lines]}))
@@ -23,15 +23,15 @@ def doctor(as_json: bool = False, say: Callable[[str], None] = print) -> int:
 
 
 def page(lines: list[CheckLine]) -> str:
-    """One aligned line for each, its cure below it; a count at the foot."""
+    """One aligned line per check, each with its fix below, and a count at the end."""
     width = max(len(line.name) for line in lines)
-    told = [f"segtrain {__version__}"]
+    text_lines = [f"segtrain {__version__}"]
     for line in lines:
-        told.append(f"{line.state:<7}  {line.name:<{width}}  {line.found}")
+        text_lines.append(f"{line.state:<7}  {line.name:<{width}}  {line.found}")
         if line.cure:
-            told.append(f"{'':<7}  {'':<{width}}    {line.cure}")
+            text_lines.append(f"{'':<7}  {'':<{width}}    {line.cure}")
     problems, notes = (sum(line.state == state for line in lines) for state in (PROBLEM, NOTE))
-    told.append(f"{problems} problem{'s' * (problems != 1)}, {notes} note{'s' * (notes != 1)}")
+    text_lines.append(f"{problems} problem{'s' * (problems != 1)}, {notes} note{'s' * (notes != 1)}")
     if any(line.fatal for line in lines):
-        told[-1] += ": training is impossible"
-    return "\n".join(told)
+        text_lines[-1] += ": training is impossible"
+    return "\n".join(text_lines)

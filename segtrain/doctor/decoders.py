@@ -1,4 +1,4 @@
-"""Which way of decoding is in use, and what would the other give? Each is tried in a process of its own, for a moment."""
+"""Checks the native decoder and the Python packages that replace it: which one is in use, and how fast each is."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from segtrain.bench.child import child
 from segtrain.doctor.line import NOTE, OK, PROBLEM, CheckLine
 from segtrain.errors import SegtrainError
 
-SECONDS = 0.25  # of CPU for each way
+SECONDS = 0.25  # CPU time per decoder
 
 
 def look() -> Iterator[CheckLine]:
@@ -19,33 +19,33 @@ def look() -> Iterator[CheckLine]:
         native, packages = pool.map(_tried, ("", "0"))
     if isinstance(packages, str):
         yield CheckLine(
-            PROBLEM, "decoder", f"JPEG and PNG cannot be decoded by packages: {packages}", "install again", fatal=True
+            PROBLEM, "decoder", f"the packages cannot decode JPEG and PNG: {packages}", "reinstall", fatal=True
         )
         return
     if isinstance(native, str):
         yield CheckLine(
-            PROBLEM, "decoder", f"the native part fails: {native}", "SEGTRAIN_NATIVE=0 turns it off; install again"
+            PROBLEM, "decoder", f"the native decoder fails: {native}", "reinstall; SEGTRAIN_NATIVE=0 turns it off"
         )
         return
     there = native["path"] == "native"
     used = packages if turned_off or not there else native
-    speed = f"{used['cpu_ms']:.1f} ms of CPU for a sample of 1024x512"
+    speed = f"{used['cpu_ms']:.1f} ms of CPU per sample of 1024x512"
     if there and turned_off:
         yield CheckLine(
             NOTE,
             "decoder",
-            f"packages, by SEGTRAIN_NATIVE=0: {speed}; the native part takes {native['cpu_ms']:.1f}",
+            f"packages, because of SEGTRAIN_NATIVE=0: {speed}; the native decoder needs {native['cpu_ms']:.1f} ms",
             "unset SEGTRAIN_NATIVE",
         )
     elif there:
-        yield CheckLine(OK, "decoder", f"{native['path_says']}: {speed}; packages take {packages['cpu_ms']:.1f}")
+        yield CheckLine(OK, "decoder", f"{native['path_says']}: {speed}; packages need {packages['cpu_ms']:.1f} ms")
     else:
         why, _, cure = str(native["path_says"]).partition(": ")[2].rpartition(": ")
         yield CheckLine(NOTE, "decoder", f"packages: {speed}; {why}", cure)
 
 
 def _tried(switch: str) -> dict[str, object] | str:
-    """What ``segtrain.bench.quick`` measured with this value of SEGTRAIN_NATIVE ("": unset), or why it could not."""
+    """The measurement of ``segtrain.bench.quick`` with this SEGTRAIN_NATIVE ("": unset), or an error message."""
     try:
         return child("quick", {"seconds": SECONDS}, {"SEGTRAIN_NATIVE": switch})
     except SegtrainError as error:

@@ -1,4 +1,4 @@
-"""What does the doctor say about one thing?"""
+"""One line of `segtrain doctor`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ OK, NOTE, PROBLEM = "ok", "note", "problem"
 
 @dataclass(frozen=True)
 class CheckLine:
-    """``state``: OK, NOTE (works, but one should know) or PROBLEM; ``cure``: what to do; ``fatal``: training is impossible."""
+    """The result of one check.
+
+    ``state``: OK, NOTE (works, but could be better), or PROBLEM. ``cure``: the fix. ``fatal``: training is impossible.
+    """
 
     state: str
     name: str

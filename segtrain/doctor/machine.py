@@ -1,4 +1,4 @@
-"""What does the machine give this process: cores, threads, memory, shared memory, room for the cache, open files?"""
+"""Checks of the machine: cores, OpenMP settings, memory, shared memory, cache folder, open files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from segtrain.doctor.line import NOTE, OK, PROBLEM, CheckLine
 from segtrain.files import cache_folder
 from segtrain.memory import memory_limit
 
-LEAST_SHM = 64 << 20  # Docker's default, which is too small for batches of some workers
+LEAST_SHM = 64 << 20  # Docker's default, which is too small
 LEAST_CACHE = 1 << 30
 LEAST_FILES = 1024
 PINS = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
@@ -29,17 +29,20 @@ def look() -> Iterator[CheckLine]:
 
 def cores(allowed: int, there: int, quota: float | None) -> CheckLine:
     if quota is not None and quota < allowed:
-        cure = "give the container more (docker --cpus, resources.limits.cpu), or nothing: segtrain counts the quota"
-        return CheckLine(NOTE, "cores", f"{quota:.3g} by the container's quota, of {allowed} that are seen", cure)
+        cure = "segtrain respects the quota; to raise it: docker --cpus, or resources.limits.cpu"
+        return CheckLine(NOTE, "cores", f"{quota:.3g} by the container's quota; the host shows {allowed}", cure)
     if allowed < there:
         return CheckLine(
-            NOTE, "cores", f"{allowed} of the host's {there}, by affinity", "taskset, or the job's cpus-per-task"
+            NOTE,
+            "cores",
+            f"{allowed} of {there}, by affinity",
+            "raise it with taskset, or with cpus-per-task of the job",
         )
     return CheckLine(OK, "cores", f"{allowed}")
 
 
 def threads(environment: Mapping[str, str], allowed: int) -> Iterator[CheckLine]:
-    """Settings of OpenMP that slow training down."""
+    """OpenMP settings that slow down training."""
     asked = environment.get("OMP_NUM_THREADS", "")
     if asked and (not asked.isdigit() or int(asked) > allowed):
         yield CheckLine(
@@ -47,7 +50,7 @@ def threads(environment: Mapping[str, str], allowed: int) -> Iterator[CheckLine]
         )
     pins = {name: environment[name] for name in PINS if environment.get(name, "false").lower() not in ("false", "none")}
     for name, value in pins.items():
-        cure = f"unset {name}: workers and ranks may all land on one core"
+        cure = f"unset {name}: it may put all workers and ranks on one core"
         yield CheckLine(NOTE, name, f"{value} binds threads to cores", cure)
 
 
@@ -62,15 +65,13 @@ def memory() -> CheckLine:
     said = f"{limit / 2**30:.1f} GiB" + (" by the container's limit" if by == "cgroup" else "")
     if by == "host" and free:
         said += f", {free / 2**30:.1f} GiB free"
-    return CheckLine(OK, "memory", said if by != "unknown" else "not known")
+    return CheckLine(OK, "memory", said if by != "unknown" else "unknown")
 
 
 def shared_memory(folder: str = "/dev/shm") -> Iterator[CheckLine]:
-    """Worker processes of other packages share batches here."""
+    """Space in /dev/shm, where NCCL and worker processes share memory."""
     if not os.path.isdir(folder):
-        yield CheckLine(
-            NOTE, folder, "absent: worker processes may not be able to share memory", "data.worker_kind=thread"
-        )
+        yield CheckLine(NOTE, folder, "missing: worker processes may fail to share memory", "data.worker_kind=thread")
         return
     total, _, free = shutil.disk_usage(folder)
     said = f"{total / 2**20:,.0f} MiB, {free / 2**20:,.0f} MiB free"
@@ -91,12 +92,12 @@ def cache() -> CheckLine:
     while not there.exists() and there != there.parent:
         there = there.parent
     if not os.access(there, os.W_OK):
-        cure = "set SEGTRAIN_CACHE to a folder that can be written; without it each start reads the whole data set"
+        cure = "set SEGTRAIN_CACHE to a writable folder; without a cache, each start reads the whole data set"
         return CheckLine(PROBLEM, "cache", f"{folder}: not writable", cure)
     free = shutil.disk_usage(there).free
     said = f"{folder}: {free / 2**30:.1f} GiB free"
     if free < LEAST_CACHE:
-        return CheckLine(NOTE, "cache", said, "set SEGTRAIN_CACHE to a folder with more room")
+        return CheckLine(NOTE, "cache", said, "set SEGTRAIN_CACHE to a folder with more space")
     return CheckLine(OK, "cache", said)
 
 

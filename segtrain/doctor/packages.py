@@ -1,4 +1,4 @@
-"""Are Python and the packages what segtrain needs, and do they fit each other and the GPU? Looked up without importing torch."""
+"""Checks of Python, the packages, and the GPU driver, without importing torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from segtrain.doctor.line import NOTE, OK, PROBLEM, CheckLine
 from segtrain.observe.trackers import TRACKERS
 
 LEAST_PYTHON = (3, 10)
-NEEDED = {  # package -> least version, as in pyproject.toml
+NEEDED = {  # package -> minimum version, as in pyproject.toml
     "torch": "2.0.1",
     "torchvision": "0.15.2",
     "segmentation-models-pytorch": "0.5",
@@ -28,18 +28,18 @@ NEEDED = {  # package -> least version, as in pyproject.toml
     "safetensors": "0.4",
     "tensorboard": "2.12",
 }
-OPTIONAL = {  # package -> extra, what for
-    "albumentations": ("albumentations", "augmentation of your own (data.transforms)"),
+OPTIONAL = {  # package -> extra, purpose
+    "albumentations": ("albumentations", "custom augmentation (data.transforms)"),
     "onnx": ("export", "ONNX files"),
-    "onnxruntime": ("export", "the check of ONNX files"),
+    "onnxruntime": ("export", "verifying ONNX files"),
     "pandas": ("pandas", "data frames of runs"),
     **{kind.package: (kind.extra, f"tracking (log.{kind.setting})") for kind in TRACKERS if kind.extra},
-    "nvidia-ml-py": ("gpu", "the GPUs in the system profile"),
+    "nvidia-ml-py": ("gpu", "GPUs in the system profile"),
     "boto3": ("sagemaker", "SageMaker jobs"),
 }
 OPENCV = ("opencv-python-headless", "opencv-python", "opencv-contrib-python", "opencv-contrib-python-headless")
-FATAL = ("torch", "numpy", "pillow", "pydantic", "pyyaml", "safetensors")  # without these no run begins
-SECONDS = 20.0  # for torch to open the GPU
+FATAL = ("torch", "numpy", "pillow", "pydantic", "pyyaml", "safetensors")  # no run starts without these
+SECONDS = 20.0  # time for torch to open the GPU
 
 _SEE_GPU = """
 import torch
@@ -62,7 +62,7 @@ def look() -> Iterator[CheckLine]:
 
 
 def version(package: str) -> str | None:
-    """The installed version; None: it is not there."""
+    """The installed version. None if the package is missing."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -75,7 +75,7 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def needed() -> Iterator[CheckLine]:
-    """One line if all is there, else one for each package that is not."""
+    """One line if all required packages are installed, else one for each that is not."""
     well = True
     for package, least in NEEDED.items():
         found = version(package)
@@ -84,20 +84,18 @@ def needed() -> Iterator[CheckLine]:
             yield CheckLine(
                 PROBLEM,
                 package,
-                f"{found or 'absent'}, needed: {least} or later",
+                f"{found or 'missing'}; {least} or later is required",
                 f"pip install '{package}>={least}'",
                 fatal=package in FATAL,
             )
     if well:
-        yield CheckLine(OK, "packages", f"all {len(NEEDED)} that are needed")
+        yield CheckLine(OK, "packages", f"all {len(NEEDED)} required packages are installed")
     if version("simplejpeg") is None:
-        yield CheckLine(
-            NOTE, "simplejpeg", "absent: JPEG is decoded by OpenCV, at half the speed", "pip install simplejpeg"
-        )
+        yield CheckLine(NOTE, "simplejpeg", "missing: OpenCV decodes JPEG, at half the speed", "pip install simplejpeg")
 
 
 def built_for_cuda(package: str = "torch") -> str | None:
-    """The CUDA version that torch or torchvision was built for, from its files; "" for a build for CPUs; None: not known."""
+    """The CUDA version that torch or torchvision was built for, read from its files. "": a CPU build. None: unknown."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         return None
@@ -113,7 +111,7 @@ def built_for_cuda(package: str = "torch") -> str | None:
 
 
 def driver(proc: Path = Path("/proc/driver/nvidia/version")) -> str:
-    """The NVIDIA driver's version, "" where there is none."""
+    """The version of the NVIDIA driver. "" without a driver."""
     try:
         found = re.search(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b", proc.read_text())
     except OSError:
@@ -122,59 +120,55 @@ def driver(proc: Path = Path("/proc/driver/nvidia/version")) -> str:
 
 
 def gpu(files: list[str]) -> CheckLine:
-    """torch, the GPUs (their device files) and whether they can be used together."""
+    """The build of torch, and whether it can use the GPUs. ``files``: device files of the GPUs."""
     found = version("torch")
     if found is None:
-        return CheckLine(NOTE, "gpu", "not looked for without torch")
+        return CheckLine(NOTE, "gpu", "not checked without torch")
     cuda = built_for_cuda()
     built = f"torch {found} for CUDA {cuda}" if cuda else f"torch {found}"
     if not files:
         return CheckLine(OK, "gpu", f"{built}; no NVIDIA GPU: training runs on the CPU")
     if os.environ.get("CUDA_VISIBLE_DEVICES", "all") in ("", "-1"):
-        return CheckLine(
-            NOTE, "gpu", f"{built}; {len(files)} GPUs, hidden by CUDA_VISIBLE_DEVICES", "unset it to use them"
-        )
+        return CheckLine(NOTE, "gpu", f"{built}; CUDA_VISIBLE_DEVICES hides {len(files)} GPUs", "unset it to use them")
     if cuda == "":
-        cure = "install a build of torch for CUDA that suits the driver: pytorch.org/get-started"
-        return CheckLine(PROBLEM, "gpu", f"{built} is for CPUs alone, but {len(files)} NVIDIA GPUs are here", cure)
+        cure = "install a CUDA build of torch that fits the driver: pytorch.org/get-started"
+        return CheckLine(PROBLEM, "gpu", f"{built} is a CPU build, but there are {len(files)} NVIDIA GPUs", cure)
     try:
         seen = subprocess.run(
             [sys.executable, "-c", _SEE_GPU], capture_output=True, text=True, timeout=SECONDS
         ).stdout.strip()
     except subprocess.TimeoutExpired:
-        return CheckLine(PROBLEM, "gpu", f"{built}: the GPU did not answer in {SECONDS:.0f} s", "look at nvidia-smi")
+        return CheckLine(PROBLEM, "gpu", f"{built}: the GPU did not answer in {SECONDS:.0f} s", "run nvidia-smi")
     if not seen:
-        cure = f"driver {driver() or 'absent'}: install one that knows CUDA {cuda}, or a torch for an older CUDA"
-        return CheckLine(PROBLEM, "gpu", f"{built} cannot use the {len(files)} GPUs here", cure)
+        cure = f"driver {driver() or 'missing'}: install one for CUDA {cuda}, or a torch build for an older CUDA"
+        return CheckLine(PROBLEM, "gpu", f"{built} cannot use the {len(files)} GPUs", cure)
     return CheckLine(OK, "gpu", f"{built}, driver {driver()}: {seen}")
 
 
 def torchvision() -> Iterator[CheckLine]:
-    """A torchvision for CUDA beside a torch for CPUs (or the reverse) fails at import: operator torchvision::nms does not exist."""
+    """A CUDA build of torchvision with a CPU build of torch (or the reverse) fails at import: no torchvision::nms."""
     torch, vision = version("torch") or "", version("torchvision") or ""
     local = [found.partition("+")[2] for found in (torch, vision)]
     if torch and vision and all(local) and local[0] != local[1]:
         yield CheckLine(
             PROBLEM,
             "torchvision",
-            f"{vision} beside torch {torch}: importing it fails (operator torchvision::nms does not exist)",
-            "install both from the same index, in one command",
+            f"{vision} with torch {torch}: the import fails (operator torchvision::nms does not exist)",
+            "install both from the same index with one command",
         )
 
 
 def opencv() -> Iterator[CheckLine]:
     there = [name for name in OPENCV if version(name)]
     if not there:
-        yield CheckLine(PROBLEM, "opencv", "absent", "pip install opencv-python-headless", fatal=True)
+        yield CheckLine(PROBLEM, "opencv", "missing", "pip install opencv-python-headless", fatal=True)
         return
     if len(there) > 1:
         cure = f"pip uninstall {' '.join(there)}; pip install opencv-python-headless"
         yield CheckLine(NOTE, "opencv", f"{' and '.join(there)} overwrite each other's files", cure)
     import cv2
 
-    yield CheckLine(
-        OK, "opencv", f"{cv2.__version__}, {cv2.getNumThreads()} threads of its own (1 while data is loaded)"
-    )
+    yield CheckLine(OK, "opencv", f"{cv2.__version__}, {cv2.getNumThreads()} threads (1 while data are loaded)")
 
 
 def optional() -> Iterator[CheckLine]:
@@ -183,4 +177,4 @@ def optional() -> Iterator[CheckLine]:
     if there:
         yield CheckLine(OK, "optional", ", ".join(there))
     for name, (extra, purpose) in absent.items():
-        yield CheckLine(NOTE, name, f"absent: it is for {purpose}", f"pip install 'segtrain[{extra}]'")
+        yield CheckLine(NOTE, name, f"missing: needed for {purpose}", f"pip install 'segtrain[{extra}]'")

@@ -1,4 +1,4 @@
-"""`segtrain prove`: are the five promises kept on this machine, with this config and this data?"""
+"""`segtrain prove`: verifies the five guarantees on this machine, with the user's config and data."""
 
 from __future__ import annotations
 
@@ -19,29 +19,33 @@ PROMISES = (gradient.NAME, resume.NAME, counts.SCORES, counts.WORKERS, plant.NAM
 
 
 def parse_ranks(text: str) -> list[int]:
-    """``1,2,4`` as numbers. Raises ConfigError."""
+    """The world sizes in ``1,2,4``. Raises ConfigError."""
     try:
         ranks = [int(part) for part in text.split(",")]
     except ValueError:
         ranks = [0]
     if min(ranks) < 1:
-        raise ConfigError(f"--ranks {text}: give numbers of ranks from 1 on, as in --ranks 1,2,4")
+        raise ConfigError(
+            f"--ranks={text}: expected world sizes of at least 1, such as --ranks=1,2,4",
+            code="invalid-ranks",
+            found=text,
+        )
     return ranks
 
 
 def prove(
     config_path: str | Path | None, overrides: list[str], ranks: list[int], say: Callable[[str], None] = print
 ) -> int:
-    """Run the five promises, print a line for each comparison and a table of all. Returns 1 if one fails, else 0.
+    """Verify the five guarantees. Print a line per comparison, then a table. Returns 1 if a comparison fails, else 0.
 
-    ``ranks``: world sizes to compare. Everything runs on CPU ranks that this process starts, in a folder that is removed.
-    Raises SegtrainError where the config is wrong or the data set cannot be listed.
+    ``ranks``: world sizes to compare. Everything runs in CPU processes that this process starts, in a temporary folder.
+    Raises SegtrainError if the config is invalid or the data set cannot be listed.
     """
     config = load_config(config_path, overrides)
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="segtrain-prove-") as scratch:
         rows = [
-            _told(found, seconds, say)
+            _printed(found, seconds, say)
             for found, seconds in _timed(_rows(Path(scratch), config, sorted(set(ranks)), say))
         ]
     say(f"\n{table(rows)}   ({time.perf_counter() - begin:.0f} s)")
@@ -56,28 +60,26 @@ def _timed(rows: Iterator[ProofRow]) -> Iterator[tuple[ProofRow, float]]:
         last = now
 
 
-def _told(found: ProofRow, seconds: float, say: Callable[[str], None]) -> ProofRow:
+def _printed(found: ProofRow, seconds: float, say: Callable[[str], None]) -> ProofRow:
     say(live(found, seconds) + (f"\n         {found.remark}" if found.verdict == FAIL else ""))
     return found
 
 
 def _rows(folder: Path, config: Config, worlds: list[int], say: Callable[[str], None]) -> Iterator[ProofRow]:
-    """Data first: nothing else can be judged on data with faults."""
+    """The data come first: on data with faults, nothing else can be verified."""
     try:
         seen = on_ranks(folder, 1, survey, config)[0]
     except RankFailed as error:
-        raise SegtrainError(str(error)) from None
+        raise SegtrainError(str(error), code="prove-rank-failed") from None
     weights = [float(w) for w in class_weights(seen.pixels, config.loss.class_weight_power)]
     short, remarks = shortened(config, weights)
     short = smaller_images(short, seen.size)
-    say(
-        f"segtrain prove  {config.name or 'defaults'}  #{config.hash}: {config.model.arch} on {seen.name}, as the config says, but with"
-    )
+    say(f"segtrain prove  {config.name or 'defaults'}  #{config.hash}: {config.model.arch} on {seen.name}, changed to")
     say("\n".join(f"  {remark}" for remark in remarks))
     yield plant.prove_audit(seen)
     if seen.faults:
         for promise in PROMISES[:-1]:
-            yield row(promise, "-", "the data set has faults: mend them first")
+            yield row(promise, "-", "the data set has faults: fix them first")
         return
     proofs: list[tuple[str, Callable[[], Iterator[ProofRow]]]] = [
         (plant.NAME, lambda: plant.prove_planted(folder, changed(short, data__limit=0))),
@@ -90,4 +92,4 @@ def _rows(folder: Path, config: Config, worlds: list[int], say: Callable[[str], 
         try:
             yield from proof()
         except (RankFailed, SegtrainError) as error:
-            yield failed(promise, "could not be finished", error)
+            yield failed(promise, "did not finish", error)

@@ -1,4 +1,4 @@
-"""Promises 3 and 4: do scores know the number of ranks, or batches the number of workers?"""
+"""Guarantees 3 and 4: scores do not depend on the number of ranks, nor batches on the number of workers."""
 
 from __future__ import annotations
 
@@ -25,24 +25,29 @@ COUNTS = (0, 1, 4)  # workers
 
 
 def prove_evaluation(folder: Path, config: Config, worlds: list[int]) -> Iterator[ProofRow]:
-    """The confusion of the weights in ``folder/whole`` (fresh ones if it has none) on 1, 2, 3 ranks, none above ``worlds``."""
+    """Compare the confusion matrix on 1, 2, and 3 ranks, up to the largest of ``worlds``.
+
+    The weights are those of the run in ``folder/whole``, or initial ones if there is none.
+    """
     several = list(range(2, min(3, max(worlds)) + 1))
-    what = f"confusion on {listed(several)} ranks against 1, split {config.data.split!r}"
+    what = f"confusion matrix on {listed(several)} ranks compared with 1, split {config.data.split!r}"
     if not several:
-        yield row(SCORES, "confusion on several ranks", "--ranks has one rank alone: nothing to compare with")
+        yield row(
+            SCORES, "confusion matrix on several ranks", "--ranks has only one rank, so there is nothing to compare"
+        )
         return
     expected, miou, images = on_ranks(folder, 1, score, config, folder)[0]
     odd = 0
     for world in several:
-        for found, _, _ in on_ranks(folder, world, score, config, folder):  # every rank has the same
+        for found, _, _ in on_ranks(folder, world, score, config, folder):  # every rank returns the same
             odd = max(odd, int(np.count_nonzero(found != expected)))
-    remark = "" if expected.sum() else "no pixel counted: the images to score are all void"
+    remark = "" if expected.sum() else "no pixel was counted, because the images are all void"
     measured = f"{odd} of {expected.size} cells differ, mIoU {100 * miou:.6f}%"
     yield row(SCORES, f"{what}, {images} images", remark, not odd and bool(expected.sum()), measured, "0")
 
 
 def score(place: Cluster, config: Config, folder: Path) -> tuple[np.ndarray, float, int]:
-    """Confusion int64 (C, C), mIoU and number of images, as every rank of an evaluation has them."""
+    """Confusion matrix, int64 (C, C); mIoU; number of images. Every rank returns the same."""
     with start(config.parallel, place, "cpu") as strategy:
         dataset = open_dataset(config.data, config.data.split)
         torch.manual_seed(config.train.seed)
@@ -57,7 +62,7 @@ def score(place: Cluster, config: Config, folder: Path) -> tuple[np.ndarray, flo
 
 
 def prove_workers(folder: Path, config: Config, full_size: Config) -> Iterator[ProofRow]:
-    """Batches of the first epochs with crops of the user's own size, by 0, 1 and 4 workers."""
+    """Compare the first batches of 0, 1, and 4 workers, with crops of the user's size."""
     steps = 6
     first, *others = [
         on_ranks(folder, 1, consumed, config, full_size.data.crop, steps, workers)[0] for workers in COUNTS

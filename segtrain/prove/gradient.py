@@ -1,4 +1,4 @@
-"""Promise 1: does the gradient know the number of ranks or micro-batches? The user's model, loss and data, in float64."""
+"""Guarantee 1: the gradient does not depend on the number of ranks or micro-batches. Checked in float64."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ NAME = "1 world size"
 
 @dataclass(frozen=True)
 class Measured:
-    """One gradient against the reference. ``norms``: batch norms of the model, ``unsynced``: those that cannot span ranks."""
+    """The difference of a gradient from the reference, relative.
+
+    ``norms``: number of batch norms in the model. ``unsynced``: how many of them cannot be synchronized over ranks.
+    """
 
     difference: float
     images: int
@@ -43,31 +46,33 @@ class Measured:
 
 
 def prove_gradient(folder: Path, config: Config, worlds: list[int]) -> Iterator[ProofRow]:
-    """``worlds``: numbers of ranks to compare with one rank."""
+    """Compare the gradient on each of ``worlds`` ranks with that on one rank."""
     batch = 2 * max(2, *worlds)
     wide = [world for world in worlds if world > 1]
     reference = str(folder / "gradient.pt")
     first = on_ranks(folder, 1, gradient, config, batch, 1, False, reference)[0]
     split = listed(wide)
     if not wide:
-        yield row(NAME, "gradient on several ranks", "--ranks has one rank alone: nothing to compare with")
+        yield row(NAME, "gradient on several ranks", "--ranks has only one rank, so there is nothing to compare")
     elif first.unsynced:
-        why = f"{first.unsynced} batch norms of the model are of a kind that cannot span ranks; frozen they are compared below"
-        yield row(NAME, f"gradient on {split} ranks against 1", why)
+        why = f"{first.unsynced} batch norms cannot be synchronized over ranks; the next row compares them frozen"
+        yield row(NAME, f"gradient on {split} ranks compared with 1", why)
     else:
         found = [on_ranks(folder, world, gradient, config, batch, 1, False, reference)[0] for world in wide]
         norm = ", synchronized batch norm" if first.norms else ""
-        yield _row(f"gradient on {split} ranks against 1{norm}", found)
+        yield _row(f"gradient on {split} ranks compared with 1{norm}", found)
 
-    # Under accumulation batch norm sees micro-batches, not the batch: another function, so that nothing can agree.
+    # With accumulation, batch norm sees micro-batches instead of the batch. That is a different function, so freeze it.
     frozen = first.norms > 0
     if frozen:
         on_ranks(folder, 1, gradient, config, batch, 1, True, reference, True)
     cases = [(1, 2), *((world, 2) for world in wide), *(((max(wide), 1),) if wide and frozen else ())]
     found = [on_ranks(folder, world, gradient, config, batch, parts, frozen, reference)[0] for world, parts in cases]
     ranks = listed([1, *wide])
-    remark = "batch norm frozen: under accumulation its own statistics are those of a micro-batch" if frozen else ""
-    yield _row(f"gradient in 2 micro-batches on {ranks} ranks against 1 whole batch", found, remark)
+    remark = (
+        "batch norm is frozen, because with accumulation its statistics are those of a micro-batch" if frozen else ""
+    )
+    yield _row(f"gradient in 2 micro-batches on {ranks} ranks compared with 1 whole batch", found, remark)
 
 
 def _row(what: str, found: list[Measured], remark: str = "") -> ProofRow:
@@ -80,9 +85,9 @@ def _row(what: str, found: list[Measured], remark: str = "") -> ProofRow:
 def gradient(
     place: Cluster, config: Config, batch: int, accumulate: int, frozen: bool, reference: str, write: bool = False
 ) -> Measured:
-    """The gradient of the first step, relative to that in the file ``reference`` (written if absent, or with ``write``).
+    """Compare the gradient of the first step with that in the file ``reference``, written if absent or with ``write``.
 
-    ``frozen``: batch norm uses the statistics of the whole batch, which the file holds.
+    ``frozen``: batch norm uses the statistics of the whole batch, which the file contains.
     """
     settings = changed(config, parallel__sync_bn=not frozen, train__batch_size=batch, train__accumulate=accumulate)
     with start(settings.parallel, place, "cpu") as strategy:
@@ -128,7 +133,7 @@ def gradient(
 
 
 def _relative(found: Tensor, expected: Tensor) -> float:
-    """Of the gradient and, in the last place, the loss: the larger of the two relative differences. NaN for no gradient."""
+    """The larger relative difference of two: of the gradient, and of the loss (last element). NaN without gradient."""
     if found.shape != expected.shape:
         return float("inf")
     gradient = (found[:-1] - expected[:-1]).norm() / expected[:-1].norm()
@@ -137,11 +142,11 @@ def _relative(found: Tensor, expected: Tensor) -> float:
 
 
 def _prepare(model: nn.Module, known: dict[str, Any] | None) -> list[_BatchNorm]:
-    """Training mode without randomness; batch norm keeps the batch's statistics, or uses the ``known`` ones."""
+    """Set training mode without dropout. Batch norm records the statistics of the batch, or uses the ``known`` ones."""
     model.train()
     for module in model.modules():
         if any(word in type(module).__name__ for word in ("Dropout", "DropPath", "StochasticDepth")):
-            module.eval()  # dropout draws for each rank by itself
+            module.eval()  # each rank would draw its own dropout
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     for norm in norms:
         norm.momentum = 1.0  # the running statistics become those of this batch
@@ -160,7 +165,7 @@ def _first_two(seed: int, count: int, batch: int) -> list[tuple[int, int]]:
 
 
 def _micro(batch: Batch, planted: list[tuple[int, int]], ignore_index: int) -> Micro:
-    """Floats in float64. Void is spread unevenly: the first sample is all void, the second half, wherever they went."""
+    """The batch in float64, with void pixels spread unevenly: all of the first sample, and half of the second."""
     masks = batch.masks.clone()
     for k, who in enumerate(zip(batch.epochs.tolist(), batch.ids.tolist())):
         if who == planted[0]:

@@ -1,4 +1,4 @@
-"""Promise 5: is a bad label found before training? The user's data set is audited, and copies of it are damaged on purpose."""
+"""Guarantee 5: bad labels are found before training, in the user's data and in deliberately damaged copies."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ from segtrain.prove.table import ProofRow, row
 from segtrain.train.rank import train
 
 NAME = "5 labels"
-PIXELS = 7  # that get the unknown value
+PIXELS = 7  # pixels that get the unknown value
 
 
 @dataclass(frozen=True)
 class Planted:
-    """What became of training on data with one fault. ``named``: what the message had to say; ``started``: training began."""
+    """The outcome of training on data with one fault.
+
+    ``named``: texts that the error message must contain. ``started``: whether training began.
+    """
 
     kind: str
     named: tuple[str, ...]
@@ -46,13 +49,13 @@ class Planted:
 def prove_audit(found: Survey) -> ProofRow:
     images = " + ".join(f"{count} {split}" for split, count in found.images.items())
     what = f"audit of {found.name}: {images} images and masks"
-    many = f"the first: {found.faults[0]}; `segtrain data check` lists all" if found.faults else ""
+    many = f"first fault: {found.faults[0]}; `segtrain data check` lists all" if found.faults else ""
     remark = many or ("; ".join(found.warnings) and f"warnings of the audit: {'; '.join(found.warnings)}")
     return row(NAME, what, remark, not found.faults, f"{len(found.faults)} faults", "0")
 
 
 def prove_planted(folder: Path, config: Config) -> Iterator[ProofRow]:
-    """Training must refuse each planted fault before its first step, naming the file and what is wrong in it."""
+    """Training must refuse each planted fault before its first step, and name the file and the problem."""
     for planted in on_ranks(folder, 1, plant_all, config, folder)[0]:
         missing = "" if planted.found else _why(planted)
         measured = "found before training" if planted.found else "not found"
@@ -63,12 +66,12 @@ def prove_planted(folder: Path, config: Config) -> Iterator[ProofRow]:
 
 def _why(planted: Planted) -> str:
     if planted.started:
-        return f"{planted.kind}: training began all the same"
-    return f"{planted.kind}: the message should name {', '.join(planted.named)}: {planted.message or '(none)'}"
+        return f"{planted.kind}: training began anyway"
+    return f"{planted.kind}: the message must contain {', '.join(planted.named)}: {planted.message or '(none)'}"
 
 
 def plant_all(place: Cluster, config: Config, folder: Path) -> list[Planted]:
-    """Copy two samples, damage one of them, and start training, for each kind of fault."""
+    """For each kind of fault: copy two samples, damage one of them, and start training."""
     dataset = open_dataset(config.data, config.data.train_split)
     found = []
     for kind, damage in (
@@ -92,7 +95,10 @@ def plant_all(place: Cluster, config: Config, folder: Path) -> list[Planted]:
 
 
 def _copy(dataset: Dataset, root: Path) -> tuple[tuple[Path, Path], bool]:
-    """Two samples as ``images/train/N`` and ``masks/train/N``; returns the second one's image and mask, and whether masks are RGB."""
+    """Copy two samples to ``images/train`` and ``masks/train``.
+
+    Returns the image and mask file of the second one, and whether masks are RGB.
+    """
     for part in ("images", "masks"):
         (root / part / "train").mkdir(parents=True)
     colored = False
@@ -113,7 +119,7 @@ def _copy(dataset: Dataset, root: Path) -> tuple[tuple[Path, Path], bool]:
 
 
 def _written(stored: Stored | None, path: Path) -> Path:
-    """A file with the bytes of an image or mask, or with its pixels, from wherever they are stored."""
+    """Write an image or mask to a file: its bytes, or its pixels as PNG. Returns the path."""
     if isinstance(stored, np.ndarray):
         path = path.with_suffix(".png")
         Image.fromarray(stored).save(path)
@@ -123,7 +129,7 @@ def _written(stored: Stored | None, path: Path) -> Path:
 
 
 def _raw(ids: np.ndarray, labels: LabelSpace) -> np.ndarray:
-    """Train ids as raw ids of the label space."""
+    """Class ids as the values that mask files contain."""
     table = np.zeros(256, np.uint8)
     for raw, train_id in sorted(labels.raw_to_train.items(), reverse=True):
         if 0 <= raw < 256:
@@ -132,7 +138,7 @@ def _raw(ids: np.ndarray, labels: LabelSpace) -> np.ndarray:
 
 
 def _settings(config: Config, labels: LabelSpace, root: Path, colored: bool) -> dict[str, object]:
-    """The copies as layout 'folders', with the user's classes."""
+    """Settings that read the copies as layout 'folders', with the user's classes."""
     ignore = labels.ignore_index
     classes: object = list(labels.names)
     if colored and labels.colors:
@@ -170,7 +176,7 @@ def _unknown_id(image: Path, mask: Path, labels: LabelSpace) -> tuple[str, ...]:
         raw[0, :PIXELS] = value
         _save(raw, mask)
         return mask.name, str(value).strip("()"), f"{PIXELS} pixels"
-    raw = raw[..., 0] if raw.ndim == 3 else raw  # one id saved three times over
+    raw = raw[..., 0] if raw.ndim == 3 else raw  # an id in each of three channels
     unknown = next(value for value in range(1 << 16) if value not in labels.raw_to_train)
     raw = raw.astype(np.uint8 if max(unknown, int(raw.max())) < 256 else np.uint16)
     raw[0, :PIXELS] = unknown
@@ -191,6 +197,6 @@ def _truncated(image: Path, mask: Path, labels: LabelSpace) -> tuple[str, ...]:
 
 
 def _save(raw: np.ndarray, mask: Path) -> None:
-    """As PNG, whatever the ending says: the decoder goes by the content."""
+    """Write as PNG, whatever the extension is. The decoder goes by the content."""
     with open(mask, "wb") as file:
         Image.fromarray(np.ascontiguousarray(raw)).save(file, format="PNG")

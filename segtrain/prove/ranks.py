@@ -1,4 +1,4 @@
-"""How does a function run on several CPU ranks of this machine? In forks of this process, which has imported torch already."""
+"""Runs a function on several CPU ranks of this machine, in forks of a process that has already imported torch."""
 
 from __future__ import annotations
 
@@ -15,24 +15,27 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch._dynamo  # optimizers and DDP import it at their first use, which would be in each rank anew (2 CPU-s)  # noqa: F401
+# Optimizers and DDP import torch._dynamo when first used. Imported here, it costs its 2 s of CPU time once, not once
+# per rank.
+import torch._dynamo  # noqa: F401
 
 import segtrain.models.pico  # noqa: F401
 from segtrain.errors import SegtrainError
 from segtrain.files import writing
 from segtrain.parallel.cluster import Cluster, free_port
 
-TIMEOUT_S = 300.0  # for one group of ranks; far more than any of them needs
+TIMEOUT_S = 300.0  # per group of ranks; they need far less
 
 
 class RankFailed(Exception):
-    """A rank raised, or did not end in time. The message is that of the first rank that failed."""
+    """A rank failed, or did not finish in time. The message is that of the first such rank."""
 
 
 class Ranks:
-    """``world`` processes that each call ``function(place, *arguments)``; a killed one is no error until its result is asked for.
+    """``world`` processes that each call ``function(place, *arguments)``.
 
-    This process must not have computed with torch: threads do not survive a fork.
+    A killed process raises no error until ``results`` is called. This process must not have computed with torch, whose
+    threads do not survive a fork.
     """
 
     def __init__(self, folder: Path, world: int, function: Callable[..., Any], *arguments: Any) -> None:
@@ -57,7 +60,7 @@ class Ranks:
             os.kill(process.pid, number)
 
     def wait(self) -> list[int]:
-        """Exit codes; minus the signal's number where one ended a rank. Ranks that do not end are killed."""
+        """Exit codes, negative signal numbers for killed ranks. Kills ranks that do not finish in time."""
         end = time.monotonic() + TIMEOUT_S
         for process in self._processes:
             process.join(max(0.0, end - time.monotonic()))
@@ -68,30 +71,30 @@ class Ranks:
         return [process.exitcode for process in self._processes]
 
     def results(self) -> list[Any]:
-        """What each rank returned. Raises RankFailed."""
+        """What each rank returned. Raises RankFailed, or the SegtrainError of the first rank that failed."""
         codes = self.wait()
         values: list[Any] = []
-        errors: list[str] = []
+        errors: list[str | SegtrainError] = []
         for rank, code in enumerate(codes):
             place = self.folder / f"result-{rank}"
             if not place.is_file():
-                errors.append(f"rank {rank} of {len(codes)} ended with code {code}, without a result")
+                errors.append(f"rank {rank} of {len(codes)} exited with code {code} and without a result")
                 continue
             kind, value = pickle.loads(place.read_bytes())
             (values if kind == "value" else errors).append(value)
         if errors:
-            raise RankFailed(errors[0])
+            raise errors[0] if isinstance(errors[0], SegtrainError) else RankFailed(errors[0])
         return values
 
 
 def on_ranks(folder: Path, world: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """``function(place, *arguments)`` on each of ``world`` ranks; what each returned. Raises RankFailed."""
+    """What ``function(place, *arguments)`` returns on each of ``world`` ranks. Raises as ``Ranks.results``."""
     return Ranks(folder, world, function, *arguments).results()
 
 
 def _child(folder: Path, parent: int, place: Cluster, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: no rank outlives its parent
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: end with the parent
         if os.getppid() != parent:
             os._exit(1)
     output = os.open(folder / f"output-{place.rank}.txt", os.O_WRONLY | os.O_CREAT)
@@ -105,7 +108,7 @@ def _child(folder: Path, parent: int, place: Cluster, function: Callable[..., An
     try:
         outcome = ("value", function(place, *arguments))
     except SegtrainError as error:
-        outcome = ("error", str(error))
+        outcome = ("error", SegtrainError(str(error), code=error.code, **error.values))
     except Exception as error:
         traceback.print_exc()
         outcome = ("error", f"{type(error).__name__}: {error}")

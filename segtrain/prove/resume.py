@@ -1,4 +1,4 @@
-"""Promise 2: does a run that was stopped or killed go on as if nothing had happened?"""
+"""Guarantee 2: a stopped or killed run continues as if it had not been interrupted."""
 
 from __future__ import annotations
 
@@ -22,15 +22,18 @@ from segtrain.prove.table import ProofRow, row
 from segtrain.train.rank import train
 
 NAME = "2 resume"
-TRIES = 5  # a fast run may be over before the signal comes
+TRIES = 5  # a fast run may finish before the signal arrives
 
 
 def prove_resume(folder: Path, config: Config, worlds: list[int]) -> Iterator[ProofRow]:
-    """``worlds``: the largest says whether a second rank may be used. Leaves the uninterrupted run in ``folder/whole``."""
+    """Compare interrupted and resumed runs with an uninterrupted one, which stays in ``folder/whole``.
+
+    Resumes on 2 ranks only if one of ``worlds`` is larger than 1.
+    """
     whole = changed(config, out=str(folder / "whole"))
     code = on_ranks(folder, 1, train_here, whole)[0]
     if code != 0:
-        raise RankFailed(f"a run of {STEPS} steps ended with exit code {code}")
+        raise RankFailed(f"a run of {STEPS} steps exited with code {code}")
     draw = random.Random()
     cases = [(signal.SIGTERM, 1, 3), (signal.SIGKILL, 1, 0), *([(signal.SIGKILL, 2, 2)] if max(worlds) > 1 else [])]
     for number, world, workers in cases:
@@ -38,15 +41,15 @@ def prove_resume(folder: Path, config: Config, worlds: list[int]) -> Iterator[Pr
         what = f"run stopped by {name}, resumed on {world} rank{'s' * (world > 1)} with {workers} workers"
         found = _interrupted(folder, whole, number, draw)
         if found is None:
-            yield row(NAME, what, f"the {STEPS} steps were over before the signal came, {TRIES} times")
+            yield row(NAME, what, f"in {TRIES} tries, the {STEPS} steps finished before the signal arrived")
             continue
         partial, at = found
         code = on_ranks(folder, world, train_here, changed(partial, data__workers=workers))[0]
         if code != 0:
-            raise RankFailed(f"the resumed run ended with exit code {code}")
+            raise RankFailed(f"the resumed run exited with code {code}")
         yield _judge(folder, what, at, whole, partial, weights=world == 1)
     if max(worlds) < 2:
-        yield row(NAME, "run stopped by SIGKILL, resumed on 2 ranks", "--ranks has one rank alone")
+        yield row(NAME, "run stopped by SIGKILL, resumed on 2 ranks", "--ranks has only one rank")
 
 
 def train_here(place: Cluster, config: Config) -> int:
@@ -54,7 +57,7 @@ def train_here(place: Cluster, config: Config) -> int:
 
 
 def _interrupted(folder: Path, whole: Config, number: int, draw: random.Random) -> tuple[Config, int] | None:
-    """A run with a folder of its own, stopped after a random step; and that step. None: it was always over before."""
+    """A run that was stopped after a random step, and that step. None if it always finished first."""
     for _ in range(TRIES):
         step = draw.randint(2, STEPS // 2)
         config = changed(whole, out=str(folder / f"stopped-{signal.Signals(number).name}-{step}"))
@@ -76,11 +79,11 @@ def _interrupted(folder: Path, whole: Config, number: int, draw: random.Random) 
 
 
 def _judge(folder: Path, what: str, at: int, whole: Config, partial: Config, weights: bool) -> ProofRow:
-    """Samples and pixels of every step, also of those that were done twice; with ``weights`` the final ones too."""
+    """Compare samples and pixels of every step, also of repeated steps, and the final state if ``weights``."""
     expected, found = _digests(whole), _digests(partial)
     odd = sorted(step for step in expected if found.get(step) != expected[step])
     measured = f"{len(odd)} of {len(expected)} steps differ"
-    remark = f"the first: step {odd[0]}, after the stop at step {at}" if odd else ""
+    remark = f"first difference: step {odd[0]}, after the stop at step {at}" if odd else ""
     if weights:
         differing, tensors = on_ranks(folder, 1, _unequal_weights, whole.out, partial.out)[0]
         measured += f", {differing} of {tensors} tensors"
@@ -90,7 +93,7 @@ def _judge(folder: Path, what: str, at: int, whole: Config, partial: Config, wei
 
 
 def _digests(config: Config) -> dict[int, set[int]]:
-    """Checksums of what each step consumed: of a step that was done twice both."""
+    """Checksums of the samples of each step: two for a step that ran twice with different samples."""
     found: dict[int, set[int]] = {}
     if not Path(config.out, "journal.jsonl").is_file():
         return found
@@ -101,12 +104,12 @@ def _digests(config: Config) -> dict[int, set[int]]:
 
 
 def _unequal_weights(place: Cluster, one: str, other: str) -> tuple[int, int]:
-    """How many tensors of the newest checkpoints differ in any bit (weights, averages, moments), and of how many."""
+    """How many tensors (weights, averages, moments) differ between the newest checkpoints, and their number."""
     tensors = []
     for folder in (one, other):
         state, _ = checkpoint.newest(Path(folder))
         if state is None:
-            raise RankFailed(f"{folder} has no whole checkpoint")
+            raise RankFailed(f"{folder} has no complete checkpoint")
         moments = {f"{p}.{k}": v for p, slots in state["optimizer"].items() for k, v in slots.items()}
         tensors.append({**state["model"], **{f"ema.{k}": v for k, v in state["ema"].items()}, **moments})
     first, second = tensors

@@ -1,4 +1,4 @@
-"""Which short runs stand for the user's run? His config, on few images, on CPU ranks of one thread."""
+"""Shrinks the user's config to runs that are short enough for `segtrain prove`."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from segtrain.models import build_model
 from segtrain.observe.trackers import TRACKERS
 from segtrain.parallel.cluster import Cluster
 
-IMAGES = 5  # of each split: not a multiple of 2, 3 or 4 ranks, nor of the batch
+IMAGES = 5  # per split; not a multiple of 2, 3, or 4 ranks, nor of the batch size
 STEPS = 12
 BATCH = 4
-PIXELS = 96 * 128  # of a crop, and of a scored image: more would prove no more
+PIXELS = 96 * 128  # in a crop and in an evaluated image; more would not prove more
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What a look at the whole data set found; plain values."""
+    """Results of the audit of the whole data set, as plain values."""
 
     name: str
     images: dict[str, int]  # split -> images
     faults: tuple[str, ...]
     warnings: tuple[str, ...]
-    pixels: tuple[int, ...]  # of each class, training split
-    size: tuple[int, int]  # of the first image to score
+    pixels: tuple[int, ...]  # per class, training split
+    size: tuple[int, int]  # of the first validation image
 
 
 def survey(place: Cluster, config: Config) -> Survey:
-    """Open and audit both splits as training does; build the model once. Raises SegtrainError where that cannot be done."""
+    """Open and audit both splits as training does, and build the model once. Raises SegtrainError if this fails."""
     splits = list(dict.fromkeys((config.data.train_split, config.data.split)))
     datasets = [open_dataset(config.data, split) for split in splits]
     build_model(config.model.model_copy(update={"encoder_weights": None}), datasets[0].labels.num_classes)
@@ -49,7 +49,7 @@ def survey(place: Cluster, config: Config) -> Survey:
 
 
 def changed(config: Config, **settings: Any) -> Config:
-    """``config`` with ``section__key=value`` in place of what it had; checked again."""
+    """``config`` with other values for ``section__key``, validated again."""
     content = config.model_dump(mode="json")
     for name, value in settings.items():
         section, _, key = name.partition("__")
@@ -61,9 +61,9 @@ def changed(config: Config, **settings: Any) -> Config:
 
 
 def shortened(config: Config, weights: list[float] | None) -> tuple[Config, list[str]]:
-    """The config of the proofs, and what is not as the user has it, one line each.
+    """The config of the proofs, and one line for each difference from the user's config.
 
-    ``weights``: class weights of the whole data set, where the config asks for automatic ones.
+    ``weights``: class weights of the whole data set, used if the config asks for automatic ones.
     """
     data, train, parallel = config.data, config.train, config.parallel
     crop = _fewer_pixels(data.crop)
@@ -94,17 +94,17 @@ def shortened(config: Config, weights: list[float] | None) -> tuple[Config, list
         # No proof may write to the user's server: each tracker has the value that turns it off, false or "".
         **{f"log__{kind.setting}": type(getattr(config.log, kind.setting))() for kind in TRACKERS},
         "log__pictures": 0,
-        "log__sentinel": 0,  # the proof shall see what is wrong, not be stopped by it
+        "log__sentinel": 0,  # the proof itself must see differences between ranks
     }
     if config.loss.class_weights == "auto":
         settings["loss__class_weights"] = weights
     remarks = [
-        f"{settings['data__limit']} images of each split, batches of {BATCH}, runs of {STEPS} steps, fp32 on the CPU"
+        f"{settings['data__limit']} images per split, batches of {BATCH}, runs of {STEPS} steps, fp32 on the CPU"
     ]
     if crop != data.crop:
         remarks.append(f"crops of {crop[0]}x{crop[1]} (the config: {data.crop[0]}x{data.crop[1]})")
     if config.model.encoder_weights:
-        remarks.append(f"fresh weights (the config: {config.model.encoder_weights})")
+        remarks.append(f"random weights (the config: {config.model.encoder_weights})")
     if parallel.strategy in ("dp", "fsdp", "smddp"):
         remarks.append(f"strategy ddp over gloo (the config: {parallel.strategy})")
     if parallel.compress != "none":
@@ -115,7 +115,7 @@ def shortened(config: Config, weights: list[float] | None) -> tuple[Config, list
 
 
 def _fewer_pixels(size: tuple[int, int]) -> tuple[int, int]:
-    """The same shape with at most about PIXELS pixels, sides a multiple of 16."""
+    """``size`` shrunk to about PIXELS pixels, with the same aspect ratio and sides that are multiples of 16."""
     factor = math.sqrt(PIXELS / (size[0] * size[1]))
     if factor >= 1:
         return size
@@ -123,7 +123,7 @@ def _fewer_pixels(size: tuple[int, int]) -> tuple[int, int]:
 
 
 def smaller_images(config: Config, size: tuple[int, int]) -> Config:
-    """The evaluation settings with scales and windows so small that an image of ``size`` has about PIXELS pixels."""
+    """``config`` with evaluation scales and windows so small that an image of ``size`` has about PIXELS pixels."""
     factor = math.sqrt(PIXELS / max(1, size[0] * size[1]))
     if factor >= 1:
         return config

@@ -1,4 +1,4 @@
-"""How is a proof told: one live line, then a row of the table?"""
+"""Rows and table of `segtrain prove`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 PASS, FAIL, SKIPPED = "PASS", "FAIL", "SKIPPED"
-HEAD = ("promise", "what was compared", "measured", "bound", "verdict")
+HEAD = ("guarantee", "what was compared", "measured", "bound", "verdict")
 
 
 @dataclass(frozen=True)
 class ProofRow:
-    """One comparison. ``remark``: why it was skipped, how it failed, or what a reader should know."""
+    """One comparison. ``remark``: why it was skipped, how it failed, or what else to know."""
 
     promise: str
     compared: str
@@ -28,12 +28,12 @@ class ProofRow:
 def row(
     promise: str, compared: str, remark: str = "", kept: bool | None = None, measured: str = "-", bound: str = "-"
 ) -> ProofRow:
-    """``kept``: whether the promise was kept; None: it was not tried, for the reason in ``remark``."""
+    """A row. ``kept``: whether the guarantee holds; None: not tested, for the reason in ``remark``."""
     return ProofRow(promise, compared, measured, bound, SKIPPED if kept is None else PASS if kept else FAIL, remark)
 
 
 def failed(promise: str, compared: str, error: Exception) -> ProofRow:
-    """A proof that could not be finished: the promise is not kept."""
+    """A row for a proof that did not finish, which counts as a failure."""
     return ProofRow(promise, compared, "-", "-", FAIL, " ".join(str(error).split()))
 
 
@@ -49,7 +49,7 @@ def live(found: ProofRow, seconds: float) -> str:
 
 
 def table(rows: list[ProofRow]) -> str:
-    """Aligned columns; remarks stand below, numbered in the last column."""
+    """Aligned columns, with numbered remarks below."""
     rows = sorted(rows, key=lambda r: r.promise)
     remarks = list(dict.fromkeys(r.remark for r in rows if r.remark))
     cells = [HEAD, *(r.cells for r in rows)]
