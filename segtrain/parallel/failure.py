@@ -1,4 +1,4 @@
-"""When a rank fails, which one says so? One error for the job, from the rank that knows, and an end of all of them. Imports no torch."""
+"""One error per job when a rank fails, from the rank that knows the cause. Imports no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which GPU is a rank's own? Chosen from what the rank can see, and checked against the other ranks of its host before NCCL starts."""
+"""The GPU of a rank, chosen from those it sees, and checked against the other ranks before NCCL starts."""
 
 from __future__ import annotations
 

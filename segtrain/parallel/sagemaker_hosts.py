@@ -1,4 +1,4 @@
-"""Which hosts train in a SageMaker job, which of them is first, and through which interface do they talk?"""
+"""The hosts that train in a SageMaker job, the first of them, and the network interface they use."""
 
 from __future__ import annotations
 

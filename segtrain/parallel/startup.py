@@ -1,4 +1,4 @@
-"""What makes the first step wait that need not? torch's compiler, imported by runs that compile nothing."""
+"""A stand-in for torch's compiler, which runs that compile nothing would import before their first step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies below a prefix of S3, how do its bytes come here, and what does an error of AWS mean? The one file that asks AWS.
+"""Access to S3: listing a prefix, reading objects, and explaining errors. The only file that calls AWS.
 
 Region, credentials and endpoint are those that boto3 finds (AWS_PROFILE, AWS_DEFAULT_REGION, AWS_ENDPOINT_URL, ...).
 """

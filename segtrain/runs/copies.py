@@ -1,4 +1,4 @@
-"""How is the copy of a run kept? A folder, and an index of what was fetched into it, so that only what changed is fetched again."""
+"""The local copy of a remote run, with an index of what was fetched, so that only changes are fetched again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does a run that lies in S3, or a job of SageMaker, become a folder here? Its small files are copied, its checkpoints are not.
+"""A run in S3, or a SageMaker job, as a local folder: its small files are copied, its checkpoints are not.
 
     s3://BUCKET/PREFIX      a run folder, or what holds one run somewhere below, such as a job's checkpoint prefix
     sagemaker:JOB           a training job (or its ARN): DescribeTrainingJob says where checkpoints, profile and output lie
