@@ -1,4 +1,4 @@
-"""How good is a prediction? An int64 confusion matrix, and the scores that follow from it."""
+"""Scores of predictions: an int64 confusion matrix, and IoU, Dice, and accuracy from it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ def predict_classes(logits: Tensor) -> Tensor:
     """Class of the largest logit; the lowest class on a tie. (N, C, H, W) -> uint8 (N, H, W), int64 above 256 classes."""
     dtype = torch.uint8 if logits.shape[1] <= 256 else torch.int64
     if logits.device.type != "cpu" or not logits.is_contiguous():
-        return logits.max(1)[1].to(dtype)  # the first of equal maxima, as torch documents
-    # On a CPU, planes one after another take less time than max(1), and far less than argmax(1).
+        # torch documents that max gives the first of equal maxima.
+        return logits.max(1)[1].to(dtype)
+    # On a CPU, one plane after another takes less time than max(1), and far less than argmax(1).
     best = logits[:, 0].clone()
     classes = torch.zeros(best.shape, dtype=dtype, device=logits.device)
     for c in range(1, logits.shape[1]):
@@ -32,7 +33,7 @@ def predict_classes(logits: Tensor) -> Tensor:
 def confusion(pred: Tensor, target: Tensor, num_classes: int, ignore_index: int = 255) -> Tensor:
     """int64 (C, C): pixels by true class (row) and predicted class (column); adds up exactly over any split.
 
-    pred, target: integers of one shape, any type. Pixels whose target is ``ignore_index`` are left out.
+    pred, target: integers of the same shape, any type. Pixels whose target is ``ignore_index`` do not count.
     Raises DataError if either holds another id outside 0..C-1.
     """
     return confusions(pred[None], target[None], num_classes, ignore_index)[0]
@@ -41,18 +42,21 @@ def confusion(pred: Tensor, target: Tensor, num_classes: int, ignore_index: int 
 def confusions(
     pred: Tensor, target: Tensor, num_classes: int, ignore_index: int = 255, later: list[Tensor] | None = None
 ) -> Tensor:
-    """int64 (N, C, C): the ``confusion`` of each of N images (N, ...), by one count of all pixels.
+    """int64 (N, C, C): the ``confusion`` of each of N images (N, ...), from one count of all pixels.
 
-    Reading whether an id is unknown waits for a GPU. With ``later`` it is not read here but appended there, as a tensor on the
-    device, for ``refuse_unknown``.
+    Looking for unknown ids waits for a GPU. With ``later`` the result is not read here, but appended to that list as a tensor
+    on the device, for ``refuse_unknown``.
     """
     if pred.shape != target.shape:
         raise DataError(
-            f"prediction {tuple(pred.shape)} and target {tuple(target.shape)} differ in shape: resize one first"
+            f"prediction {tuple(pred.shape)} and target {tuple(target.shape)} differ in shape: resize one first",
+            code="prediction-shape",
+            found=tuple(pred.shape),
+            expected=tuple(target.shape),
         )
     images, cells = len(pred), num_classes * num_classes
     valid = target != ignore_index
-    # Of each image bin 0 is for void, the last one for an id outside 0..C-1. int32 is the fastest type.
+    # For each image, bin 0 is for void and the last one for ids outside 0..C-1. int32 is the fastest type.
     index = torch.where(valid, target.int() * num_classes + pred.int() + 1, 0)
     if target.dtype != torch.uint8:
         index = torch.where(valid & (target < 0), cells + 1, index)
@@ -60,7 +64,8 @@ def confusions(
     if images > 1:
         wide = index if images * (cells + 2) < 2**31 else index.long()
         index = wide + torch.arange(images, dtype=wide.dtype, device=wide.device)[:, None] * (cells + 2)
-    count = histogram if index.is_cuda else torch.bincount  # on a CPU bincount is the faster
+    # On a CPU bincount is faster.
+    count = histogram if index.is_cuda else torch.bincount
     counts = count(index.flatten(), minlength=images * (cells + 2)).view(images, cells + 2)
     ends = [end.long() for end in pred.aminmax()] if pred.numel() else [*counts.new_zeros(2)]
     found = torch.stack([*ends, counts[:, -1].sum()])
@@ -69,7 +74,8 @@ def confusions(
         ids = torch.where(valid & ((target < 0) | (target >= num_classes)), target.long(), num_classes).flatten()
         later.append(torch.cat([found, *(end[None] for end in (ids.aminmax() if len(ids) else found[:2]))]))
         return tables
-    least, most, unknown = found.tolist()  # a GPU is waited for once
+    # The only wait for a GPU.
+    least, most, unknown = found.tolist()
     if least < 0 or most >= num_classes or unknown:
         wrong = target[valid & ((target < 0) | (target >= num_classes))]
         _refuse(least, most, unknown, sorted(set(wrong.tolist()))[:5], num_classes, ignore_index)
@@ -77,13 +83,13 @@ def confusions(
 
 
 def histogram(index: Tensor, minlength: int) -> Tensor:
-    """int64 (minlength,): ``torch.bincount`` of ids below ``minlength``, which does not wait for a GPU to read the largest one."""
+    """int64 (minlength,): ``torch.bincount`` of ids below ``minlength``, without waiting for a GPU."""
     counts = torch.zeros(minlength, dtype=torch.int64, device=index.device)
     return counts.index_add_(0, index, torch.ones((), dtype=torch.int64, device=index.device).expand(len(index)))
 
 
 def refuse_unknown(later: list[Tensor], num_classes: int, ignore_index: int = 255) -> None:
-    """Raise the DataError that ``confusions`` left for later, if there is one. Waits for the device, once."""
+    """Raise the DataError that ``confusions`` left for later, if there is one. Waits once for the device."""
     for least, most, unknown, *ids in torch.stack(later).tolist() if later else []:
         if least < 0 or most >= num_classes or unknown:
             _refuse(least, most, unknown, sorted({*ids} - {num_classes} or {num_classes}), num_classes, ignore_index)
@@ -93,11 +99,17 @@ def _refuse(least: int, most: int, unknown: int, ids: list[int], num_classes: in
     if least < 0 or most >= num_classes:
         raise DataError(
             f"the prediction holds classes {least}..{most}, but there are 0..{num_classes - 1}: "
-            "it comes from a model with other classes"
+            "it comes from a model with other classes",
+            code="prediction-classes",
+            found=(least, most),
+            expected=num_classes,
         )
     raise DataError(
         f"{unknown} pixels of the target have ids {ids}, but there are classes 0..{num_classes - 1} "
-        f"and {ignore_index} for void: map them in data.label_map"
+        f"and {ignore_index} for void: map them in data.label_map",
+        code="unknown-ids",
+        pixels=unknown,
+        found=ids,
     )
 
 
@@ -149,7 +161,7 @@ class Scores:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON: nan, which JSON lacks, becomes None. ``classes_present`` of ``classes`` are in the target."""
+        """Plain values for JSON; nan becomes None. ``classes_present`` of ``classes`` are in the target."""
         counts = {"classes": len(self.pixels), "classes_present": self.classes_present}
         return counts | {
             key: [_plain(item) for item in value] if isinstance(value, tuple) else _plain(value)
@@ -157,9 +169,14 @@ class Scores:
         }
 
     def table(self, names: Sequence[str]) -> str:
-        """One line a class and one of means; the last columns show the share of pixels in truth and prediction."""
+        """One line per class and one of means; the last columns show the share of pixels in truth and prediction."""
         if len(names) != len(self.iou):
-            raise DataError(f"{len(names)} class names for {len(self.iou)} classes: give one name a class")
+            raise DataError(
+                f"{len(names)} class names for {len(self.iou)} classes: give one name per class",
+                code="class-names-count",
+                found=len(names),
+                expected=len(self.iou),
+            )
         width = max(len("all classes"), *map(len, names))
         total = max(1, sum(self.pixels))
         lines = [f"{'class':{width}}    IoU   Dice  recall   truth  predicted"]

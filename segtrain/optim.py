@@ -1,4 +1,4 @@
-"""What turns gradients into new weights: optimizer, schedule (a pure function of the step), clipping, scaler, EMA."""
+"""Optimizers (SGD, AdamW, Muon), learning-rate schedules, gradient clipping, loss scaling, and EMA."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def build_optimizer(
 
 
 def _fused(kind: Any, groups: list[dict[str, Any]], **settings: Any) -> torch.optim.Optimizer:
-    # Fused CPU kernels came with torch 2.4, SGD's with 2.3; some releases in between take the argument and fail in the
-    # first step; fsdp's sharded parameters have no fused SGD. The foreach form is the same arithmetic, a little slower.
+    # Fused CPU kernels came with torch 2.4, those of SGD with 2.3. Some releases in between accept the argument and fail in
+    # the first step, and sharded parameters of fsdp have no fused SGD. The foreach form computes the same, a little slower.
     probe = torch.zeros_like(groups[0]["params"][0], requires_grad=True)
     probe.grad = torch.zeros_like(probe)
     try:
@@ -119,7 +119,7 @@ class Muon(torch.optim.Optimizer):
         others = [group for group in self.param_groups if not group["muon"]]
         self._adamw = _fused(torch.optim.AdamW, others, lr=lr, betas=betas) if others else None
         if self._adamw is not None:
-            # One set of groups and one state: what sets a learning rate or saves a moment need not know of the two.
+            # One list of groups and one state, so that code that sets learning rates or saves moments sees one optimizer.
             self.param_groups = [group for group in self.param_groups if group["muon"]] + self._adamw.param_groups
             self._adamw.state = self.state
 
@@ -206,6 +206,7 @@ class Ema:
         current = model.state_dict()
         averaged = [name for name, value in current.items() if value.is_floating_point()]
         shadow, new = ([_shard(state[name].detach()) for name in averaged] for state in (self.shadow, current))
+        # Private, but torch.optim itself is built on it; checked with torch 2.15.0.
         torch._foreach_lerp_(shadow, new, weight)
         for name, value in current.items():
             if not value.is_floating_point():
@@ -213,5 +214,5 @@ class Ema:
 
 
 def _shard(value: Tensor) -> Tensor:
-    """This rank's part, in place: foreach kernels refuse fsdp's sharded parameters beside whole buffers."""
+    """The local shard: foreach kernels refuse sharded parameters of fsdp next to whole buffers."""
     return value.to_local() if hasattr(value, "to_local") else value

@@ -106,9 +106,9 @@ def test_a_torn_checkpoint_is_said_and_an_older_one_taken(zygote, place: Path) -
 
 
 VERBS: dict[str, tuple[Callable[[Path], Any], list[str], tuple[str, ...]]] = {
-    "eval of no run": (lambda d: None, ["eval", "set"], ("set is no run folder", "config.yaml", "segtrain runs")),
-    "eval of nothing": (lambda d: None, ["eval", "rum"], ("rum is no run folder", "segtrain runs")),
-    "eval of a file": (lambda d: None, ["eval", "set/classes.txt"], ("set/classes.txt is no run folder",)),
+    "eval of no run": (lambda d: None, ["eval", "set"], ("set is not a run folder", "config.yaml", "segtrain runs")),
+    "eval of nothing": (lambda d: None, ["eval", "rum"], ("rum is not a run folder", "segtrain runs")),
+    "eval of a file": (lambda d: None, ["eval", "set/classes.txt"], ("set/classes.txt is not a run folder",)),
     "eval on another class count": (another_class_count, ["eval", "run"], ("set has 4 classes", "trained on 3", "same classes")),
     "eval on a missing split": (lambda d: None, ["eval", "run", "data.split=tset"], ("set/images/tset", "holds train, val")),
     "eval with an unknown setting": (lambda d: None, ["eval", "run", "eval.tyle=[8,8]"], ("eval.tyle", "did you mean 'eval.tile'?")),
@@ -150,12 +150,12 @@ VERBS: dict[str, tuple[Callable[[Path], Any], list[str], tuple[str, ...]]] = {
     "predict into a file": (
         lambda d: None, ["predict", "run", "set/images/val", "--out", "set/classes.txt"], ("set/classes.txt", "another folder"),
     ),
-    "predict of no run": (lambda d: None, ["predict", "set", "set/images"], ("set is no run folder",)),
+    "predict of no run": (lambda d: None, ["predict", "set", "set/images"], ("set is not a run folder",)),
     "predict with a setting": (lambda d: None, ["predict", "run", "set", "optim.lr=1"], ("predict takes eval.tile", "optim.lr")),
     "export to an unknown format": (lambda d: None, ["export", "run", "--formats", "safetensors,onx"], ("'onx'", "onnx")),
     "export to no format": (lambda d: None, ["export", "run", "--formats", ""], ("format", "onnx")),
     "export into a file": (lambda d: None, ["export", "run", "--out", "set/classes.txt", "--formats", "safetensors"], ("set/classes.txt", "another folder")),
-    "export of no run": (lambda d: None, ["export", "set", "--formats", "safetensors"], ("set is no run folder",)),
+    "export of no run": (lambda d: None, ["export", "set", "--formats", "safetensors"], ("set is not a run folder",)),
 }  # fmt: skip
 
 

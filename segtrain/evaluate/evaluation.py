@@ -1,4 +1,4 @@
-"""How good is a model on a split? Every image counts once, in int64, on any number of ranks: the same score to the bit.
+"""Evaluation of a model on a split. Every image counts once, in int64: the same score to the bit on any number of ranks.
 
 Images are put into groups of one size by the data set alone (``eval_groups``), whatever the number of ranks; rank r takes
 groups r, r + world, ... So each forward pass sees the same tensor on any number of ranks, integers are added, and
@@ -30,8 +30,10 @@ from segtrain.evaluate.image_scores import FIELDS, ImageScores, counts, packed, 
 from segtrain.evaluate.tiles import Forward, nearest, predict_ids, resize
 from segtrain.metrics import Scores, confusions, refuse_unknown
 
-Size = tuple[int, int]  # height, width in pixels
-_AT_ONCE = 64  # batches
+# Height, width in pixels.
+Size = tuple[int, int]
+# Batches between two reads of the device.
+_AT_ONCE = 64
 Predict = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
@@ -79,7 +81,7 @@ def evaluate(
     pool: lent workers that read the images, in place of ``workers`` threads.
     pictures: how many images, evenly spread over the split, rank 0 returns with their predictions.
     extremes: how many of the worst, and of the best images it returns besides.
-    Raises on every rank what goes wrong on one, so that none waits for it for ever.
+    Raises on every rank what goes wrong on one, so that no rank waits forever.
     """
     from segtrain.data.loader import EvalLoader
     from segtrain.data.order import eval_groups
@@ -172,15 +174,23 @@ class _Tally:
         if failure is not None:
             raise failure
         if message[-1]:
-            error = DataError(f"the evaluation failed on {int(message[-1])} other rank(s): see the message there")
-            error.silent = True  # that rank has more to say
+            error = DataError(
+                f"the evaluation failed on {int(message[-1])} other rank(s): see the message there",
+                code="other-rank-failed",
+                ranks=int(message[-1]),
+            )
+            # That rank reports the cause.
+            error.silent = True
             raise error
         images = message[self.confusion.numel() : -1].view_as(self.images).numpy()
         wrong = np.flatnonzero(images[:, 0] != 1).tolist()
         if wrong:
             raise DataError(
                 f"{len(wrong)} of {len(images)} images were not counted exactly once (image {wrong[0]}: "
-                f"{int(images[wrong[0], 0])} times): the ranks must see the same files in the same order"
+                f"{int(images[wrong[0], 0])} times): the ranks must see the same files in the same order",
+                code="images-not-counted-once",
+                found=len(wrong),
+                images=len(images),
             )
         table = message[: self.confusion.numel()].view_as(self.confusion).numpy().copy()
         return table, unpacked(images[:, 1:])

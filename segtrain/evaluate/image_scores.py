@@ -1,4 +1,4 @@
-"""Which images does a model get right, and which wrong? Scores of single images, each from its own counts of pixels."""
+"""Scores of single images, each from its own counts of pixels."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from torch import Tensor
 
 from segtrain.observe.image_table import ImageRow
 
-FIELDS = 5  # int64 an image: hits, pixels, bits of the mIoU, worst class, bits of its IoU
+# int64 values per image: hits, pixels, bits of the mIoU, worst class, bits of its IoU.
+FIELDS = 5
 
 
 @dataclass(frozen=True)
 class ImageScores:
-    """One value an image, in the order of the split; the same to the bit on any number of ranks.
+    """One value per image, in the order of the split; the same to the bit on any number of ranks.
 
-    ``miou`` is the mean IoU over the classes in the image's truth or prediction: what ``Scores`` gives for the confusion of
-    this image alone. It is not the split's mIoU cut into parts: that one divides sums over all images. ``worst`` is the class with
-    the lowest IoU in the image, of equal ones that with the most pixels. NaN and -1 where all of the image is void.
+    ``miou`` is the mean IoU over the classes in the truth or the prediction of the image: what ``Scores`` gives for the confusion
+    of this image alone. Their mean is not the mIoU of the split, which divides sums over all images. ``worst`` is the class with
+    the lowest IoU in the image, of equal ones the one with the most pixels. NaN and -1 if all of the image is void.
     """
 
     miou: np.ndarray  # float64 (N,)
@@ -31,7 +32,7 @@ class ImageScores:
     worst_iou: np.ndarray  # float64 (N,)
 
     def ranked(self) -> list[int]:
-        """Images from the worst to the best, of equal ones the first; those that are all void are left out."""
+        """Images from the worst to the best, without those that are all void."""
         order = np.argsort(self.miou, kind="stable")  # NaN comes last
         return [int(index) for index in order[: int(np.isfinite(self.miou).sum())]]
 
@@ -43,7 +44,7 @@ class ImageScores:
         return worst, best
 
     def rows(self, dataset: Any) -> list[ImageRow]:
-        """For a table, the worst first; at its end the images that are all void."""
+        """Rows of a table, the worst first; images that are all void come last."""
         ranked = self.ranked()
         void = np.flatnonzero(~np.isfinite(self.miou)).tolist()
         return [self._row(index, dataset) for index in [*ranked, *void]]

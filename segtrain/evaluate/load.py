@@ -1,4 +1,4 @@
-"""How does a run folder, or the folder of an export, become a model that predicts?"""
+"""Loader of the model, config, and labels of a run folder or of the folder of an export."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def load_run(
 ) -> tuple[nn.Module, Config, LabelSpace]:
     """The model of a run in evaluation mode on the CPU, its config, and its labels.
 
-    which: ``best`` (by validation mIoU; the newest where nothing was scored yet) or ``last``. The moving average of the
-    weights is taken where the run keeps one. The folder of an export will do as well; of its config only ``model``,
-    ``eval``, ``data.crop``, ``data.base_scale``, ``data.bits`` and ``data.extra_bands`` are the run's.
-    module: the network, of a run that was trained with a module of the user's own.
-    Raises ConfigError where the folder is no run, CheckpointError where the weights are missing, torn, or of another model.
+    which: ``best`` (by validation mIoU; the newest if nothing has been scored yet) or ``last``. The moving average of the
+    weights is taken if the run keeps one. The folder of an export works as well; of its config only ``model``, ``eval``,
+    ``data.crop``, ``data.base_scale``, ``data.bits``, and ``data.extra_bands`` are those of the run.
+    module: the network, if the run was trained with a module of the user.
+    Raises ConfigError if the folder is not a run, CheckpointError if the weights are missing, damaged, or of another model.
     """
     from segtrain.checkpoint import load_weights
 
@@ -44,24 +44,32 @@ def load_run(
 def read_description(run_dir: Path) -> tuple[Config, LabelSpace]:
     """``config.yaml`` and ``labels.json`` of a run folder."""
     if not (run_dir / "config.yaml").is_file():
-        raise ConfigError(f"{run_dir} is no run folder: it has no config.yaml (segtrain runs DIR lists runs)")
+        raise ConfigError(
+            f"{run_dir} is not a run folder: it has no config.yaml (segtrain runs DIR lists runs)",
+            code="not-a-run-folder",
+            folder=str(run_dir),
+        )
     try:
         content = json_text.parse((run_dir / "labels.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "no JSON"
+        reason = error.strerror if isinstance(error, OSError) else "not valid JSON"
         raise CheckpointError(
-            f"cannot read {run_dir / 'labels.json'} ({reason}): start the training again, it writes it"
+            f"cannot read {run_dir / 'labels.json'} ({reason}): start the training again, which writes it",
+            code="labels-unreadable",
+            file=str(run_dir / "labels.json"),
         ) from None
     try:
         return load_saved(run_dir / "config.yaml"), LabelSpace.from_dict(content)
     except DataError as error:
-        raise CheckpointError(f"{run_dir / 'labels.json'}: {error}") from None
+        raise CheckpointError(
+            f"{run_dir / 'labels.json'}: {error}", code="labels-unreadable", file=str(run_dir / "labels.json")
+        ) from None
 
 
 def load_export(folder: str | Path) -> tuple[nn.Module, dict[str, Any]]:
     """The model of an exported folder in evaluation mode, and the content of its model.json.
 
-    Raises CheckpointError where a file is missing, damaged, or of another export.
+    Raises CheckpointError if a file is missing, damaged, or of another export.
     """
     from safetensors.torch import load
 
@@ -72,11 +80,15 @@ def load_export(folder: str | Path) -> tuple[nn.Module, dict[str, Any]]:
         digest = facts["weights"]["sha256"]
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(
-            f"{folder} is no whole export with safetensors ({type(error).__name__}: {error}): export the run again"
+            f"{folder} is not a complete export with safetensors ({type(error).__name__}: {error}): export the run again",
+            code="export-incomplete",
+            folder=str(folder),
         ) from None
     if hashlib.sha256(content).hexdigest() != digest:
         raise CheckpointError(
-            f"{folder / 'weights.safetensors'} is damaged, or of another model.json: export the run again"
+            f"{folder / 'weights.safetensors'} is damaged, or belongs to another model.json: export the run again",
+            code="export-damaged",
+            file=str(folder / "weights.safetensors"),
         )
     labels = LabelSpace.from_dict(facts["labels"])
     return assemble(exported_config(facts).model, labels.num_classes, load(content), str(folder)), facts
@@ -102,7 +114,10 @@ def assemble(settings: Model, num_classes: int, weights: Mapping[str, Tensor], s
     if odd:
         raise CheckpointError(
             f"the weights of {source} do not fit model.arch={settings.arch} with {num_classes} classes "
-            f"({len(odd)} tensors; {odd[0]}): use the config and the labels that they were trained with"
+            f"({len(odd)} tensors; {odd[0]}): use the config and the labels that they were trained with",
+            code="weights-unfit",
+            source=source,
+            found=odd,
         )
     model.load_state_dict(weights)
     return model.eval()

@@ -1,4 +1,4 @@
-"""How does a network see an image of any size: whole, in windows, at several scales, mirrored?
+"""Prediction of images of any size: whole, in windows, at several scales, mirrored.
 
 Every function here is pure: ``forward`` maps normalized images float (N, 3, H, W) to logits (N, C, H, W), and the views
 of an image are combined by the mean of their softmax probabilities, each view with the same weight. A window at the

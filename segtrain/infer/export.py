@@ -1,4 +1,4 @@
-"""How does a trained model leave this package? As safetensors with a description, and as ONNX that takes raw pixels."""
+"""Export of a trained model: safetensors with a description, and ONNX that takes raw pixels."""
 
 from __future__ import annotations
 
@@ -53,7 +53,11 @@ def export(
     """
     unknown = [name for name in formats if name not in FORMATS]
     if unknown or not formats:
-        raise ConfigError(f"export format {(unknown or ['(none)'])[0]!r}: choose from {', '.join(FORMATS)}")
+        raise ConfigError(
+            f"export format {(unknown or ['(none)'])[0]!r}: choose from {', '.join(FORMATS)}",
+            code="unknown-export-format",
+            found=unknown,
+        )
     if "onnx" in formats:
         require_onnx()
     model, config, labels = load_run(run_dir, which)
@@ -77,7 +81,11 @@ def export(
             for name in names:
                 os.replace(Path(partial, name), folder / name)
     except OSError as error:
-        raise SegtrainError(f"cannot write to {folder}: {error.strerror or error}: choose another folder") from None
+        raise SegtrainError(
+            f"cannot write to {folder}: {error.strerror or error}: choose another folder",
+            code="export-unwritable",
+            folder=str(folder),
+        ) from None
     return Export(tuple(folder / name for name in names), onnx)
 
 

@@ -1,4 +1,4 @@
-"""How does a network become one ONNX file that takes raw pixels, and how is it known to be right?"""
+"""Writer of ONNX files that take raw pixels, each compared with torch."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ from torch import Tensor, nn
 from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD, normalize
 from segtrain.errors import MissingExtra, SegtrainError
 
-TOLERANCE = 1e-3  # largest difference of logits between onnxruntime and torch, as a share of the largest logit
-Size = tuple[int, int]  # height, width in pixels
+# Largest difference of logits between onnxruntime and torch, as a share of the largest logit.
+TOLERANCE = 1e-3
+# Height, width in pixels.
+Size = tuple[int, int]
 Write = Callable[[nn.Module, Path, Size, int, bool], None]
 
 
@@ -56,7 +58,7 @@ class Deployed(nn.Module):
 
 
 def require_onnx() -> None:
-    """Raises MissingExtra where a package is absent that writes or checks ONNX files."""
+    """Raise MissingExtra if a package that writes or checks ONNX files is not installed."""
     for package in ("onnx", "onnxruntime"):
         if importlib.util.find_spec(package) is None:
             raise MissingExtra(package, "export", "the export to ONNX")
@@ -80,7 +82,8 @@ def write_onnx(
                 with _quiet(), _open_pooling(), torch.no_grad():
                     write(deployed, path, size, opset, open_sizes)
                 found = _check(model, path, size, open_sizes)
-            except Exception as error:  # exporters raise anything; the next one is tried
+            except Exception as error:
+                # Exporters may raise anything; the next one is tried.
                 reason = " ".join(str(error).split())[:200] or type(error).__name__
                 tried.append(f"{exporter}, {'open' if open_sizes else 'fixed'} sizes: {reason}")
                 continue
@@ -89,7 +92,10 @@ def write_onnx(
             return made
     raise SegtrainError(
         f"no exporter makes an ONNX file of model.arch={facts['model']['arch']} that agrees with torch: "
-        + "; ".join(tried)
+        + "; ".join(tried),
+        code="onnx-not-exportable",
+        arch=facts["model"]["arch"],
+        tried=tried,
     )
 
 
@@ -101,7 +107,8 @@ def _exporters() -> list[tuple[str, Write]]:
 
 
 def _torch_export(deployed: nn.Module, path: Path, size: Size, opset: int, open_sizes: bool) -> None:
-    example = torch.zeros(2, *size, 3, dtype=torch.uint8)  # a batch of 1 would be taken for a constant
+    # A batch of 1 would be taken for a constant.
+    example = torch.zeros(2, *size, 3, dtype=torch.uint8)
     axes = {0: torch.export.Dim("n"), 1: torch.export.Dim("height", min=2), 2: torch.export.Dim("width", min=2)}
     torch.onnx.export(
         deployed,
@@ -153,11 +160,20 @@ def _check(model: nn.Module, path: Path, size: Size, open_sizes: bool) -> dict[s
         with torch.no_grad():
             expected = model(normalize(torch.from_numpy(images))).numpy()
         if logits.shape != expected.shape or classes.shape != shape or classes.dtype != np.uint8:
-            raise SegtrainError(f"outputs {classes.dtype} {classes.shape} and {logits.shape} for images {images.shape}")
+            raise SegtrainError(
+                f"outputs {classes.dtype} {classes.shape} and {logits.shape} for images {images.shape}",
+                code="onnx-outputs-shape",
+                found=(classes.shape, logits.shape),
+            )
         worst, largest = max(worst, float(np.abs(logits - expected).max())), max(largest, float(np.abs(expected).max()))
         other, pixels = other + int((classes != expected.argmax(1)).sum()), pixels + classes.size
     if not worst <= TOLERANCE * largest:
-        raise SegtrainError(f"logits differ by up to {worst:.3g}, the largest is {largest:.3g}")
+        raise SegtrainError(
+            f"logits differ by up to {worst:.3g}, the largest is {largest:.3g}",
+            code="onnx-logits-differ",
+            found=worst,
+            largest=largest,
+        )
     opset = max(item.version for item in _load(path).opset_import if item.domain in ("", "ai.onnx"))
     return {
         "opset": opset,

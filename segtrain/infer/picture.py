@@ -1,4 +1,4 @@
-"""How is an image that comes without a mask read: upright as viewers show it, with the run's own reading of deep images?"""
+"""Reader of images to predict: upright as viewers show them, deep images as in the training of the run."""
 
 from __future__ import annotations
 
@@ -30,8 +30,11 @@ def read_picture(path: str | Path, reading: decode.Reading = PLAIN) -> Picture:
     if look.brightest >= 0 and too_dark(look.brightest, reading):
         bits = depth_of(look.brightest)
         raise DataError(
-            f"{name}: 16 bits a band, but no value above {look.brightest:,}, which are {bits} bits: read as 16 it would be nearly black: "
-            f"{command({'data.bits': bits})}, or data.bits=16 if it is meant to be so dark"
+            f"{name}: 16 bits per band, but no value above {look.brightest:,}, which needs {bits} bits. Read as 16 bits it would be nearly black: "
+            f"{command({'data.bits': bits})}, or data.bits=16 if it is meant to be so dark",
+            code="image-nearly-black",
+            file=name,
+            bits=bits,
         )
     notes = ["its transparent alpha channel left out"] if look.transparent else []
     pixels = decode.decode_image(content, name, reading)

@@ -80,7 +80,13 @@ def predict(
             say(f"{place}{job.image} -> {job.mask}" + (f" ({picture.note})" if picture.note else ""))
     if faults:
         rest = f"; the other {len(done)} are in {out}" if done else ""
-        raise DataError(f"{len(faults)} of {len(jobs)} images cannot be read{rest}: " + "; ".join(faults))
+        raise DataError(
+            f"{len(faults)} of {len(jobs)} images cannot be read{rest}: " + "; ".join(faults),
+            code="images-unreadable",
+            found=len(faults),
+            images=len(jobs),
+            faults=faults,
+        )
     return done
 
 
@@ -103,7 +109,11 @@ def plan(
             inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
             inside = [p for p in inside if not (any(m in p.resolve().parents for m in made) and _ours(p))]
             if not inside:
-                raise DataError(f"{path}: no image in this folder ({', '.join(sorted(SUFFIXES))})")
+                raise DataError(
+                    f"{path}: no image in this folder ({', '.join(sorted(SUFFIXES))})",
+                    code="no-images",
+                    folder=str(path),
+                )
             found += [(p, p.relative_to(path)) for p in inside]
             if say:
                 say_left_out(path, say)
@@ -111,10 +121,12 @@ def plan(
             found.append((path, Path(path.name)))
         else:
             raise DataError(
-                f"{path}: no such file or folder" if not path.exists() else f"{path}: is neither a file nor a folder"
+                f"{path}: no such file or folder" if not path.exists() else f"{path}: is neither a file nor a folder",
+                code="image-missing",
+                file=str(path),
             )
     if not found:
-        raise DataError("no image to predict: name files or folders")
+        raise DataError("no image to predict: name files or folders", code="no-images")
     inputs = {image.resolve() for image, _ in found}
     jobs: dict[Path, PredictTask] = {}
     stems = Counter(name.with_suffix("") for image, name in {(image.resolve(), name) for image, name in found})
@@ -126,16 +138,25 @@ def plan(
         if mask in jobs:
             if jobs[mask].image.resolve() == image.resolve():
                 continue  # named twice
-            raise DataError(f"{jobs[mask].image} and {image} would both become {mask}: predict them into two folders")
+            raise DataError(
+                f"{jobs[mask].image} and {image} would both become {mask}: predict them into two folders",
+                code="same-mask-name",
+                files=(str(jobs[mask].image), str(image)),
+                mask=str(mask),
+            )
         for target in filter(None, (job.mask, job.overlay, job.probabilities)):
             if target.resolve() in inputs or not _ours(target):
-                raise DataError(f"{target} exists and was not written by a prediction: choose another output folder")
+                raise DataError(
+                    f"{target} exists and was not written by a prediction: choose another output folder",
+                    code="output-exists",
+                    file=str(target),
+                )
         jobs[mask] = job
     return list(jobs.values())
 
 
 def say_left_out(folder: Path, say: Callable[[str], None]) -> None:
-    """Name what in a folder is not predicted: no image by its ending, or no file (a FIFO, a device, a link to nowhere)."""
+    """Name what in a folder is not predicted: not an image by its ending, or not a file (a FIFO, a device, a broken link)."""
     found = (p for p in folder.rglob("*") if not p.is_dir() and p.name[0] != ".")
     others = sorted(p for p in found if p.suffix.lower() not in SUFFIXES or not p.is_file())
     if others:
@@ -245,5 +266,7 @@ def _write(path: Path, save: Callable[[BinaryIO], Any]) -> None:
             save(file)
     except OSError as error:
         raise DataError(
-            f"cannot write {path}: {error.strerror or error}: free space or choose another folder"
+            f"cannot write {path}: {error.strerror or error}: free space or choose another folder",
+            code="prediction-unwritable",
+            file=str(path),
         ) from None

@@ -1,4 +1,4 @@
-"""How a prediction looks at an image: whole or in windows, at which scales, mirrored or not, within the memory there is."""
+"""View of an image in a prediction: whole or in windows, scales, and flip, within the free memory."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ def with_settings(config: Config, overrides: Iterable[str]) -> Config:
             if f"{section}.{key}" not in SETTINGS:
                 name = f"{section}.{key}".rstrip(".")
                 raise ConfigError(
-                    f"predict takes {', '.join(SETTINGS)}, not {name}: train or `segtrain eval` take others"
+                    f"predict takes {', '.join(SETTINGS)}, not {name}: `segtrain train` and `segtrain eval` take others",
+                    code="setting-not-for-predict",
+                    key=name,
                 )
             settings[section][key] = value
     return make_config(settings, "the command line", saved=True) if given else config

@@ -1,4 +1,4 @@
-"""Which network is trained? ``build_model`` makes it from the config; it knows no data and no ranks."""
+"""Segmentation networks: ``build_model`` makes one from the config. They know nothing of data and ranks."""
 
 from __future__ import annotations
 

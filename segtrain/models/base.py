@@ -1,4 +1,4 @@
-"""What does every network here look like from outside? Any input size, and logits before or after upsampling."""
+"""Base class of all networks: any input size, and logits before or after upsampling."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from torch import Tensor, nn
 class SegModel(nn.Module):
     """A segmentation network that takes images of any size.
 
-    A subclass gives ``_low`` and ``_upsample``. Parameters carry the names that the original network gives them, so
-    that state dicts go from one to the other.
+    A subclass defines ``_low`` and ``_upsample``. Parameters have the names of the original network, so that state dicts
+    fit both.
 
-    Attributes:
-        num_classes: channels of the logits.
-        stride: pixels by which the coarsest features are apart; multiples of it waste nothing on padding.
-        pads: whether images are padded (right and bottom, with 0, the mean color) to a multiple of ``stride``.
-        least: smallest height and width that the network takes; smaller images are padded too.
-        frozen: whether the encoder is kept as it is (``freeze_encoder``).
+    num_classes: channels of the logits.
+    stride: distance in pixels between the coarsest features. Images whose sides are multiples of it need no padding.
+    pads: whether images are padded (right and bottom, with 0, the mean color) to a multiple of ``stride``.
+    least: smallest height and width that the network takes; smaller images are padded too.
+    frozen: whether the encoder is not trained (``freeze_encoder``).
     """
 
     num_classes: int
@@ -29,15 +28,10 @@ class SegModel(nn.Module):
     frozen: bool = False
 
     def forward(self, images: Tensor, low: bool = False) -> Union[Tensor, tuple[Tensor, ...]]:
-        """Logits of normalized images.
+        """Logits (N, C, H, W) of normalized images, float (N, 3, H, W).
 
-        Args:
-            images: float (N, 3, H, W).
-            low: stop before upsampling.
-
-        Returns:
-            low=False: logits (N, C, H, W). low=True: ``(main, *auxiliary)``, each (N, C, h, w) of its own size, as
-            ``upsample`` takes them; auxiliary ones only in training mode and where the network has such heads.
+        With ``low``, the logits before upsampling: ``(main, *auxiliary)``, each (N, C, h, w) of its own size, as ``upsample``
+        takes them. There are auxiliary ones only in training mode, and if the network has such heads.
         """
         size = (images.shape[-2], images.shape[-1])
         if self.pads:
@@ -48,12 +42,12 @@ class SegModel(nn.Module):
         return outputs if low else self.upsample(outputs[0], size)
 
     def upsample(self, low: Tensor, size: tuple[int, int]) -> Tensor:
-        """Logits (N, C, h, w) from ``forward(low=True)`` to ``size`` = (H, W) of the images. Images are independent."""
+        """Upsample logits (N, C, h, w) of ``forward(low=True)`` to ``size``, the (H, W) of the images, each independently."""
         logits = self._upsample(low, size)
         return logits[..., : size[0], : size[1]]
 
     def encoder_parts(self) -> list[nn.Module]:
-        """The modules of the (possibly pretrained) encoder; empty where the network has no such part."""
+        """The modules of the (possibly pretrained) encoder; empty if the network has none."""
         return []
 
     def encoder_parameters(self) -> list[nn.Parameter]:
@@ -61,9 +55,9 @@ class SegModel(nn.Module):
         return [parameter for part in self.encoder_parts() for parameter in part.parameters()]
 
     def encoder_state(self) -> dict[str, Tensor]:
-        """Tensors of the encoder, not copied, under the names that the encoder alone gives them.
+        """Tensors of the encoder, not copied, under their names inside the encoder.
 
-        An encoder of several parts (pico's) has their names before: ``stem.0.weight``.
+        If the encoder has several parts (pico), names begin with that of the part: ``stem.0.weight``.
         """
         parts = self.encoder_parts()
         names = {id(module): name for name, module in self.named_children()}
@@ -74,7 +68,7 @@ class SegModel(nn.Module):
         }
 
     def freeze_encoder(self) -> None:
-        """Keep the encoder as it is: no gradients, so nothing of it is stored or sent; batch norm's statistics stand still."""
+        """Do not train the encoder: its parameters get no gradients, and its batch norm statistics stay as they are."""
         self.frozen = True
         for parameter in self.encoder_parameters():
             parameter.requires_grad_(False)
@@ -88,16 +82,16 @@ class SegModel(nn.Module):
         return self
 
     def auxiliary_parts(self) -> list[nn.Module]:
-        """The modules that make auxiliary logits and nothing else; empty where the network has none."""
+        """The modules that make only auxiliary logits; empty if the network has none."""
         return []
 
     def freeze_auxiliary(self) -> None:
-        """Take auxiliary heads that the loss does not look at out of training: DDP would wait for their gradients."""
+        """Do not train auxiliary heads, which the loss does not use: DDP would wait for their gradients."""
         for part in self.auxiliary_parts():
             part.requires_grad_(False)
 
     def heads(self) -> list[nn.Module]:
-        """The layers that make logits, also auxiliary ones."""
+        """The layers that make logits, including auxiliary ones."""
         raise NotImplementedError
 
     def head_parameters(self) -> list[nn.Parameter]:

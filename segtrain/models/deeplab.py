@@ -1,4 +1,4 @@
-"""How does DeepLabV3+ (Chen et al. 2018) run fast? SMP's decoder, with kernel taps that meet only padding left out."""
+"""DeepLabV3+ (Chen et al. 2018) with the decoder of SMP, without kernel taps that meet only padding."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from segtrain.models.base import SegModel
+from segtrain.models.fast_ops import live_taps
 from segtrain.models.resnet import ResNet
-from segtrain.models.rewrites import live_taps
 
 
 class Separable(nn.Sequential):
@@ -28,7 +28,8 @@ class Separable(nn.Sequential):
         depthwise, pointwise = (cast(Tensor, layer.weight) for layer in self)
         dilation = self.dilation
         kernel, padding = live_taps(depthwise, dilation, (x.shape[-2], x.shape[-1]))
-        if kernel.shape[-2:] == (1, 1):  # a factor a channel: fold it into the pointwise kernel
+        # One factor per channel: fold it into the pointwise kernel.
+        if kernel.shape[-2:] == (1, 1):
             return F.conv2d(x, pointwise * kernel.transpose(0, 1))
         return F.conv2d(F.conv2d(x, kernel, None, 1, padding, dilation, x.shape[1]), pointwise)
 
@@ -38,7 +39,7 @@ def norm_relu(convolution: nn.Module, channels: int) -> nn.Sequential:
 
 
 class ImagePool(nn.Sequential):
-    """The mean over the image, projected, everywhere."""
+    """The mean over the image, projected, at every pixel."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""Which layers of a network have no deterministic gradient on a GPU? Found by a forward pass without numbers, before training."""
+"""Finds layers whose gradient is not deterministic on a GPU, by a forward pass on the meta device before training."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from segtrain.errors import ConfigError
 from segtrain.models.base import SegModel
+from segtrain.models.compat import TorchDispatchMode
 
-# Operators whose gradient torch refuses on CUDA with use_deterministic_algorithms(True), as far as networks use them. Bilinear
-# interpolation is not among them: F.interpolate takes another form then. Pooling into a single bin is a mean, and fine.
+# Operators of networks whose gradient torch refuses on CUDA with use_deterministic_algorithms(True). Bilinear interpolation is
+# not among them: F.interpolate takes another form then. Pooling into a single bin is a mean, which is deterministic.
 REFUSED = {
     "aten::_adaptive_avg_pool2d": "adaptive average pooling into more than one bin",
     "aten::adaptive_max_pool2d": "adaptive max pooling",
@@ -26,7 +26,7 @@ REFUSED = {
 
 
 class _Watch(TorchDispatchMode):
-    """Which refused operators ran, and in which layer."""
+    """Records which refused operators ran, and in which layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,10 +41,11 @@ class _Watch(TorchDispatchMode):
 
 
 def refuse_nondeterministic(network: SegModel, arch: str) -> None:
-    """Raise ConfigError naming the layer where train.deterministic=true would end the first backward pass on a GPU."""
+    """Raise ConfigError, which names the layer, if the first backward pass on a GPU would fail with train.deterministic=true."""
     try:
         found = _found(network, "meta")
-    except NotImplementedError:  # an older torch, without some layer's shape rule
+    except NotImplementedError:
+        # An older torch lacks the shape rule of some layer.
         found = _found(network, "cpu")
     if found:
         layer, what = found[0]
@@ -52,7 +53,11 @@ def refuse_nondeterministic(network: SegModel, arch: str) -> None:
         raise ConfigError(
             f"train.deterministic=true: model.arch={arch} has {what}, whose gradient is not deterministic on a GPU, in its layer "
             f"{layer or 'at the top'}{more}: choose another architecture (unet, deeplabv3plus and pico have none), set "
-            "train.deterministic=false, or train on a CPU (train.device=cpu)"
+            "train.deterministic=false, or train on a CPU (train.device=cpu)",
+            code="layer-not-deterministic",
+            arch=arch,
+            layer=layer,
+            found=what,
         )
 
 

@@ -1,4 +1,4 @@
-"""How does a name in the config become a network? Each family's library is imported only when it is asked for."""
+"""Factory of networks by their name in the config. The library of a family is imported only when it is needed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from segtrain.models.weights import is_file_name, load_encoder
 
 
 def build_model(model: Model, num_classes: int) -> SegModel:
-    """The network of the config, with fresh (or pretrained) weights, in training mode, on the CPU.
+    """Build the network of the config, with fresh or pretrained weights, in training mode, on the CPU.
 
-    Raises:
-        ConfigError: unknown architecture, encoder, option or weights; weights that cannot be fetched.
-        MissingExtra: the architecture's library is absent.
+    Raises ConfigError for an unknown architecture, encoder, option, or name of weights, and for weights that cannot be fetched;
+    MissingExtra if the library of the architecture is not installed.
     """
     if num_classes < 1:
-        raise ConfigError(f"a network needs at least 1 class, not {num_classes}: name them in data.classes")
+        raise ConfigError(
+            f"a network needs at least 1 class, not {num_classes}: name them in data.classes",
+            code="no-classes",
+            found=num_classes,
+        )
     arch = model.arch.lower()
     refuse_arch(model)
     if arch == "pico":
@@ -36,14 +39,23 @@ def build_model(model: Model, num_classes: int) -> SegModel:
         if not model.options:
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise ConfigError(f"model.options={model.options} do not fit model.arch={model.arch} ({reason})") from error
+        raise ConfigError(
+            f"model.options={model.options} do not fit model.arch={model.arch} ({reason})",
+            code="model-options-unfit",
+            options=model.options,
+            arch=model.arch,
+        ) from error
     if weights_file is not None:
         load_encoder(network, weights_file)
     return network
 
 
 def reject_options(model: Model, reserved: dict[str, str]) -> None:
-    """Refuse entries of ``model.options`` that another setting decides, or that would break the logits."""
+    """Refuse entries of ``model.options`` that another setting decides, or that would change the logits."""
     for key, cure in reserved.items():
         if key in model.options:
-            raise ConfigError(f"model.options.{key}={model.options[key]!r} cannot be set here: {cure}")
+            raise ConfigError(
+                f"model.options.{key}={model.options[key]!r} cannot be set here: {cure}",
+                code="model-option-reserved",
+                key=key,
+            )

@@ -1,4 +1,4 @@
-"""What can be trained from scratch on a CPU in minutes? A small residual net whose work sits in dense 3x3 kernels."""
+"""Pico: a small residual network of dense 3x3 kernels that trains from scratch on a CPU in minutes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from segtrain.config import Model
 from segtrain.errors import ConfigError
 from segtrain.models.base import SegModel
-from segtrain.models.rewrites import grid_means
+from segtrain.models.fast_ops import grid_means
 
 
 def conv_bn(inputs: int, outputs: int, kernel: int = 3, stride: int = 1, relu: bool = True) -> nn.Sequential:
@@ -25,7 +25,7 @@ def conv_bn(inputs: int, outputs: int, kernel: int = 3, stride: int = 1, relu: b
 
 
 class Residual(nn.Module):
-    """``relu(x + body(x))`` with two 3x3 convolutions; starts as the identity (its last norm's scale is 0)."""
+    """``relu(x + body(x))`` with two 3x3 convolutions; starts as the identity (the scale of its last norm is 0)."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -58,24 +58,20 @@ class PyramidPool(nn.Module):
 
 
 class Pico(SegModel):
-    """Encoder to stride 32, pyramid pooling, summed lateral connections back to stride 4, where the logits are made.
+    """Encoder to stride 32, pyramid pooling, and summed lateral connections back to stride 4, where the logits are made.
 
-    Strides 2 and 4 are crossed by one 3x3 convolution each: dense 3x3 kernels at strides 8 to 32 run two to three
-    times nearer to a CPU's peak than depthwise or shallow full-size ones.
+    Strides 2 and 4 have one 3x3 convolution each: dense 3x3 kernels at strides 8 to 32 run two to three times nearer to the peak
+    of a CPU than depthwise or shallow full-size ones.
 
-    Args:
-        num_classes: classes C.
-        stem: channels at stride 2.
-        widths, depths: channels and residual blocks at strides 4, 8, 16 and 32.
-        decoder: channels of the way back.
-        bins: grids of the pyramid pooling.
-        aux: whether there is a second head, for deep supervision.
+    num_classes: classes C. stem: channels at stride 2. widths, depths: channels and residual blocks at strides 4, 8, 16, and 32.
+    decoder: channels of the decoder. bins: grids of the pyramid pooling. aux: whether there is a second head.
 
     ``forward(low=True)``: logits (N, C, ceil(H/4), ceil(W/4)); in training mode with ``aux`` also those of stride 8.
     """
 
     stride = 32
-    pads = False  # every resize goes to the size of what it is added to
+    # Every resize goes to the size of what it is added to.
+    pads = False
 
     def __init__(
         self,
@@ -141,16 +137,27 @@ def build(model: Model, num_classes: int) -> SegModel:
     known = set(inspect.signature(Pico).parameters) - {"num_classes"}
     unknown = sorted(set(model.options) - known)
     if unknown:
-        raise ConfigError(f"unknown model.options.{unknown[0]} for pico: it has {', '.join(sorted(known))}")
+        raise ConfigError(
+            f"unknown model.options.{unknown[0]} for pico: it has {', '.join(sorted(known))}",
+            code="unknown-model-option",
+            key=unknown[0],
+        )
     if model.encoder_weights is not None:
         raise ConfigError(
-            f"model.encoder_weights={model.encoder_weights!r}: pico has no pretrained weights; set it to null"
+            f"model.encoder_weights={model.encoder_weights!r}: pico has no pretrained weights; set it to null",
+            code="unknown-encoder-weights",
+            found=model.encoder_weights,
         )
     _check(model.options)
     try:
         return Pico(num_classes, **model.options)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ConfigError(f"model.options={model.options} do not fit pico: {error}") from error
+        raise ConfigError(
+            f"model.options={model.options} do not fit pico: {error}",
+            code="model-options-unfit",
+            options=model.options,
+            arch=model.arch,
+        ) from error
 
 
 def _check(options: dict[str, Any]) -> None:
@@ -162,15 +169,35 @@ def _check(options: dict[str, Any]) -> None:
     usual = inspect.signature(Pico).parameters
     for key, value in options.items():
         if key in ("stem", "decoder") and not whole(value):
-            raise ConfigError(f"model.options.{key}={value!r}: it is a number of channels, at least 1")
+            raise ConfigError(
+                f"model.options.{key}={value!r}: it must be a number of channels, at least 1",
+                code="model-option-value",
+                key=key,
+                found=value,
+            )
         if key == "aux" and not isinstance(value, bool):
-            raise ConfigError(f"model.options.aux={value!r}: it is true or false")
+            raise ConfigError(
+                f"model.options.aux={value!r}: it must be true or false",
+                code="model-option-value",
+                key="aux",
+                found=value,
+            )
         if key in ("widths", "depths", "bins"):
             least, most = {"widths": (1, 65_536), "depths": (0, 1_000), "bins": (1, 64)}[key]
             if not isinstance(value, (list, tuple)) or not all(whole(number, most, least) for number in value):
-                raise ConfigError(f"model.options.{key}={value!r}: it is a list of numbers from {least:,} to {most:,}")
+                raise ConfigError(
+                    f"model.options.{key}={value!r}: it must be a list of numbers from {least:,} to {most:,}",
+                    code="model-option-value",
+                    key=key,
+                    found=value,
+                    least=least,
+                    most=most,
+                )
     widths, depths = (options.get(key, usual[key].default) for key in ("widths", "depths"))
     if len(widths) != len(depths) or len(widths) < 2:
         raise ConfigError(
-            f"model.options: widths={list(widths)} and depths={list(depths)} name a stage each: write as many of both, at least 2"
+            f"model.options: widths={list(widths)} and depths={list(depths)} have one entry per stage each: give both the same number of entries, at least 2",
+            code="model-option-value",
+            key="widths",
+            found=(list(widths), list(depths)),
         )

@@ -1,6 +1,6 @@
-"""What gives the features? ResNets (He et al. 2016, ResNeXt by Xie et al. 2017) under torchvision's parameter names.
+"""ResNet encoders (He et al. 2016; ResNeXt, Xie et al. 2017) under the parameter names of torchvision.
 
-They stand here as well as in SMP because importing SMP loads timm and torchvision: seconds before the first step.
+They are here as well as in SMP because importing SMP also loads timm and torchvision, which takes seconds.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _projection(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
     return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
 
 
-# block, blocks a stage, groups, width of a group in the first stage
+# Block, blocks per stage, groups, width of a group in the first stage.
 RESNETS: dict[str, tuple[type[Basic] | type[Bottleneck], tuple[int, ...], int, int]] = {
     "resnet18": (Basic, (2, 2, 2, 2), 1, 64),
     "resnet34": (Basic, (3, 4, 6, 3), 1, 64),

@@ -1,4 +1,4 @@
-"""How do segmentation-models-pytorch's networks (any architecture, any encoder) fit in? SMP 0.5 and newer."""
+"""Networks of segmentation-models-pytorch (SMP 0.5 and newer): any architecture, any encoder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RESERVED = {
 
 
 class SmpModel(SegModel):
-    """An SMP network whose head is split before its upsampling. Same parameter names as SMP's own."""
+    """An SMP network whose head is split before its upsampling. It has the parameter names of SMP."""
 
     def __init__(self, network: Any, num_classes: int) -> None:
         super().__init__()
@@ -34,7 +34,8 @@ class SmpModel(SegModel):
         self.segmentation_head: Any = network.segmentation_head
         self.num_classes = num_classes
         self.stride = int(network.encoder.output_stride)
-        if not isinstance(self.segmentation_head, nn.Sequential):  # DPT: patches, then three more levels
+        # DPT: patches, then three more levels.
+        if not isinstance(self.segmentation_head, nn.Sequential):
             self.stride = max(self.stride, 32)
 
     def encoder_parts(self) -> list[nn.Module]:
@@ -59,14 +60,14 @@ class SmpModel(SegModel):
 
 def build(model: Model, num_classes: int) -> SegModel:
     """Build an SMP network. Raises as ``factory.build_model`` does."""
-    from segtrain.models import native
+    from segtrain.models import builtin
     from segtrain.models.factory import reject_options
     from segtrain.models.unet import use_fast_decoder_blocks
     from segtrain.models.winograd import use_winograd_convs
 
     reject_options(model, _RESERVED)
-    if native.has_native(model):
-        network = native.build(model, num_classes)
+    if builtin.has_builtin(model):
+        network = builtin.build(model, num_classes)
         if model.encoder_weights is not None:
             network.load_state_dict(_network(model, num_classes).state_dict())
         use_winograd_convs(network)
@@ -82,21 +83,22 @@ def build(model: Model, num_classes: int) -> SegModel:
 
 
 def freeze_unused(network: SegModel) -> None:
-    """Take parameters that no output depends on out of training (PSPNet leaves two encoder stages idle, DPT a head).
+    """Exclude parameters that no output depends on from training: DDP would wait for their gradients.
 
-    DDP would wait for their gradients. Found by a backward pass without numbers, on the meta device.
+    PSPNet leaves two encoder stages unused, DPT a head. A backward pass on the meta device finds them.
     """
     parameters = {name: p for name, p in network.named_parameters() if p.requires_grad}
     try:
         grads = _gradients(network, parameters, "meta")
-    except NotImplementedError:  # an older torch, without some layer's shape rule
+    except NotImplementedError:
+        # An older torch lacks the shape rule of some layer.
         grads = _gradients(network, parameters, "cpu")
     for parameter, grad in zip(parameters.values(), grads):
         parameter.requires_grad_(grad is not None)
 
 
 def _gradients(network: SegModel, parameters: dict[str, nn.Parameter], device: str) -> tuple[Tensor | None, ...]:
-    """Gradients of the parameters, None where unused, with stand-ins for parameters and buffers."""
+    """Gradients of the parameters, None where unused, computed with zeros in place of parameters and buffers."""
     meta_params = {name: torch.zeros_like(p, device=device, requires_grad=True) for name, p in parameters.items()}
     buffers = {name: torch.zeros_like(b, device=device) for name, b in network.named_buffers()}
     side = max(network.least, 2 * network.stride)
@@ -106,7 +108,7 @@ def _gradients(network: SegModel, parameters: dict[str, nn.Parameter], device: s
 
 
 def _network(model: Model, num_classes: int) -> nn.Module:
-    """SMP's own module."""
+    """The module that SMP builds."""
     try:
         import segmentation_models_pytorch as smp
     except ImportError as error:
@@ -117,28 +119,37 @@ def _network(model: Model, num_classes: int) -> nn.Module:
     known = {name.lower(): getattr(smp, name) for name in smp.__all__ if isinstance(getattr(smp, name), type)}
     if arch not in known:
         raise ConfigError(
-            f"model.arch={model.arch!r} is not in segmentation-models-pytorch {smp.__version__}: update it"
+            f"model.arch={model.arch!r} is not in segmentation-models-pytorch {smp.__version__}: update it",
+            code="unknown-arch",
+            found=model.arch,
         )
     _check_encoder(model, arch, smp.encoders)
     options = dict(model.options)
     _check_options(model, known[arch])
     if arch == "dpt":
-        options.setdefault("dynamic_img_size", True)  # else the ViT takes one size only
-    # Of timm's encoders the name says which weights; SMP warns of any other text than True.
+        # Otherwise the ViT takes one size only.
+        options.setdefault("dynamic_img_size", True)
+    # The name of a timm encoder says which weights; SMP warns of any text other than True.
     weights = model.encoder_weights and (True if model.encoder.startswith("tu-") else model.encoder_weights)
     try:
         return known[arch](encoder_name=model.encoder, encoder_weights=weights, classes=num_classes, **options)
     except (TypeError, ValueError, KeyError, RuntimeError, AttributeError, AssertionError) as error:
         reason = " ".join(str(error).strip("\"'").split())
-        raise ConfigError(f"model.arch={model.arch}, encoder={model.encoder}, options={options}: {reason}") from error
-    except Exception as error:  # whatever the download raises: OSError, httpx, huggingface_hub, requests
+        raise ConfigError(
+            f"model.arch={model.arch}, encoder={model.encoder}, options={options}: {reason}",
+            code="model-options-unfit",
+            options=options,
+            arch=model.arch,
+        ) from error
+    except Exception as error:
+        # A download may raise errors of OSError, httpx, huggingface_hub, or requests.
         if model.encoder_weights is None:
             raise
         raise weights_unreachable(model, error) from error
 
 
 def _check_options(model: Model, architecture: type) -> None:
-    """SMP drops an unknown argument without a word; timm's encoders take many, and refuse unknown ones themselves."""
+    """Refuse unknown options, which SMP ignores. Encoders of timm take many, and refuse unknown ones themselves."""
     if model.encoder.startswith("tu-"):
         return
     known = [name for name in inspect.signature(architecture).parameters if name != "kwargs"]
@@ -147,7 +158,12 @@ def _check_options(model: Model, architecture: type) -> None:
             near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
             hint = f"did you mean {near[0]!r}? " if near else ""
             usable = ", ".join(name for name in known if name not in _RESERVED)
-            raise ConfigError(f"unknown model.options.{key} for {model.arch}: {hint}it has {usable}")
+            raise ConfigError(
+                f"unknown model.options.{key} for {model.arch}: {hint}it has {usable}",
+                code="unknown-model-option",
+                key=key,
+                nearest=near,
+            )
 
 
 def weights_unreachable(model: Model, error: Exception) -> ConfigError:
@@ -155,7 +171,10 @@ def weights_unreachable(model: Model, error: Exception) -> ConfigError:
     return ConfigError(
         f"model.encoder_weights={model.encoder_weights!r} of {model.encoder} cannot be fetched ({reason}): set "
         "model.encoder_weights=null to train from scratch, or put the files into the cache that HF_HOME "
-        "(TORCH_HOME for torchvision) names, on a machine with network"
+        "(TORCH_HOME for torchvision) names, on a machine with network",
+        code="encoder-weights-unreachable",
+        found=model.encoder_weights,
+        encoder=model.encoder,
     )
 
 
@@ -164,7 +183,10 @@ def _check_encoder(model: Model, arch: str, encoders: Any) -> None:
     name = model.encoder
     if arch == "dpt" and not name.startswith("tu-"):
         raise ConfigError(
-            f"model.encoder={name!r}: dpt needs a vision transformer of timm, for example tu-vit_tiny_patch16_224"
+            f"model.encoder={name!r}: dpt needs a vision transformer of timm, for example tu-vit_tiny_patch16_224",
+            code="encoder-unfit",
+            found=name,
+            arch=arch,
         )
     if name.startswith(("tu-", "timm-")):
         import timm
@@ -173,11 +195,16 @@ def _check_encoder(model: Model, arch: str, encoders: Any) -> None:
         if name.startswith("tu-") and not timm.is_model(bare):
             near = difflib.get_close_matches(bare, timm.list_models(), n=1, cutoff=0.4)
             hint = f"did you mean 'tu-{near[0]}'?" if near else "timm.list_models() names all"
-            raise ConfigError(f"unknown model.encoder={name!r}: {hint}")
+            raise ConfigError(
+                f"unknown model.encoder={name!r}: {hint}", code="unknown-encoder", found=name, nearest=near
+            )
         if name.startswith("tu-") and model.encoder_weights not in (None, "imagenet"):
             raise ConfigError(
                 f"model.encoder_weights={model.encoder_weights!r} of {name}: timm names weights in the encoder, as in "
-                "model.encoder=tu-convnext_tiny.fb_in1k: set model.encoder_weights=imagenet and name them there"
+                "model.encoder=tu-convnext_tiny.fb_in1k: set model.encoder_weights=imagenet and name them there",
+                code="unknown-encoder-weights",
+                found=model.encoder_weights,
+                encoder=name,
             )
         return
     names = encoders.get_encoder_names()
@@ -185,10 +212,16 @@ def _check_encoder(model: Model, arch: str, encoders: Any) -> None:
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]!r}?" if near else ""
         raise ConfigError(
-            f"unknown model.encoder={name!r}: {hint} Known: {', '.join(names)}; and tu-NAME for every NAME in timm"
+            f"unknown model.encoder={name!r}: {hint} Known: {', '.join(names)}; and tu-NAME for every NAME in timm",
+            code="unknown-encoder",
+            found=name,
+            nearest=near,
         )
     weights = list(encoders.encoders[name]["pretrained_settings"])
     if model.encoder_weights is not None and model.encoder_weights not in weights:
         raise ConfigError(
-            f"unknown model.encoder_weights={model.encoder_weights!r} for {name}: it has {', '.join(weights)} or null"
+            f"unknown model.encoder_weights={model.encoder_weights!r} for {name}: it has {', '.join(weights)} or null",
+            code="unknown-encoder-weights",
+            found=model.encoder_weights,
+            known=weights,
         )

@@ -1,4 +1,4 @@
-"""How do torchvision's segmentation networks fit in? Taken as they are, with logits before their last resize."""
+"""Segmentation networks of torchvision, with logits before their last resize."""
 
 from __future__ import annotations
 
@@ -83,8 +83,14 @@ def build(model: Model, num_classes: int) -> SegModel:
         )
     except (TypeError, ValueError, KeyError) as error:
         reason = " ".join(str(error).strip("\"'").split())
-        raise ConfigError(f"model.arch={model.arch}, options={options}: {reason}") from error
-    except Exception as error:  # whatever the download raises
+        raise ConfigError(
+            f"model.arch={model.arch}, options={options}: {reason}",
+            code="model-options-unfit",
+            options=options,
+            arch=model.arch,
+        ) from error
+    except Exception as error:
+        # A download may raise anything.
         if weights is None:
             raise
         raise weights_unreachable(model, error) from error
@@ -92,11 +98,15 @@ def build(model: Model, num_classes: int) -> SegModel:
 
 
 def _check_options(model: Model, constructor: Any) -> None:
-    """torchvision drops an unknown argument without a word."""
+    """Refuse unknown options, which torchvision ignores."""
     known = [name for name in inspect.signature(constructor).parameters if name not in ("kwargs", *_RESERVED)]
     for key in model.options:
         if key not in known:
-            raise ConfigError(f"unknown model.options.{key} for {model.arch}: it has {', '.join(known) or 'none'}")
+            raise ConfigError(
+                f"unknown model.options.{key} for {model.arch}: it has {', '.join(known) or 'none'}",
+                code="unknown-model-option",
+                key=key,
+            )
 
 
 def _backbone_weights(model: Model) -> str | None:
@@ -109,5 +119,7 @@ def _backbone_weights(model: Model) -> str | None:
     except KeyError:
         raise ConfigError(
             f"unknown model.encoder_weights={model.encoder_weights!r} for {model.arch}: "
-            "it has imagenet, IMAGENET1K_V1, IMAGENET1K_V2 or null"
+            "it has imagenet, IMAGENET1K_V1, IMAGENET1K_V2 or null",
+            code="unknown-encoder-weights",
+            found=model.encoder_weights,
         ) from None

@@ -1,4 +1,4 @@
-"""How does the U-Net (Ronneberger et al. 2015) run fast? SMP's decoder blocks, without upsampled and joined tensors."""
+"""U-Net (Ronneberger et al. 2015) whose decoder blocks need no upsampled and no concatenated tensors."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from typing import Any
 from torch import Tensor, nn
 
 from segtrain.models.base import SegModel
+from segtrain.models.compat import is_decoder_block, is_unet_block
+from segtrain.models.fast_ops import upsample_conv
 from segtrain.models.resnet import ResNet
-from segtrain.models.rewrites import upsample_conv
 
 
 class FastBlock(nn.Module):
-    """Nearest upsampling x2, concatenation with the skip, two times convolution, norm and ReLU; SMP's names.
+    """Nearest upsampling x2, concatenation with the skip, then twice a convolution, norm, and ReLU. Names are those of SMP.
 
-    Args:
-        conv1, conv2: Sequential(3x3 convolution, norm, activation).
-        attention2: what follows conv2, or None.
+    conv1, conv2: Sequential(3x3 convolution, norm, activation). attention2: what follows conv2, or None.
     """
 
     def __init__(self, conv1: nn.Sequential, conv2: nn.Sequential, attention2: nn.Module | None = None) -> None:
@@ -43,7 +42,7 @@ class PlusBlock(FastBlock):
 
 
 def use_fast_decoder_blocks(decoder: nn.Module) -> int:
-    """Put the fast blocks in place of those of SMP's U-Net, U-Net++ or MA-Net decoder; parameters and names stay.
+    """Replace the blocks of an SMP decoder (U-Net, U-Net++, or MA-Net) by fast ones; parameters and names stay.
 
     Blocks that do something between upsampling and convolution (attention over the joined tensor, bilinear
     upsampling) are left alone. Returns the number of blocks changed.
@@ -54,7 +53,7 @@ def use_fast_decoder_blocks(decoder: nn.Module) -> int:
         for name, block in parent.named_children():
             if not _is_plain(block):
                 continue
-            kind = FastBlock if type(block).__name__ == "UnetDecoderBlock" else PlusBlock
+            kind = FastBlock if is_unet_block(block) else PlusBlock
             attention = getattr(block, "attention2", None)
             setattr(parent, name, kind(block.conv1, block.conv2, attention))
             changed += 1
@@ -62,8 +61,8 @@ def use_fast_decoder_blocks(decoder: nn.Module) -> int:
 
 
 def _is_plain(block: Any) -> bool:
-    """Whether a block of SMP computes conv2(conv1(cat(nearest x2, skip))) and at most an attention after it."""
-    if type(block).__name__ not in ("UnetDecoderBlock", "DecoderBlock") or getattr(block, "conv1", None) is None:
+    """Whether a block of SMP computes conv2(conv1(cat(nearest x2, skip))), with at most an attention after it."""
+    if not is_decoder_block(block) or getattr(block, "conv1", None) is None:
         return False
     between = getattr(block, "attention1", None)
     first = block.conv1[0]
@@ -104,7 +103,7 @@ class FastUnetDecoder(nn.Module):
 
 
 class Unet(SegModel):
-    """SMP's ``Unet`` on a ResNet: same parameter names, same initial distribution, same outputs and gradients."""
+    """The ``Unet`` of SMP on a ResNet: the same parameter names, initial distribution, outputs, and gradients."""
 
     stride = 32
 

@@ -1,9 +1,9 @@
-"""Can a wide 3x3 convolution do with fewer multiplications? Winograd's F(2x2, 3x3), Lavin and Gray 2016, for training on CPUs.
+"""Wide 3x3 convolutions by Winograd's F(2x2, 3x3) (Lavin and Gray 2016), for training on CPUs.
 
-A 2x2 block of outputs takes 16 products a channel pair instead of 36: inputs (4x4 tiles, two pixels apart), kernels
-and outputs go through small fixed linear maps of which the products are batched matrix products. Values, gradients and
-parameters are those of the convolution, up to rounding. The maps cost memory traffic, so that it pays only where
-channels are many. Here channels are innermost ("NHWC"), which makes each map a few sums of contiguous rows.
+A 2x2 block of outputs takes 16 products per pair of channels instead of 36. Inputs (4x4 tiles, two pixels apart), kernels, and
+outputs go through small fixed linear maps; the products are batched matrix products. Values, gradients, and parameters are
+those of the convolution, up to rounding. The maps cost memory traffic, so this pays only with many channels. Channels are
+innermost here ("NHWC"), which makes each map a few sums of contiguous rows.
 """
 
 from __future__ import annotations
@@ -132,16 +132,15 @@ def _is_channels_last(x: Tensor) -> bool:
 def winograd_conv(x: Tensor, weight: Tensor, dilation: int = 1) -> Tensor:
     """``conv2d(x, weight, padding=dilation, dilation=dilation)``.
 
-    Args:
-        x: (N, C, H, W), H and W multiples of 2 x dilation. weight: (O, C, 3, 3).
+    x: (N, C, H, W), H and W multiples of 2 x dilation. weight: (O, C, 3, 3).
     """
     return _Winograd.apply(x, weight, dilation)
 
 
 class WinogradConv2d(nn.Conv2d):
-    """A 3x3 convolution that takes the short way in training on a CPU, and PyTorch's everywhere else.
+    """A 3x3 convolution by Winograd in training on a CPU, and by PyTorch everywhere else.
 
-    Scores and exported networks are thus those of the plain kernel. Measured on two kinds of AMD cores, 1 thread:
+    So scores and exported networks are those of the plain kernel. Measured on two kinds of AMD cores, 1 thread:
     1.2 to 1.4 times faster with at least 256 channels on both sides and 64 tiles, slower with 128 channels.
     """
 

@@ -1,1 +1,1 @@
-"""What must be known of the place where a run trains: the contract of each cloud's containers."""
+"""The contracts of the containers in which a cloud runs a training."""

@@ -1,4 +1,4 @@
-"""What does SageMaker put into the container, and what does that mean for segtrain's settings? Files read, nothing written."""
+"""Settings of a training from the files that SageMaker puts into the container. Nothing is written."""
 
 from __future__ import annotations
 
@@ -26,9 +26,17 @@ def read_json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read {path}: {error}: SageMaker writes it, so start the job again") from None
+        raise ConfigError(
+            f"cannot read {path}: {error}: SageMaker writes it, so start the job again",
+            code="job-file-unreadable",
+            file=str(path),
+        ) from None
     if not isinstance(found, dict):
-        raise ConfigError(f"{path} holds no JSON object: SageMaker writes it, so start the job again")
+        raise ConfigError(
+            f"{path} is not a JSON object: SageMaker writes it, so start the job again",
+            code="job-file-unreadable",
+            file=str(path),
+        )
     return found
 
 
@@ -54,7 +62,9 @@ def config_path(name: str, folders: tuple[Path, ...]) -> Path:
             return folder / name
     raise ConfigError(
         f"the hyperparameter config={name} names no file in {' or '.join(map(str, folders))}: the bundle holds configs/ of the "
-        "repository and the file that the launcher was given with --config"
+        "repository and the file that the launcher was given with --config",
+        code="job-config-missing",
+        file=name,
     )
 
 
@@ -69,7 +79,9 @@ def channel(base: Path, environ: Mapping[str, str] = os.environ) -> Path | None:
     names = [name for name in read_json(base / "input/config/inputdataconfig.json") or there if name not in _NO_DATA]
     if len(names) > 1:
         raise ConfigError(
-            f"the job has the channels {', '.join(names)}, and none is called {CHANNEL!r}: call one so, or set data.root=FOLDER"
+            f"the job has the channels {', '.join(names)}, and none is called {CHANNEL!r}: give one this name, or set data.root=FOLDER",
+            code="several-channels",
+            found=names,
         )
     return data / names[0] if names else None
 

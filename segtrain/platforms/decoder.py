@@ -1,4 +1,4 @@
-"""The native decoder in a container that has no installed segtrain: of the image, of the bundle, compiled here, or none."""
+"""Finder of the native decoder in a container: from the image, from the bundle, compiled there, or none."""
 
 from __future__ import annotations
 

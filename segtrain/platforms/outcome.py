@@ -1,4 +1,4 @@
-"""What does a process of a SageMaker job leave behind: why it failed, or the model, the scores and the journal?"""
+"""What a process of a SageMaker job leaves behind: the failure text, or the model, the scores, and the journal."""
 
 from __future__ import annotations
 
@@ -77,7 +77,11 @@ def keep_journal(run_dir: Path, output: Path) -> None:
     try:
         shutil.copytree(run_dir, output, dirs_exist_ok=True, ignore=shutil.ignore_patterns("checkpoints", ".*"))
     except (OSError, shutil.Error) as error:
-        raise SegtrainError(f"cannot copy {run_dir} to {output}: {error}: raise volume_gb of the job") from None
+        raise SegtrainError(
+            f"cannot copy {run_dir} to {output}: {error}: raise volume_gb of the job",
+            code="job-output-unwritable",
+            folder=str(output),
+        ) from None
 
 
 def keep_model(run_dir: Path, model: Path, *, onnx: bool, say: Callable[[str], None]) -> None:
@@ -108,7 +112,9 @@ def keep_model(run_dir: Path, model: Path, *, onnx: bool, say: Callable[[str], N
         (beside / "scores.json").write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
     except OSError as error:
         raise SegtrainError(
-            f"cannot write to {beside}: {error.strerror or error}: raise volume_gb of the job"
+            f"cannot write to {beside}: {error.strerror or error}: raise volume_gb of the job",
+            code="job-output-unwritable",
+            folder=str(beside),
         ) from None
     say(
         f"model     {', '.join(path.name for path in done.files)}, and the run's config, labels, journal and scores, in {model}"

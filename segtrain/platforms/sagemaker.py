@@ -1,4 +1,4 @@
-"""What does one process of a SageMaker job do? Read the container's files, train as one rank, leave the model or the cause.
+"""Entry point of one process of a SageMaker job: reads the files of the container, trains as one rank, leaves the result.
 
 It is the same under AWS's toolkit (torchrun, mpirun with smddprun, or alone) and in a bare container, and takes no arguments.
 Imports are made late: whatever is missing in the image, the failure text says it.

@@ -1,4 +1,4 @@
-"""Which networks stand here in full, under SMP's names, so that SMP need not be imported?"""
+"""The networks of SMP that this package builds itself, under the parameter names of SMP, without importing SMP."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _OPTIONS = {
 }  # fmt: skip
 
 
-def has_native(model: Model) -> bool:
-    """Whether ``build`` can make the network of the config; all other cases are SMP's."""
+def has_builtin(model: Model) -> bool:
+    """Whether ``build`` can make the network of the config. SMP itself makes all others."""
     arch, options = model.arch.lower(), model.options
     if not model.fast or arch not in _OPTIONS or model.encoder not in RESNETS or set(options) - _OPTIONS[arch]:
         return False
@@ -26,7 +26,7 @@ def has_native(model: Model) -> bool:
 
 
 def build(model: Model, num_classes: int) -> SegModel:
-    """The network, from scratch. ``has_native(model)`` must hold."""
+    """Build the network with fresh weights. ``has_builtin(model)`` must hold."""
     from segtrain.models.deeplab import DeepLabV3Plus
     from segtrain.models.unet import Unet
 

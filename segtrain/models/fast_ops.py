@@ -1,4 +1,4 @@
-"""Which slow layers have an exact twin that computes less? Same parameters, same values, same gradients.
+"""Exact rewrites of slow operations: the same parameters, values, and gradients with less computation.
 
 Every function is an algebraic identity, equal to the plain form up to rounding (1e-12 in float64, tested), and built
 from differentiable operations, so that gradients reach the original parameters.
@@ -14,12 +14,11 @@ from torch import Tensor
 def doubled_kernel(weight: Tensor) -> Tensor:
     """Kernel (I, O, 4, 4) whose transposed convolution (stride 2, padding 1) is: nearest x2, then ``weight``.
 
-    Args:
-        weight: (O, I, 3, 3) of a convolution with padding 1.
+    weight: (O, I, 3, 3) of a convolution with padding 1.
 
-    An input pixel becomes a 2x2 block under nearest upsampling, so that what it gives to the output is the sum of the
-    four one-pixel shifts of its contribution, the flipped 3x3 kernel: 16 numbers in place of 4 x 9, thus 16 instead of
-    36 multiplications a pixel and channel pair. At the border both forms read zeros in the same places.
+    Under nearest upsampling an input pixel becomes a 2x2 block. So its contribution to the output is the sum of the four
+    one-pixel shifts of the flipped 3x3 kernel: 16 numbers instead of 4 x 9, and 16 multiplications instead of 36 per pixel
+    and pair of channels. At the border both forms read zeros in the same places.
     """
     flipped = weight.flip(2, 3).transpose(0, 1)
     rows = F.pad(flipped, (0, 0, 1, 0)) + F.pad(flipped, (0, 0, 0, 1))
@@ -29,11 +28,7 @@ def doubled_kernel(weight: Tensor) -> Tensor:
 def upsample_conv(x: Tensor, skip: Tensor | None, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """``conv3x3(cat([nearest_x2(x), skip]))`` with padding 1, without the upsampled and the concatenated tensor.
 
-    Args:
-        x: (N, I, h, w). skip: (N, S, 2h, 2w) or None. weight: (O, I + S, 3, 3). bias: (O,) or None.
-
-    Returns:
-        (N, O, 2h, 2w).
+    x: (N, I, h, w). skip: (N, S, 2h, 2w) or None. weight: (O, I + S, 3, 3). bias: (O,) or None. Returns (N, O, 2h, 2w).
     """
     inputs = x.shape[1]
     if skip is None:
@@ -45,11 +40,8 @@ def upsample_conv(x: Tensor, skip: Tensor | None, weight: Tensor, bias: Tensor |
 def grid_means(x: Tensor, bins: int) -> Tensor:
     """``F.adaptive_avg_pool2d(x, bins)`` from means over slices, whose gradient is deterministic on CUDA.
 
-    Args:
-        x: (N, C, H, W).
-
-    Returns:
-        (N, C, bins, bins). Bin k covers rows floor(k H / bins) to ceil((k + 1) H / bins), columns likewise; neighbors may share some.
+    x: (N, C, H, W). Returns (N, C, bins, bins). Bin k covers the rows from floor(k H / bins) to ceil((k + 1) H / bins), and the
+    columns likewise; neighbors may share some.
     """
     for axis in (2, 3):
         size = x.shape[axis]
@@ -59,15 +51,11 @@ def grid_means(x: Tensor, bins: int) -> Tensor:
 
 
 def live_taps(weight: Tensor, dilation: int, size: tuple[int, int]) -> tuple[Tensor, tuple[int, int]]:
-    """Cut kernel rows and columns that meet nothing but padding.
+    """Cut kernel rows and columns that meet only padding; returns the kernel and its padding (rows, columns).
 
-    Args:
-        weight: (O, I, k, k), k odd, of a convolution with padding = dilation * (k // 2), which keeps the size.
-        size: (H, W) of the input.
-
-    Returns:
-        The kernel that is left and its padding (rows, columns). With a dilation not below the size (the wide rates of
-        atrous pyramids on small maps) only the center is left.
+    weight: (O, I, k, k), k odd, of a convolution with padding = dilation * (k // 2), which keeps the size.
+    size: (H, W) of the input. If the dilation is not below the size (the wide rates of atrous pyramids on small maps), only the
+    center is left.
     """
     half = weight.shape[-1] // 2
     reach = [min(half, (side - 1) // dilation) for side in size]
