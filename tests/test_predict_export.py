@@ -160,7 +160,7 @@ def test_predict_never_replaces_what_it_did_not_write(run: Path, tmp_path: Path)
     picture(tmp_path / "set" / "images" / "a.png", 24, 24)
     picture(tmp_path / "set" / "masks" / "a.png", 24, 24, seed=1)  # the truth
     before = files(tmp_path / "set")
-    with refused("output-exists", file=str(tmp_path / "out/masks/a.png")):
+    with refused("output-exists", file=str(tmp_path / "set/masks/a.png")):
         predict.predict(run, [tmp_path / "set" / "images"], tmp_path / "set")
     with refused("output-exists"):
         predict.predict(run, [tmp_path / "set" / "masks"], tmp_path / "set")

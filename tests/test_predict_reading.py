@@ -84,8 +84,9 @@ def test_deep_images_are_read_as_in_the_run_or_refused(tmp_path: Path) -> None:
     make_run(run)
     deep = tmp_path / "deep.png"
     cv2.imwrite(str(deep), plain[..., ::-1].astype(np.uint16) << 4)
-    with refused("image-nearly-black", bits=12):
+    with refused("images-unreadable", found=1, images=1) as info:
         predict(run, [deep], tmp_path / "out")
+    assert "data.bits=12" in info.value.values["faults"][0]
     assert files(tmp_path / "out") == {}
     config = (run / "config.yaml").read_text()
     (run / "config.yaml").write_text(config.replace("bits: auto", "bits: 12"))
