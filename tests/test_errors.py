@@ -17,9 +17,10 @@ PACKAGE = Path(__file__).parents[1] / "segtrain"
 ERRORS = {"SegtrainError", "ConfigError", "DataError", "CheckpointError"}
 # Packages and files of segtrain/ in which every raised error has a code. The list only grows.
 CODED = [
-    "commands.py", "config", "data/audit", "data/convert.py", "data/datasets.py", "data/index",
-    "data/labels", "diagnose", "doctor", "errors.py", "evaluate", "infer", "losses", "metrics.py", "models",
-    "optim.py", "platforms", "prove", "report",
+    "bench", "commands.py", "config", "data/audit", "data/augment", "data/cache.py", "data/convert.py",
+    "data/datasets.py", "data/index", "data/labels", "data/loader.py", "data/order.py", "data/pixels",
+    "data/sample.py", "data/shards", "data/storage.py", "data/workers", "diagnose", "doctor", "errors.py", "evaluate",
+    "infer", "losses", "metrics.py", "models", "optim.py", "platforms", "prove", "report",
 ]  # fmt: skip
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from conftest import refused
 
 from segtrain.data.order import eval_groups, permutation, rank_slice, rng_for, samples
-from segtrain.errors import ConfigError, DataError
 
 
 @pytest.mark.parametrize(("n", "batch_size"), [(1, 4), (7, 3), (10, 10), (101, 16), (5, 13)])
@@ -61,12 +61,12 @@ def test_ranks_and_micro_batches_partition_the_batch(batch_size: int) -> None:
 
 
 def test_a_batch_too_small_for_its_ranks_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"train\.batch_size=7 .* at least 8"):
+    with refused("batch-too-small", key="train.batch_size", found=7, expected=8):
         rank_slice(7, 4, 0, 2, 0)
 
 
 def test_no_samples() -> None:
-    with pytest.raises(DataError, match="no samples"):
+    with refused("split-empty"):
         samples(0, 0, 0, 4)
 
 

@@ -1,8 +1,9 @@
-"""Do processes make what threads make, also when they are killed, and do they end with the rank?"""
+"""Tests of worker processes: they make what threads make, also when they are killed, and end with the rank."""
 
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from conftest import refused
 from deadly import Deadly, Sleepy, Telling, Unpicklable
 from test_loader import content, kept, threads
 
@@ -24,10 +26,11 @@ from segtrain.data.datasets import open_dataset
 from segtrain.data.loader import EvalLoader, TrainLoader
 from segtrain.data.order import samples
 from segtrain.data.workers import memory, process
+from segtrain.data.workers.child import _Worker
 from segtrain.data.workers.memory import Ring
 from segtrain.data.workers.pool import WorkerPool
 from segtrain.data.workers.tasks import BatchTask
-from segtrain.errors import ConfigError, DataError
+from segtrain.errors import DataError
 
 N, STEPS = 7, 5
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="worker processes need Unix sockets")
@@ -178,9 +181,11 @@ def test_a_sample_that_kills_three_workers_is_an_error(data: Data, deaths: Path)
     with (
         WorkerPool(2, "process", said.append) as pool,
         TrainLoader(deadly, data, seed=3, batch_size=6, last_step=STEPS, pool=pool) as loader,
-        pytest.raises(DataError, match=rf"images/train/{deadly.index}\..* 3 worker processes died .*SIGKILL"),
+        refused("sample-kills-workers") as error,
     ):
         list(loader)
+    assert f"images/train/{deadly.index}." in error.value.values["files"]
+    assert "SIGKILL" in error.value.values["found"]
     assert len(list(deaths.iterdir())) >= 3
     assert len(said) >= 3
 
@@ -191,15 +196,30 @@ def test_an_error_is_the_same_as_with_threads(folder: Path, data: Data) -> None:
     whole = image.read_bytes()
     image.write_bytes(whole[: len(whole) // 2])
     try:
-        messages = []
+        found = []
         for kind in ("thread", "process"):
             with pytest.raises(DataError) as caught:
                 load(data, workers=2, kind=kind)
-            messages.append(str(caught.value))
+            found.append((str(caught.value), caught.value.code, caught.value.values))
     finally:
         image.write_bytes(whole)
-    assert str(image) in messages[0]
-    assert messages[0] == messages[1]
+    assert str(image) in found[0][0]
+    assert found[0] == found[1]
+
+
+def test_code_values_and_settings_of_an_error_leave_the_process() -> None:
+    class Special(DataError):
+        """It cannot be unpickled: another process knows only its base class."""
+
+    raised = Special("too dark", code="image-dark", file="a.png", found=(1, 2))
+    raised.settings = {"data.bits": 12}
+    worker = _Worker()
+    worker.makers[b"key"] = Leaving(raised)
+    worker.blocks[0] = bytearray(16)
+    error = pickle.loads(pickle.dumps(worker._make(b"key", None, 0, ((0, (2, 2, 3)), (12, (2, 2))))))
+    assert (type(error), str(error), error.code, error.values, error.settings) == (
+        DataError, "too dark", "image-dark", {"file": "a.png", "found": (1, 2)}, {"data.bits": 12},
+    )  # fmt: skip
 
 
 def test_a_worker_is_light(data: Data) -> None:
@@ -210,13 +230,13 @@ def test_a_worker_is_light(data: Data) -> None:
 
 
 def test_what_cannot_be_sent_is_refused(data: Data) -> None:
-    with pytest.raises(ConfigError, match=r"not today.*data\.worker_kind=thread"):
+    with refused("dataset-not-picklable", found="not today"):
         load(data, Unpicklable(open_dataset(data, "train"), 0), workers=1, kind="process")
 
 
 def test_processes_that_cannot_start_are_named(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process.sys, "executable", "/bin/false")
-    with pytest.raises(DataError, match=r"end before they begin .*exit code 1.*data\.worker_kind=thread"):
+    with refused("workers-cannot-start", found="ended with exit code 1"):
         load(data, workers=2, kind="process")
 
 
@@ -330,7 +350,7 @@ def test_without_memfd_memory_is_shared_by_shm(data: Data, monkeypatch: pytest.M
     if not os.path.isdir(memory.SHM):
         pytest.skip("this platform has no /dev/shm whose room could be read")
     monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result([4096, 4096, 0, 0, 1, 0, 0, 0, 0, 255]))
-    with pytest.raises(DataError, match=r"/dev/shm has 0\.0 MiB left.*--shm-size"):
+    with refused("shm-too-small", folder="/dev/shm", found=0):
         load(data, workers=1, kind="process")
 
 
@@ -379,7 +399,7 @@ class Leaving:
 def test_a_sample_that_would_end_the_thread_ends_the_job_with_its_name(error: BaseException) -> None:
     batch = BatchTask(Leaving(error), Ring().take(64))
     batch.add(None, ((0, (2, 2, 3)), (12, (2, 2))), lambda: "cow.jpg with cow.png")
-    raised: list[BaseException] = []
+    raised: list[DataError] = []
 
     def wait() -> None:
         try:
@@ -398,4 +418,6 @@ def test_a_sample_that_would_end_the_thread_ends_the_job_with_its_name(error: Ba
         again.add(None, ((0, (2, 2, 3)), (12, (2, 2))), lambda: "")
         pool.begin(again)
         pool.wait(again)  # the worker is still there
-    assert str(raised[0]).startswith(f"cow.jpg with cow.png: {type(error).__name__}")
+    assert raised[0].code == "sample-failed"
+    assert raised[0].values["files"] == "cow.jpg with cow.png"
+    assert raised[0].values["found"].startswith(type(error).__name__)

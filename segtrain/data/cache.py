@@ -1,4 +1,4 @@
-"""What does a loader read from, and how do small sets stay in memory?"""
+"""The interface that a loader reads from, and a cache of decoded images in memory."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from segtrain.memory import memory_limit
 
 
 class SampleSource(Protocol):
-    """What a loader needs of a data set; ``read`` and ``record`` are called from several threads at once.
+    """The data set interface of a loader. Several threads call ``read`` and ``record`` at once.
 
-    It pickles to little, since every worker process gets one: large tables live in memory-mapped files.
+    It must pickle to few bytes, since each worker process gets a copy: large tables are in memory-mapped files.
     """
 
     @property
@@ -31,7 +31,7 @@ class SampleSource(Protocol):
 
 
 def refuse_cache(source: SampleSource, ranks: int = 1) -> None:
-    """Raises ConfigError where the decoded images of ``source``, once for each of the ``ranks`` on this host, need too much."""
+    """Raise ConfigError if the decoded images, once for each of the ``ranks`` of this host, need too much memory."""
     if not len(source):
         return
     height, width = source.size(0)
@@ -40,13 +40,14 @@ def refuse_cache(source: SampleSource, ranks: int = 1) -> None:
         return
     copies = f" in each of {ranks} ranks, {each * ranks / 2**30:.1f} GiB together" if ranks > 1 else ""
     raise ConfigError(
-        f"data.cache=ram: {len(source)} images of about {height}x{width} need {each / 2**30:.1f} GiB{copies}; this machine has "
-        f"{limit / 2**30:.1f} GiB: set data.cache=off" + (", or use fewer ranks" if ranks > 1 else "")
-    )
+        f"data.cache=ram: {len(source)} images of about {height}x{width} need {each / 2**30:.1f} GiB{copies}; this "
+        f"machine has {limit / 2**30:.1f} GiB: set data.cache=off" + (", or use fewer ranks" if ranks > 1 else ""),
+        code="cache-too-large", key="data.cache", found=each * ranks, expected=limit,
+    )  # fmt: skip
 
 
 class RamCache:
-    """A data set whose decoded images and masks stay in memory after the first reading."""
+    """A data set whose decoded images and masks stay in memory after they are read once."""
 
     def __init__(self, source: SampleSource) -> None:
         self.source, self.labels, self.entries = source, source.labels, source.entries
@@ -62,7 +63,7 @@ class RamCache:
 
     def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         kept = self._kept.get(index)
-        if kept is None:  # two threads may both read it: the same pixels, and one of the two stays
+        if kept is None:  # two threads may read it at once: they get the same pixels, and one result is kept
             with DECODE:
                 kept = self._kept[index] = self.source.read(index)
         return kept

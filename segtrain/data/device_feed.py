@@ -1,6 +1,6 @@
-"""How does the next batch reach the device while this step computes? On a stream of its own, from page-locked memory.
+"""Copies of the next batch to the device during a step, on a separate stream, from page-locked memory.
 
-On the CPU nothing is copied: the tensors are those of the loader.
+On the CPU nothing is copied: the tensors are the loader's.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from torch import Tensor
 
 
 class Copier(Protocol):
-    """Copies that go on by themselves."""
+    """Asynchronous copies."""
 
     def copy(self, tensor: Tensor) -> Tensor:
-        """Begin; returns the tensor on the device, which holds the values once the copy has ended."""
+        """Start a copy; returns the tensor on the device, which holds the values when the copy has ended."""
 
     def mark(self) -> Any:
-        """All copies begun so far, as something with ``synchronize()``: wait until they have ended."""
+        """A mark after all copies so far; its ``synchronize()`` waits until they have ended."""
 
     def hand_over(self, tensors: list[Tensor], mark: Any) -> None:
-        """Let the device's own work wait for the mark, and the tensors' memory live until that work is done."""
+        """Make the device's work wait for the mark, and keep the tensors' memory until that work is done."""
 
 
 class CudaCopier:
-    """On a side stream of ``device``. The source must be page-locked, or the copy holds up the host."""
+    """Copies on a side stream of ``device``. The source must be page-locked, or the copy blocks the host."""
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.stream = device, torch.cuda.Stream(device)
 
     def copy(self, tensor: Tensor) -> Tensor:
-        with torch.cuda.stream(self.stream):  # the memory, too, belongs to this stream at first
+        with torch.cuda.stream(self.stream):  # the memory belongs to this stream, too
             return tensor.to(self.device, non_blocking=True)
 
     def mark(self) -> torch.cuda.Event:
@@ -47,10 +47,10 @@ class CudaCopier:
 
 
 class DeviceFeed:
-    """Iterates over (what the loader gave, the same with its tensors on the device).
+    """Iterates over pairs: an item of the loader, and the same item with its tensors on the device.
 
-    Call ``ahead`` when a step's work has been launched: the next batch, if it is ready, is copied meanwhile. The loader is asked
-    for another batch only when the copy of the last one has ended, for its memory is used again then.
+    Call ``ahead`` after a step's work is launched: the next batch, if it is ready, is copied meanwhile. It is requested
+    only when the last copy has ended, since the loader then reuses that memory.
     """
 
     def __init__(self, loader: Any, device: torch.device | str, copier: Copier | None = None) -> None:
@@ -72,7 +72,7 @@ class DeviceFeed:
         return item, placed
 
     def ahead(self) -> None:
-        """Begin to copy the next batch if it is ready. Never waits for the loader."""
+        """Start to copy the next batch if it is ready. Never waits for the loader."""
         if self._copier is not None and self._next is None and self._ready():
             self._next = self._take()
 
@@ -88,7 +88,7 @@ class DeviceFeed:
 
 
 def _moved(item: Any, copy: Callable[[Tensor], Tensor]) -> Any:
-    """The same lists, tuples and dataclasses with each tensor copied."""
+    """The same lists, tuples, and dataclasses with each tensor copied."""
     if isinstance(item, Tensor):
         return copy(item)
     if isinstance(item, (list, tuple)):

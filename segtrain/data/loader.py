@@ -1,8 +1,8 @@
-"""How do samples get from the disk into batches, ahead of the device?
+"""Loaders: samples from storage into batches, ahead of the device.
 
-Workers (threads or processes, see workers/pool.py) write each sample straight into its place in the batch: uint8, in memory that is made
-once and used again (see workers/memory.py). What a sample is depends on (seed, epoch, id) alone, so workers change speed and nothing
-else. Steps are batches in a queue of bounded length: that bounds memory.
+Workers (threads or processes, see workers/pool.py) write each sample directly into its place in the batch: uint8, in memory
+that is allocated once and reused (see workers/memory.py). A sample depends only on (seed, epoch, id), so workers change only
+speed. Steps wait in a queue of bounded length, which bounds memory.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ _AT_ONCE = 64  # steps
 
 @dataclass
 class Batch:
-    """One micro-batch of one rank. Its tensors lie in memory that is used again: they hold these pixels until the next step is
-    asked for. Who keeps them longer clones them."""
+    """One micro-batch of one rank. Its tensors are in reused memory: clone them to keep them beyond the next step."""
 
     images: torch.Tensor  # uint8 (n, H, W, 3), RGB
     masks: torch.Tensor  # uint8 (n, H, W), train ids
@@ -53,29 +52,30 @@ class Batch:
 
 
 def worker_kind(data: Data) -> str:
-    """'thread' or 'process'. auto: threads, as decoders let go of Python's lock; processes for transforms, which may not.
+    """'thread' or 'process'. auto: threads, since decoders release the GIL; processes for transforms, which may not.
 
-    Raises ConfigError for processes that would each keep a copy of the cached images.
+    Raises ConfigError for processes with a RAM cache, since each would keep a copy of the images.
     """
     kind = data.worker_kind
     if kind == "process" and data.cache == "ram":
         raise ConfigError(
             "data.worker_kind=process: each process would keep its own copy of data.cache=ram: set data.cache=off, or "
-            "data.worker_kind=thread"
-        )
+            "data.worker_kind=thread",
+            code="cache-with-processes", key="data.worker_kind",
+        )  # fmt: skip
     if kind == "auto":
         kind = "process" if data.transforms and data.cache == "off" and hasattr(socket, "send_fds") else "thread"
     return kind
 
 
 def colors_on_device(data: Data, device: str) -> bool:
-    """auto: with CUDA, where the cores are the scarcer; not with rotation or transforms of the user's own, which come after."""
+    """auto: with CUDA, where CPU cores are scarce; not with rotation or user transforms, which follow the colors."""
     after = data.transforms or data.rotate
     return data.color_jitter_on == "device" or (data.color_jitter_on == "auto" and device == "cuda" and not after)
 
 
 class _Loader:
-    """Iterates once at a time, with a pool of its own or one that is lent; closing ends its own pool."""
+    """Iterates once at a time, with its own pool or a shared one; closing ends its own pool."""
 
     pin_memory = False
     _running: BatchRun | None = None
@@ -87,7 +87,7 @@ class _Loader:
         self, pool: WorkerPool | None, workers: int, kind: str, ahead: int, autoscaler: Autoscaler | None = None
     ) -> Iterator[Any]:
         self.close()
-        # OpenCV's own threads would fight with the workers and with the model.
+        # OpenCV's own threads would compete with the workers and with the model.
         cv2.setNumThreads(1)
         self._running = BatchRun(
             self._batches, self.pin_memory, pool or WorkerPool(workers, kind), pool is None, ahead, autoscaler
@@ -95,21 +95,21 @@ class _Loader:
         return self._running
 
     def ready(self) -> bool:
-        """Whether the next item is there already."""
+        """Whether the next item is ready."""
         return self._running is not None and self._running.ready()
 
     def first(self) -> None:
-        """Wait until the next item is there; that is timed by nobody."""
+        """Block until the next item is ready (excluded from timing)."""
         if self._running is not None:
             self._running.first()
 
     def queue(self) -> tuple[int, int]:
-        """How often this pass was asked for an item, and how many items lay ready then, summed."""
+        """The number of items requested in this pass, and the sum of the items that were ready then."""
         run = self._running
         return (run.asked, run.ready_sum) if run is not None else (0, 0)
 
     def close(self) -> None:
-        """End the pass: what was read ahead is dropped."""
+        """End the pass and drop what was read ahead."""
         if self._running is not None:
             self._running.close()
             self._running = None
@@ -124,11 +124,11 @@ class _Loader:
 class TrainLoader(_Loader):
     """Yields for each step from ``first_step`` to ``last_step - 1`` this rank's micro-batches: ``list[Batch]``.
 
-    ``size_at(step)`` gives the crop (height, width) and the (least, most) random scale. ``workers=0`` reads in the consumer's thread.
-    ``prefetch`` micro-batches (at least one step) are made ahead. ``pool``: lent workers, instead of ``workers`` of ``kind``;
-    ``autoscaler`` then says how many of them are needed. ``transforms``: objects in place of ``data.transforms``.
-    ``colors``: leave them to the device, with what it needs for that in each Batch.
-    Raises ConfigError where the batch is too small for the ranks, DataError where there are no samples or a file is bad.
+    ``size_at(step)`` gives the crop (height, width) and the random scale (min, max). ``workers=0`` reads in the
+    consumer's thread. ``prefetch`` micro-batches (at least one step) are made ahead. ``pool``: shared workers, instead of
+    ``workers`` of ``kind``; ``autoscaler`` sets their number. ``transforms``: objects in place of ``data.transforms``.
+    ``colors``: leave colors to the device; each Batch has the parameters.
+    Raises ConfigError if the batch is too small for the ranks, DataError if there are no samples or a file is bad.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class TrainLoader(_Loader):
         colors: bool = False,
     ) -> None:
         if not len(dataset):
-            samples(seed, 0, 0, 0)  # says what is wrong
+            samples(seed, 0, 0, 0)  # raises
         self.dataset: SampleSource = dataset
         if data.cache == "ram" and not isinstance(dataset, RamCache):
             self.dataset = RamCache(dataset)
@@ -188,7 +188,7 @@ class TrainLoader(_Loader):
             yield batch
 
     def _samples(self) -> Iterator[tuple[int, tuple[np.ndarray, np.ndarray]]]:
-        """Epochs and ids of each step. Those of many steps are found at once: the consumer waits while a batch is planned."""
+        """Epochs and ids of each step, computed for many steps at once: the consumer waits while a batch is planned."""
         size = self.batch_size
         for first in range(self.first_step, self.last_step, _AT_ONCE):
             steps = range(first, min(first + _AT_ONCE, self.last_step))
@@ -199,7 +199,7 @@ class TrainLoader(_Loader):
 
 
 def _bytes(shape: tuple[int, ...]) -> int:
-    """Of images and masks (n, H, W) and n colors, each rounded up so that what follows begins at a cache line."""
+    """Bytes of images and masks (n, H, W) and n colors, each rounded up to whole cache lines."""
     pixels = math.prod(shape)
     return -(-3 * pixels // 64) * 64 + -(-pixels // 64) * 64 + -(-shape[0] * COLORS // 64) * 64
 
@@ -213,7 +213,7 @@ def _lay(
     offset: int,
     colors: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
-    """Give each sample of a batch of ``shape`` (n, H, W) its place in the batch's block; returns images, masks, bytes of colors."""
+    """Assign each sample of ``shape`` (n, H, W) its place in the block; returns images, masks, bytes of colors."""
     n, height, width = shape
     pixels = height * width
     behind = offset + -(-3 * n * pixels // 64) * 64
@@ -234,7 +234,7 @@ def _files(dataset: SampleSource, index: int) -> str:
 class EvalLoader(_Loader):
     """Yields for each group (see ``order.eval_groups``) its indices, images uint8 (n, H, W, 3) and masks uint8 (n, H, W).
 
-    As with a ``Batch``, the tensors hold these pixels until the next group is asked for. ``pool``: lent workers.
+    The tensors are in reused memory, as in a ``Batch``. ``pool``: shared workers.
     """
 
     def __init__(

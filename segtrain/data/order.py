@@ -1,8 +1,8 @@
-"""Who gets which sample when? A pure function of (seed, step): no state to save, any step starts in O(1).
+"""Order of samples as a pure function of (seed, step): there is no state to save, and any step starts in O(1).
 
-All samples of a run stand in one endless line: epoch after epoch, each a new permutation of the data set. A step takes the
-next ``batch_size`` of them; ranks and micro-batches share a step's samples out. So a run goes on exactly where it stopped, also
-with another number of ranks, micro-batches or workers, and no epoch ever drops or repeats a sample.
+All samples of a run form one endless sequence: epoch after epoch, each a new permutation of the data set. A step takes
+the next ``batch_size`` of them, which ranks and micro-batches divide. So a run continues exactly where it stopped, also
+with another number of ranks, micro-batches, or workers, and no epoch drops or repeats a sample.
 
 Random numbers are raw output of Philox, a counter-based generator (Salmon et al. 2011): its stream is fixed by the counter,
 equal on every platform and in every version of NumPy.
@@ -18,22 +18,18 @@ import numpy as np
 
 from segtrain.errors import ConfigError, DataError
 
-PERMUTATION, GEOMETRY, CLASS, TRANSFORMS = (
-    0,
-    1,
-    2,
-    3,
-)  # streams: draws for one purpose never shift the draws for another
+# Streams of random numbers: draws for one purpose never shift the draws for another.
+PERMUTATION, GEOMETRY, CLASS, TRANSFORMS = 0, 1, 2, 3
 
 
 def _philox(seed: int, epoch: int, sample_id: int, stream: int) -> np.random.Philox:
-    # The lowest counter word runs while numbers are drawn; the others name the stream, so that no two streams overlap.
+    # The lowest counter word advances while numbers are drawn; the others select the stream, so that no two overlap.
     words = [0, operator.index(sample_id), operator.index(epoch), stream]
     return np.random.Philox(counter=np.array(words, np.uint64), key=operator.index(seed) % 2**128)
 
 
 def rng_for(seed: int, epoch: int, sample_id: int, stream: int = GEOMETRY) -> np.random.Generator:
-    """The random numbers of one sample in one epoch. Draw with ``.random()`` alone: its doubles are fixed for all time."""
+    """The random numbers of one sample in one epoch. Use only ``.random()``, whose doubles never change."""
     return np.random.Generator(_philox(seed, epoch, sample_id, stream))
 
 
@@ -46,13 +42,13 @@ def permutation(seed: int, n: int, epoch: int) -> np.ndarray:
 
 
 def samples(seed: int, n: int, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Epochs and ids of the samples at the places ``first .. first + count - 1`` of the endless line.
+    """Epochs and ids of the samples at positions ``first`` to ``first + count - 1`` of the endless sequence.
 
     Step ``s`` of a run takes ``samples(seed, n, s * batch_size, batch_size)``. Returns two int64 arrays [count].
-    Raises DataError where there are no samples.
+    Raises DataError if there are no samples.
     """
     if n < 1:
-        raise DataError("the training split has no samples: check data.root and data.train_split")
+        raise DataError("the training split has no samples: check data.root and data.train_split", code="split-empty")
     epochs, offsets = np.divmod(np.arange(first, first + count, dtype=np.int64), n)
     ids = np.empty(count, np.int64)
     for epoch in range(first // n, (first + count - 1) // n + 1):
@@ -64,21 +60,22 @@ def samples(seed: int, n: int, first: int, count: int) -> tuple[np.ndarray, np.n
 def rank_slice(batch_size: int, world: int, rank: int, accumulate: int, micro: int) -> slice:
     """Part of the global batch that ``rank`` sees in its micro-batch ``micro``.
 
-    The ``world * accumulate`` parts are disjoint, cover the batch, and differ in size by at most one. Raises ConfigError where
+    The ``world * accumulate`` parts are disjoint, cover the batch, and differ in size by at most one. Raises ConfigError if
     a part would be empty.
     """
     parts = world * accumulate
     if batch_size < parts:
         raise ConfigError(
             f"train.batch_size={batch_size} is less than {world} ranks x train.accumulate={accumulate}: "
-            f"set train.batch_size to at least {parts}, or use fewer ranks"
-        )
+            f"set train.batch_size to at least {parts}, or use fewer ranks",
+            code="batch-too-small", key="train.batch_size", found=batch_size, expected=parts,
+        )  # fmt: skip
     part = micro * world + rank
     return slice(part * batch_size // parts, (part + 1) * batch_size // parts)
 
 
 def eval_groups(sizes: Sequence[tuple[int, int]], batch_size: int) -> list[list[int]]:
-    """Batches of images of one size, each image exactly once; the same on any number of ranks.
+    """Batches of images of equal size, with each image exactly once; the same on any number of ranks.
 
     Rank ``r`` of ``w`` takes ``groups[r::w]``. Sizes come in the order in which they first appear.
     """

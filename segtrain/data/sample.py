@@ -1,6 +1,6 @@
-"""How does one sample become pixels in a batch? Draw first, decode after: only the pixels that the crop will use are made.
+"""Making of one sample: its geometry is drawn first, so that only the pixels that the crop uses are decoded.
 
-Everything here is a function of (seed, epoch, index) and the files: no torch, no state, safe in any thread and any process.
+Everything here is a function of (seed, epoch, index) and the files: no torch, no state, safe in any thread or process.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ COLORS = 56  # bytes: ten numbers of float32, four of int32
 
 
 def colors_in(memory: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Two views of uint8 [n * COLORS]: float32 (n, 10), see ``augment.color_terms``; int32 (n, 4) top, left, bottom, right."""
+    """Views of uint8 [n * COLORS]: float32 (n, 10) ``augment.color_terms``; int32 (n, 4) top, left, bottom, right."""
     rows = memory.reshape(-1, COLORS)
     return rows[:, :40].view(np.float32), rows[:, 40:].view(np.int32)
 
 
 @dataclass(frozen=True)
 class Task:
-    """One training sample to make: the crop (height, width) and the (least, most) random scale are those of its step."""
+    """One training sample to make, with the crop (height, width) and the random scale (min, max) of its step."""
 
     index: int
     epoch: int
@@ -41,9 +41,9 @@ class Task:
 
 @dataclass(frozen=True)
 class SampleMaker:
-    """Makes training samples of ``source``. Picklable, so that a worker process can have its own.
+    """Makes training samples of ``source``. It pickles, so that each worker process can have a copy.
 
-    ``transforms``: augmentation of one's own in place of ``data.transforms``, see ``transforms.Transforms``.
+    ``transforms``: an augmentation in place of ``data.transforms``, see ``transforms.Transforms``.
     """
 
     source: SampleSource
@@ -97,13 +97,13 @@ class SampleMaker:
         write_crop(record, labels, geometry, task.crop, (image_out, mask_out), index)
 
     def _transform(self, task: Task, image_out: np.ndarray, mask_out: np.ndarray) -> None:
-        """The user's own part: on the crop that is there already, or on the whole image."""
+        """Apply the user's transforms to the finished crop, or to the whole image."""
         pair = image_out, mask_out
         if self.data.transforms_mode == "replace":
             with DECODE:
                 image, mask = self.source.read(task.index)
             if image.shape[:2] != mask.shape:
-                raise DataError(sizes(self.source, task.index, image, mask, "of one size"))
+                raise sizes_differ(self.source, task.index, image, mask, "equal in size")
             pair = image.copy(), mask.copy()  # a cache keeps its own untouched
         key = self.seed, task.epoch, task.index
         with AUGMENT:
@@ -119,24 +119,26 @@ def whole(source: SampleSource, index: int, image_out: np.ndarray, mask_out: np.
             written = write_whole(record, source.labels, (image_out, mask_out))
         if not written:
             image, mask = source.read(index)
-            rule = f"{mask_out.shape[0]}x{mask_out.shape[1]}, as their group"
-            raise DataError(sizes(source, index, image, mask, rule))
+            rule = f"{mask_out.shape[0]}x{mask_out.shape[1]}, like their group"
+            raise sizes_differ(source, index, image, mask, rule)
     except Exception as error:
         raise named(source, index, error) from error
 
 
 def named(source: SampleSource, index: int, error: Exception) -> SegtrainError:
-    """An error of a worker, with the file in its text."""
+    """The error of a worker, with the names of the files in its message."""
     if isinstance(error, SegtrainError):
         return error
     entry = source.entries[index]
     files = f"{entry.image} with {entry.mask}" if entry.mask else str(entry.image)
-    return DataError(f"{files}: {type(error).__name__}: {' '.join(str(error).split())}: repair or remove the files")
+    reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return DataError(f"{files}: {reason}: repair or remove the files", code="sample-failed", files=files, found=reason)
 
 
-def sizes(source: SampleSource, index: int, image: np.ndarray, mask: np.ndarray, rule: str) -> str:
+def sizes_differ(source: SampleSource, index: int, image: np.ndarray, mask: np.ndarray, rule: str) -> DataError:
     entry = source.entries[index]
-    return (
+    return DataError(
         f"{entry.image}: the image has {image.shape[0]}x{image.shape[1]} pixels, its mask {entry.mask} "
-        f"{mask.shape[0]}x{mask.shape[1]}: both must be {rule}"
-    )
+        f"{mask.shape[0]}x{mask.shape[1]}: both must be {rule}",
+        code="sizes-differ", file=entry.image, mask=entry.mask, found=(image.shape[:2], mask.shape[:2]),
+    )  # fmt: skip

@@ -1,10 +1,11 @@
-"""What does the making of a sample consist of? Seconds of its stages, counted by the thread that makes it.
+"""Timing of the stages of a sample, by the thread that makes it.
 
-    with READ: ...       the bytes come from storage      with DECODE: ...    pixels are made of them
-    with AUGMENT: ...    geometry, colors, transforms    ASSEMBLE            all the rest: into its place in the batch
+    with READ: ...       bytes come from storage         with DECODE: ...    bytes become pixels
+    with AUGMENT: ...    geometry, colors, transforms    ASSEMBLE            the rest: into its place in the batch
 
-A stage inside a stage is charged to the inner one alone, so the stages of a sample add up to its time. The native decoder reads,
-decodes, resizes and puts a crop in its place by one call: all that is DECODE. So is the wait for a disk below a mapped file.
+Time in a nested stage counts only for the inner one, so the stages of a sample add up to its time. The native decoder
+reads, decodes, resizes, and places a crop in one call, which counts as DECODE. So does the wait for the disk below a
+mapped file.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from segtrain.cpu_wait import runqueue_wait
 
 
 class Cost(NamedTuple):
-    """Of samples: wall seconds of their stages, CPU seconds of the threads that made them, bytes read from storage.
+    """Sums over samples: wall seconds of the stages, CPU seconds of the threads, bytes read from storage.
 
-    Of each single read its bytes and seconds, summed: how many, bytes squared, bytes times seconds. They tell what part of the
-    time grows with size.
+    ``reads``, ``bytes2``, and ``bytes_s`` are sums over single reads: their number, bytes squared, and bytes times
+    seconds. They show which part of the read time grows with size.
     """
 
     read: float = 0.0
@@ -33,7 +34,7 @@ class Cost(NamedTuple):
     reads: int = 0
     bytes2: float = 0.0
     bytes_s: float = 0.0
-    cpu_wait_s: float = 0.0  # of the wall time: it could have run, and had no core; 0 where that is not counted
+    cpu_wait_s: float = 0.0  # run-queue wait, part of the wall time; 0 if the system does not count it
 
     def plus(self, other: Cost) -> Cost:
         return Cost(*(mine + more for mine, more in zip(self, other)))  # type: ignore[arg-type]
@@ -47,14 +48,14 @@ _READ, _DECODE, _AUGMENT, _ASSEMBLE = range(4)
 
 
 class _SampleStages(threading.local):
-    """This thread's stage, when it began, those around it, and the sums since ``begin``."""
+    """This thread's stage, its start, the enclosing stages, and the sums since ``begin``."""
 
     stage, since, cpu, bytes, cpu_wait = _ASSEMBLE, 0.0, 0.0, 0, 0.0
 
     def __init__(self) -> None:
         self.around: list[int] = []
         self.sums = [0.0] * 4
-        self.read = 0.0  # of the sums: by the end of the last single read
+        self.read = 0.0  # seconds of READ up to the end of the last single read
         self.moments = 0, 0.0, 0.0
 
 
@@ -62,7 +63,7 @@ _here = _SampleStages()
 
 
 class Stage:
-    """For ``with``; one object serves all threads."""
+    """A context manager; one object serves all threads."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -83,7 +84,7 @@ READ, DECODE, AUGMENT = Stage(_READ), Stage(_DECODE), Stage(_AUGMENT)
 
 
 def took(count: int) -> None:
-    """``count`` bytes were asked of storage, since the last ones."""
+    """Count one read of ``count`` bytes from storage."""
     here = _here
     here.bytes += count
     read = here.sums[_READ] + (time.perf_counter() - here.since if here.stage == _READ else 0.0)
@@ -93,14 +94,14 @@ def took(count: int) -> None:
 
 
 def begin() -> None:
-    """This thread begins a sample."""
+    """Start a sample in this thread."""
     here = _here
     here.sums, here.bytes, here.read, here.moments = [0.0] * 4, 0, 0.0, (0, 0.0, 0.0)
     here.cpu_wait, here.cpu, here.since = runqueue_wait() or 0.0, time.thread_time(), time.perf_counter()
 
 
 def end() -> Cost:
-    """What the sample has cost since ``begin``."""
+    """The cost of the sample since ``begin``."""
     here = _here
     here.sums[here.stage] += time.perf_counter() - here.since
     read, decode, augment, assemble = here.sums
@@ -109,7 +110,7 @@ def end() -> Cost:
 
 
 class Made(NamedTuple):
-    """A sample that was made, for a trace: by worker ``number``, from ``began`` on (time.perf_counter, of any process of the host)."""
+    """A finished sample for a trace: its worker, its start (time.perf_counter, shared by processes), and its cost."""
 
     number: int
     began: float
@@ -117,7 +118,7 @@ class Made(NamedTuple):
 
 
 class StageTotals:
-    """What a pool's samples cost so far; while ``trace`` is a deque, each sample is put there as well."""
+    """Total cost of a pool's samples; while ``trace`` is a deque, each sample is also appended to it."""
 
     def __init__(self) -> None:
         self.samples, self.cost = 0, Cost()

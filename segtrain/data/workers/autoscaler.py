@@ -1,6 +1,6 @@
-"""How many workers does a rank need? As many as keep its device from waiting, at most its share of the host.
+"""Number of workers of a rank: as many as keep its device from waiting, at most its share of the host.
 
-Measured, not guessed: how busy the workers are says how many would do, and a consumer that waits says that these are too few.
+It is measured: the load of the workers shows how many are enough; a consumer that waits shows that there are too few.
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-WINDOW = 16  # steps between two looks
-SLACK = 1.25  # workers for each that is busy on average: samples differ, and so do steps
-CROWD = 4  # worker processes for each core, from which on a run says so
-WAITED = 0.01  # share of the time that may be waited for before another worker is called
+WINDOW = 16  # steps between two decisions
+SLACK = 1.25  # workers per worker that is busy on average, since samples and steps differ
+CROWD = 4  # more worker processes per core cause a warning
+WAITED = 0.01  # share of the time that the consumer may wait before a worker is added
 
 
 @dataclass(frozen=True)
 class WorkerCount:
-    """How many workers a rank has: ``start`` at first, later as many as are needed, from ``least`` to ``most``."""
+    """Workers of a rank: ``start`` at first, then as many as are needed, from ``least`` to ``most``."""
 
     start: int
     least: int
@@ -24,9 +24,9 @@ class WorkerCount:
 
 
 def worker_count(setting: int | str, cores: int, ranks: int = 1, cpu_training: bool = False) -> WorkerCount:
-    """The setting ``data.workers``, or for 'auto' this rank's share of the ``cores`` that its host has for ``ranks`` ranks.
+    """The setting ``data.workers``; for 'auto', this rank's share of its host's ``cores`` among ``ranks`` ranks.
 
-    Where the model trains on the CPU, one: it fills the gaps that compute leaves and takes no more cores from it.
+    For training on the CPU, one worker: it fills the gaps that compute leaves and takes no more cores from it.
     """
     if setting != "auto":
         return WorkerCount(int(setting), int(setting), int(setting))
@@ -35,24 +35,25 @@ def worker_count(setting: int | str, cores: int, ranks: int = 1, cpu_training: b
 
 
 def too_many(workers: int | str, kind: str, cores: int, ranks: int) -> str:
-    """The remark about more worker processes than a host can start and run in reasonable time; "" where they are fewer.
+    """A warning about more worker processes than a host can start and run in reasonable time; "" if there are fewer.
 
-    Each is a Python of its own: 64 of them on 2 cores took two minutes to begin, 64 threads three seconds.
+    Each is a Python interpreter: 64 of them on 2 cores took two minutes to start, 64 threads three seconds.
     """
     if kind != "process" or workers == "auto" or int(workers) * ranks <= CROWD * cores:
         return ""
     return (
-        f"warning: data.workers={workers} worker processes for each of {ranks} ranks share {cores} cores: they start slowly, wait for "
-        f"each other, and each takes memory; try data.workers={max(1, cores // ranks)}, or data.worker_kind=thread"
+        f"warning: data.workers={workers} worker processes for each of {ranks} ranks share {cores} cores: "
+        "they start slowly, wait for each other, and each takes memory; "
+        f"try data.workers={max(1, cores // ranks)}, or data.worker_kind=thread"
     )
 
 
 @dataclass
 class Autoscaler:
-    """Starts with all workers, so that the first batch comes soon, and lets go of those that are not needed.
+    """Starts with all workers, so that the first batch comes soon, and removes those that are not needed.
 
-    ``next`` is told of each step and gives the number of workers from then on. A worker that had to be called back is not
-    sent away again for a while, each time twice as long.
+    Call ``next`` after each step for the number of workers from then on. When a removed worker was needed again, the
+    next removal waits twice as long.
     """
 
     count: int
@@ -61,15 +62,15 @@ class Autoscaler:
     _steps: int = 0
     _waited: float = 0.0
     _from: tuple[float, float] | None = None  # time and the workers' busy seconds at the start of the window
-    _patience: int = 1  # quiet windows before one is sent away
+    _patience: int = 1  # quiet windows before a worker is removed
     _quiet: int = 0
-    _sent_away: bool = False
+    _removed: bool = False
 
     def next(self, now: float, waited: float, busy: float) -> int:
-        """``now``: seconds on any clock; ``waited``: for this step; ``busy``: what all samples so far took, together."""
+        """``now``: seconds on any clock; ``waited``: seconds in this step; ``busy``: seconds of all samples so far."""
         if self.least == self.most:
             return self.count
-        if self._from is None:  # the first step waits for the first samples, whoever makes them
+        if self._from is None:  # the first step waits for the first samples with any number of workers
             self._from = now, busy
             return self.count
         self._steps += 1
@@ -79,14 +80,14 @@ class Autoscaler:
         seconds, load = now - self._from[0], busy - self._from[1]
         if self._waited > WAITED * seconds:
             self._quiet = 0
-            if self._sent_away:
-                self._patience, self._sent_away = self._patience * 2, False
-            # Those who were all busy while the device waited were at least one too few.
+            if self._removed:
+                self._patience, self._removed = self._patience * 2, False
+            # The workers were all busy while the device waited: there was at least one too few.
             self.count = min(self.most, self.count + 1)
         else:
             self._quiet += 1
             enough = math.ceil(SLACK * load / max(seconds, 1e-9))
             if self._quiet >= self._patience and max(self.least, enough) < self.count:
-                self.count, self._quiet, self._sent_away = self.count - 1, 0, True
+                self.count, self._quiet, self._removed = self.count - 1, 0, True
         self._from, self._steps, self._waited = (now, busy), 0, 0.0
         return self.count

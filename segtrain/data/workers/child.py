@@ -1,6 +1,6 @@
-"""What does a worker process do? It makes samples in memory that it shares with its rank, and imports no torch for it.
+"""Main loop of a worker process: it makes samples in memory that it shares with its rank, without importing torch.
 
-Messages go over one socket pair. When the rank's end closes, however the rank ended, the worker ends too.
+Messages go over one socket pair. When the rank's end closes, however the rank ended, the worker exits too.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ import struct
 import sys
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-_HEAD = struct.Struct("<Q?")  # bytes of the message, and whether an open file comes along
+if TYPE_CHECKING:
+    from segtrain.errors import SegtrainError
+
+_HEAD = struct.Struct("<Q?")  # bytes of the message, and whether an open file comes with it
 
 
 def send(channel: socket.socket, message: Any, fd: int = -1) -> None:
-    """Raises OSError when the other end is gone."""
+    """Send a message, and an open file if ``fd`` is one. Raises OSError when the other end is closed."""
     body = pickle.dumps(message, protocol=5)
     head = _HEAD.pack(len(body), fd >= 0)
     if fd < 0:
@@ -32,7 +35,7 @@ def send(channel: socket.socket, message: Any, fd: int = -1) -> None:
 
 
 def receive(channel: socket.socket) -> tuple[Any, int]:
-    """A message and the file that came along (-1: none). Raises EOFError or OSError when the other end is gone."""
+    """A message and the file that came with it (-1: none). Raises EOFError or OSError when the other end is closed."""
     head, fds, _, _ = socket.recv_fds(channel, _HEAD.size, 1)
     if len(head) < _HEAD.size:
         raise EOFError("the other end is closed")
@@ -53,7 +56,7 @@ class _Worker:
         self.sampler: Any = None
 
     def handle(self, message: tuple[Any, ...], fd: int) -> tuple[Any, ...] | None:
-        """Carry out one message; what is answered, if anything."""
+        """Handle one message; returns the answer, if there is one."""
         kind, *rest = message
         if kind == "make":
             from segtrain.data import stages
@@ -66,7 +69,7 @@ class _Worker:
             from segtrain.stacks import StackSampler
 
             if self.sampler is not None:
-                self.sampler.stop()  # of an earlier request, which must not write over this one
+                self.sampler.stop()  # an earlier request must not overwrite the output of this one
             self.sampler = StackSampler(*rest, host=socket.gethostname())
         elif kind == "maker":
             self.makers[rest[0]] = rest[1:]
@@ -80,7 +83,7 @@ class _Worker:
                 del self.makers[key]
         return None
 
-    def _make(self, key: bytes, task: Any, block: int, areas: Any) -> tuple[type, str] | None:
+    def _make(self, key: bytes, task: Any, block: int, areas: Any) -> SegtrainError | None:
         from multiprocessing import spawn
 
         import numpy as np
@@ -90,36 +93,42 @@ class _Worker:
         try:
             if isinstance(self.makers[key], list):
                 content, script = self.makers[key]
-                if (
-                    script is not None
-                ):  # part of it is defined in the file that was started: import that, as multiprocessing does
+                # Part of it is defined in the script that was started: import the script, as multiprocessing does.
+                if script is not None:
                     spawn.prepare(script)
                 self.makers[key] = pickle.loads(content)
         except Exception as error:
-            return DataError, (
-                f"a worker process cannot load the data set ({type(error).__name__}: {error}): keep its classes and "
-                "transforms in importable modules, or set data.worker_kind=thread"
-            )
+            reason = f"{type(error).__name__}: {error}"
+            return DataError(
+                f"a worker process cannot load the data set ({reason}): keep its classes and transforms in importable "
+                "modules, or set data.worker_kind=thread",
+                code="worker-cannot-load", found=reason,
+            )  # fmt: skip
         places = [np.ndarray(shape, np.uint8, self.blocks[block], offset) for offset, shape in areas]
         try:
             self.makers[key](task, *places)
         except SegtrainError as error:
-            return next(kind for kind in (DataError, ConfigError, SegtrainError) if isinstance(error, kind)), str(error)
+            # Subclasses may not unpickle.
+            kind = next(kind for kind in (DataError, ConfigError, SegtrainError) if isinstance(error, kind))
+            carried = kind(str(error), code=error.code, **error.values)
+            carried.settings = error.settings
+            return carried
         except Exception as error:
-            return DataError, f"{type(error).__name__}: {error}"
+            reason = f"{type(error).__name__}: {error}"
+            return DataError(reason, code="sample-failed", found=reason)
         return None
 
 
 def _end_with(channel: socket.socket) -> None:
-    """End when the rank's end closes, also in the middle of a sample."""
+    """Exit when the rank's end closes, even in the middle of a sample."""
     poll = select.poll()
-    poll.register(channel, 0)  # 0: hang-up and error alone
+    poll.register(channel, 0)  # 0: only hang-up and error
     poll.poll()
     os._exit(0)
 
 
 def main() -> None:
-    # The rank decides when its workers end: a signal to the whole group is for the rank.
+    # The rank decides when its workers exit: a signal to the whole process group is for the rank.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     channel = socket.socket(fileno=int(sys.argv[1]))
@@ -132,7 +141,8 @@ def main() -> None:
         from segtrain.terminal import say_warnings
 
         say_warnings()
-        import segtrain.data.sample  # noqa: F401  # the rest of what a sample needs, before the first one is asked for
+        # Import everything that a sample needs before the first one is requested.
+        import segtrain.data.sample  # noqa: F401
 
         worker = _Worker()
         send(channel, ("ready",))

@@ -1,8 +1,8 @@
-"""Where do batches lie? In a few blocks of bytes that are made once and used again, so that memory does not grow with the data.
+"""Memory of batches: a few blocks of bytes that are allocated once and reused, so that memory stays flat.
 
-Blocks that worker processes write are anonymous files in memory (memfd_create), mapped here and there: no /dev/shm has to have
-room for them, and none outlives its processes, however they end. Where the platform has no memfd_create, they are POSIX shared
-memory, unlinked at once, after a look at the room that /dev/shm has. With a GPU each block is page-locked once.
+Blocks that worker processes write are anonymous files in memory (memfd_create), mapped by both sides: they need no room
+in /dev/shm, and none outlives its processes, however they end. On platforms without memfd_create, they are POSIX shared
+memory, unlinked at once, after a check of the free space in /dev/shm. With a GPU, each block is page-locked once.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _numbers = itertools.count()
 
 
 class SharedBlock:
-    """``array``: uint8 [size]. ``fd``: by which another process maps it, -1 for memory of this process alone."""
+    """``array``: uint8 [size]. ``fd``: the file that another process maps; -1 for memory of this process only."""
 
     def __init__(self, size: int, shared: bool, pin: bool) -> None:
         self.size = -(-size // PAGE) * PAGE
         self.number = next(_numbers)
-        self.alive = True  # false: whoever has mapped it should let go
+        self.alive = True  # false: processes that have mapped it should unmap it
         self.fd = -1
         self._locked = False
         if shared:
@@ -45,11 +45,11 @@ class SharedBlock:
             self.array = np.empty(self.size, np.uint8)
 
     def part(self, offset: int, shape: tuple[int, ...]) -> np.ndarray:
-        """A view, uint8. It keeps the memory, also after ``close``."""
+        """A uint8 view, which keeps the memory alive even after ``close``."""
         return self.array[offset : offset + math.prod(shape)].reshape(shape)
 
     def close(self) -> None:
-        """Let go of what is not memory: the file and the page lock."""
+        """Release the file and the page lock; views keep the memory."""
         self.alive = False
         if self._locked:
             import torch
@@ -63,7 +63,7 @@ class SharedBlock:
 
 
 class Ring:
-    """Blocks in turn. There are never more than were taken at once; one that is too small makes room for a larger one."""
+    """Reused blocks, never more than were in use at once. A block that is too small is replaced by a larger one."""
 
     def __init__(self, shared: bool = False, pin: bool = False) -> None:
         self.shared, self.pin = shared, pin
@@ -71,7 +71,7 @@ class Ring:
         self._all: list[SharedBlock] = []
 
     def take(self, size: int) -> SharedBlock:
-        """A block of at least ``size`` bytes, with old content. Raises DataError where no memory can be shared."""
+        """A block of at least ``size`` bytes, with old content. Raises DataError if no memory can be shared."""
         fit = min((b for b in self._free if b.size >= size), key=lambda b: b.size, default=None)
         if fit is not None:
             self._free.remove(fit)
@@ -85,7 +85,7 @@ class Ring:
         return block
 
     def give(self, block: SharedBlock) -> None:
-        """Back for the next ``take``: nobody reads or writes it any more."""
+        """Return a block that is no longer read or written."""
         self._free.append(block)
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ class Ring:
 
 
 def _shared_file(size: int) -> int:
-    """An open file of ``size`` bytes of memory, without a name."""
+    """An open, unnamed file of ``size`` bytes of memory."""
     if hasattr(os, "memfd_create"):
         try:
             fd = os.memfd_create("segtrain-batch", os.MFD_CLOEXEC)
@@ -108,9 +108,10 @@ def _shared_file(size: int) -> int:
         room = os.statvfs(SHM).f_bavail * os.statvfs(SHM).f_frsize
         if room < size:  # writing beyond it would end the process by SIGBUS
             raise DataError(
-                f"{SHM} has {room / 2**20:.1f} MiB left, a batch for worker processes needs {size / 2**20:.1f} MiB: give the "
-                "container more (docker run --shm-size=2g), lower data.prefetch, or set data.worker_kind=thread"
-            )
+                f"{SHM} has {room / 2**20:.1f} MiB left, but a batch for worker processes needs "
+                f"{size / 2**20:.1f} MiB: give the container more (docker run --shm-size=2g), lower data.prefetch, or set data.worker_kind=thread",
+                code="shm-too-small", folder=SHM, found=room, expected=size,
+            )  # fmt: skip
     try:
         from multiprocessing.shared_memory import SharedMemory
 
@@ -118,8 +119,9 @@ def _shared_file(size: int) -> int:
         fd = os.dup(memory._fd)  # type: ignore[attr-defined]
     except (ImportError, AttributeError, OSError) as error:
         raise ConfigError(
-            f"data.worker_kind=process: this platform shares no memory ({error}): set data.worker_kind=thread"
-        ) from None
+            f"data.worker_kind=process: this platform cannot share memory ({error}): set data.worker_kind=thread",
+            code="no-shared-memory", key="data.worker_kind", found=str(error),
+        ) from None  # fmt: skip
     memory.close()
     memory.unlink()
     return fd
@@ -134,5 +136,6 @@ def _cuda(name: str, *arguments: int) -> None:
     if code:
         raise ConfigError(
             f"{name} of a batch failed with CUDA error {code}: raise the limit of locked memory (ulimit -l), or set "
-            "data.worker_kind=thread"
-        )
+            "data.worker_kind=thread",
+            code="page-lock-failed", call=name, found=code,
+        )  # fmt: skip

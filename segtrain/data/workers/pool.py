@@ -1,7 +1,7 @@
-"""Who makes the samples of a rank? A pool of threads, or of processes with one thread each here that looks after it.
+"""Worker pool of a rank: threads, or processes, each of which is supervised by one thread here.
 
-All take single samples from one queue in the order in which they are needed. What a sample is knows nothing of who makes it, so
-workers may come, go and die: a process that dies is replaced, and its samples are made again.
+All take single samples from one queue, in the order in which they are needed. A sample does not depend on its worker, so
+workers may be added, removed, and die: a process that dies is replaced, and its samples are made again.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from segtrain.data.workers.tasks import BatchTask, SampleTask, attempt
 from segtrain.errors import DataError
 from segtrain.stacks import StackRequest
 
-MAX_CRASHES = 3  # of workers at one sample, or of new ones before their first
+MAX_CRASHES = 3  # worker crashes at one sample, or consecutive workers that crash at their start
 
 
 class WorkerPool:
-    """``count`` workers of a kind, 'thread' or 'process'; of 0 the consumer's thread does the work while it waits.
+    """``count`` workers of a kind, 'thread' or 'process'; with 0, the consumer's thread does the work while it waits.
 
-    ``say`` gets a line for each worker process that died. Close it: threads and processes end.
+    ``say`` gets a line for each worker process that died. Closing the pool ends its threads and processes.
     """
 
     def __init__(self, count: int, kind: str = "thread", say: Callable[[str], None] | None = None) -> None:
@@ -32,7 +32,7 @@ class WorkerPool:
         self.tally = StageTotals()
         self._say = say or (lambda text: print(text, file=sys.stderr, flush=True))
         self._lock = threading.Lock()
-        self._work = threading.Condition(self._lock)  # samples in the queue, or fewer workers wanted
+        self._work = threading.Condition(self._lock)  # there are samples in the queue, or too many workers
         self._done = threading.Condition(self._lock)  # a batch is done
         self._queue: deque[SampleTask] = deque()
         self._busy: set[SampleTask] = set()
@@ -45,7 +45,7 @@ class WorkerPool:
         self._closed = self._dropping = False
 
     def start(self) -> None:
-        """All workers at once; later calls bring their number to ``count``."""
+        """Start all workers; later calls bring their number to ``count``."""
         with self._lock:
             for number in range(self.count):
                 if number not in self._threads and not self._closed:
@@ -55,7 +55,7 @@ class WorkerPool:
                     )  # fmt: skip
                     self._threads[number] = thread
                     thread.start()
-            self._work.notify_all()  # those beyond the count go
+            self._work.notify_all()  # workers beyond the count exit
 
     @property
     def made(self) -> int:
@@ -64,7 +64,7 @@ class WorkerPool:
 
     @property
     def seconds(self) -> float:
-        """What they took, all together."""
+        """Seconds that all samples took so far."""
         return self.tally.cost.seconds
 
     def resize(self, count: int) -> None:
@@ -72,7 +72,7 @@ class WorkerPool:
         self.start()
 
     def begin(self, batch: BatchTask) -> None:
-        """Put the samples of a batch in the queue, behind all others. Raises ConfigError for what no process can get."""
+        """Append the samples of a batch to the queue. Raises ConfigError for a maker that does not pickle."""
         if not self.count:
             return
         if self.kind == "process":
@@ -82,7 +82,7 @@ class WorkerPool:
             self._work.notify(len(batch.samples))
 
     def wait(self, batch: BatchTask) -> float:
-        """Seconds waited until the batch was done. Raises what the first of its samples raised that failed."""
+        """Wait for a batch; returns the seconds waited. Raises the error of the first of its samples that failed."""
         since = time.perf_counter()
         if not self.count:
             for sample in batch.samples:
@@ -101,7 +101,7 @@ class WorkerPool:
         return time.perf_counter() - since
 
     def drop(self, batches: Sequence[BatchTask]) -> None:
-        """Forget batches; returns when nobody writes into their blocks any more."""
+        """Drop batches; returns when no worker writes into their blocks any more."""
         with self._lock:
             self._queue = deque(sample for sample in self._queue if sample.batch not in batches)
             self._dropping = True
@@ -110,11 +110,11 @@ class WorkerPool:
             self._dropping = False
 
     def cpu_s(self) -> float:
-        """CPU seconds of the worker processes so far; threads are in this process's own time."""
+        """CPU seconds of the worker processes so far; threads count in this process's own time."""
         return self._cpu_of_the_gone + sum(process.cpu_s for process in list(self._processes.values()))
 
     def describe(self, least: int, most: int) -> str:
-        """One line about who makes the samples, and how long they take for one."""
+        """One line about the workers and the time per sample."""
         if not self.count:
             return "samples are made in the loop"
         some = f"{self.count} {self.kind if self.count == 1 else {'thread': 'threads'}.get(self.kind, 'processes')}"
@@ -126,7 +126,10 @@ class WorkerPool:
         return [process.pid for process in list(self._processes.values())]
 
     def sample_stacks(self, run: str, name: str, order: StackRequest) -> int:
-        """Have all worker processes sample their stacks, each with its next sample; how many there are. Threads are the rank's own."""
+        """Have each worker process sample its stacks from its next sample on; returns the number of processes.
+
+        Threads appear in the rank's own stacks.
+        """
         processes = sorted(self._processes.items())
         for number, process in processes:
             process.stacks = run, f"{name}-worker-{number:02d}", order
@@ -139,7 +142,7 @@ class WorkerPool:
         self.close()
 
     def close(self) -> None:
-        """End all workers: threads after the sample they are at, processes at once."""
+        """End all workers: threads after their current sample, processes at once."""
         with self._lock:
             self._closed = True
             self._queue.clear()
@@ -150,8 +153,6 @@ class WorkerPool:
             threads = list(self._threads.values())
         for thread in threads:
             thread.join()
-
-    # What the workers do.
 
     def _retired(self, number: int) -> bool:
         return self._closed or number >= self.count
@@ -181,9 +182,9 @@ class WorkerPool:
             del sample
 
     def _watched(self, number: int) -> None:
-        """The life of worker process ``number``, and of those that take its place."""
+        """Supervise worker process ``number`` and its replacements."""
         process: WorkerProcess | None = None
-        flight: deque[SampleTask] = deque()  # sent and not answered; the second one hides the way there and back
+        flight: deque[SampleTask] = deque()  # sent, not answered; the second hides the round trip
         try:
             while not self._closed and not self._broken:
                 try:
@@ -191,7 +192,7 @@ class WorkerPool:
                         process = self._spawn(number)
                     sample = self._next(number, flight)
                     if sample is not None:
-                        if not flight and process.dead():  # it died while it had nothing to do
+                        if not flight and process.dead():  # it died while it was idle
                             self._requeue([sample])
                             raise EOFError
                         flight.append(sample)
@@ -219,7 +220,7 @@ class WorkerPool:
                 self._done.notify_all()
 
     def _spawn(self, number: int) -> WorkerProcess:
-        """A process that is ready. Raises EOFError for one that is not, DataError when none ever is."""
+        """Start a process. Raises EOFError if it does not become ready, DataError if that happens repeatedly."""
         process, exit_reason = None, ""
         try:
             process = WorkerProcess()
@@ -235,28 +236,29 @@ class WorkerPool:
         self._failed_starts += 1
         if self._failed_starts >= MAX_CRASHES:
             raise DataError(
-                f"data worker processes end before they begin (the last one {exit_reason}): see their output above, or set "
-                "data.worker_kind=thread"
-            )
+                f"data worker processes end before they are ready (the last one {exit_reason}): see their output "
+                "above, or set data.worker_kind=thread",
+                code="workers-cannot-start", found=exit_reason,
+            )  # fmt: skip
         raise EOFError
 
     def _next(self, number: int, flight: deque[SampleTask]) -> SampleTask | None:
-        """A sample to send, or None: first wait for an answer, or with none in flight: go."""
+        """A sample to send. None: wait for an answer first; with none in flight: exit."""
         with self._lock:
             while not self._queue and not flight and not self._retired(number):
                 self._work.wait()
             if self._retired(number) and not flight:
-                del self._threads[number]  # here, so that whoever counts again sees it gone
+                del self._threads[number]  # under the lock, so that ``start`` sees it gone
             if self._retired(number) or not self._queue:
                 return None
             if flight and (len(flight) > 1 or len(self._queue) < self.count):
-                return None  # the last samples are for whoever is free
+                return None  # the last samples are for idle workers
             sample = self._queue.popleft()
             self._busy.add(sample)
             return sample
 
     def _on_worker_death(self, number: int, process: WorkerProcess, flight: deque[SampleTask]) -> None:
-        """Name the dead, put its samples back to the front."""
+        """Report a dead process, and put its samples back to the front of the queue."""
         self._close_worker(number, process)
         at = flight[0] if flight else None
         again = list(flight)
@@ -265,16 +267,13 @@ class WorkerPool:
         what = f"at {at.files()}" if at else "with nothing to do"
         text = f"warning: data worker {number} (pid {process.pid}) {process.exit_reason()} {what}: "
         if at is not None and at.crashes >= MAX_CRASHES:
-            self._finish(
-                at,
-                number,
-                DataError(
-                    f"{at.files()}: {MAX_CRASHES} worker processes died at this sample, the last one {process.exit_reason()}: repair or "
-                    "remove the files (or give the host more memory, if it ran out of it)"
-                ),
-                0.0,
-                Cost(),
-            )
+            reason = process.exit_reason()
+            error = DataError(
+                f"{at.files()}: {MAX_CRASHES} worker processes died at this sample, the last one {reason}: repair or "
+                "remove the files (or give the host more memory, if it ran out)",
+                code="sample-kills-workers", files=at.files(), found=reason,
+            )  # fmt: skip
+            self._finish(at, number, error, 0.0, Cost())
             again.pop(0)
             self._say(text + "the third at this sample")
         else:
@@ -283,7 +282,7 @@ class WorkerPool:
         self._requeue(again)
 
     def _requeue(self, samples: list[SampleTask]) -> None:
-        """To the front of the queue: they are needed first."""
+        """Put samples to the front of the queue, since they are needed first."""
         with self._lock:
             self._busy.difference_update(samples)
             self._queue.extendleft(reversed(samples))

@@ -1,4 +1,4 @@
-"""How does a rank speak to one of its worker processes? Start, order, answer, end. See child.py for the other side."""
+"""The rank's side of a worker process: start it, send samples, receive answers, end it. child.py is the other side."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from segtrain.data.workers.tasks import Maker, SampleTask
 from segtrain.errors import ConfigError, SegtrainError
 from segtrain.stacks import StackRequest
 
-# One sample at a time in a process of its own: a library's own threads would only fight with those of the others.
+# A process makes one sample at a time: a library's own threads would only compete with the other workers.
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "OPENCV_FOR_THREADS_NUM"), "1"
 )
@@ -27,12 +27,12 @@ PACKAGE_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(_
 
 
 class WorkerProcess:
-    """One process. Every method but ``kill`` belongs to one thread; they raise EOFError or OSError when it is dead."""
+    """One process. One thread calls all methods except ``kill``; they raise EOFError or OSError when it is dead."""
 
     def __init__(self) -> None:
         here, there = socket.socketpair()
         self.channel, self.cpu_s = here, 0.0
-        self.stacks: tuple[str, str, StackRequest] | None = None  # asked for, and not yet sent on
+        self.stacks: tuple[str, str, StackRequest] | None = None  # requested, but not yet sent to the process
         self._blocks: dict[int, SharedBlock] = {}
         self._makers: deque[bytes] = deque()
         with there:
@@ -54,7 +54,7 @@ class WorkerProcess:
         return self._process.poll() is not None
 
     def order(self, sample: SampleTask, maker: tuple[bytes, bytes]) -> None:
-        """Ask for a sample; the maker and the block go along where it has not met them yet."""
+        """Request a sample; its maker and block are sent before if the process does not have them yet."""
         name, content = maker
         block = sample.batch.block
         if self.stacks is not None:
@@ -75,12 +75,12 @@ class WorkerProcess:
         child.send(self.channel, ("make", name, sample.task, block.number, sample.areas))
 
     def answer(self) -> tuple[SegtrainError | None, float, Cost]:
-        """Wait for the oldest sample asked for: its error, when it was begun (time.perf_counter), and what it cost."""
+        """Wait for the oldest requested sample: its error, start time (time.perf_counter), and cost."""
         (error, began, cost, self.cpu_s), _ = child.receive(self.channel)
-        return (error[0](error[1]) if error else None), began, Cost(*cost)
+        return error, began, Cost(*cost)
 
     def exit_reason(self) -> str:
-        """How it ended, in words."""
+        """Why the process ended, in words."""
         code = self._process.wait()
         if code >= 0:
             return f"ended with exit code {code}"
@@ -94,7 +94,7 @@ class WorkerProcess:
         self._process.kill()
 
     def close(self) -> None:
-        """End it: at once if it is idle, else by force."""
+        """End the process: at once if it is idle, else by force."""
         self.channel.close()
         try:
             self._process.wait(timeout=2)
@@ -104,22 +104,23 @@ class WorkerProcess:
 
 
 class Pickles:
-    """What a process needs to make samples, as bytes; made once for all processes."""
+    """Pickled makers, each made once for all processes."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[Maker, bytes, bytes]] = {}
 
     def of(self, maker: Maker) -> tuple[bytes, bytes]:
-        """(name, content) of a maker for a process; the same content keeps its name."""
+        """(name, content) of a maker; equal content has an equal name."""
         known = self._known.get(id(maker))
         if known is None or known[0] is not maker:
             try:
                 content = pickle.dumps(maker, protocol=5)
             except Exception as error:
                 raise ConfigError(
-                    f"data.worker_kind=process: the data set or its transforms cannot be sent to a process ({error}): define "
-                    "them at the top of a module, or set data.worker_kind=thread"
-                ) from None
+                    f"data.worker_kind=process: the data set or its transforms cannot be sent to a process ({error}): "
+                    "define them at the top of a module, or set data.worker_kind=thread",
+                    code="dataset-not-picklable", found=str(error),
+                ) from None  # fmt: skip
             while len(self._known) >= 4:
                 del self._known[next(iter(self._known))]
             known = self._known[id(maker)] = (maker, hashlib.blake2b(content, digest_size=16).digest(), content)
@@ -132,7 +133,7 @@ def _environment() -> dict[str, str]:
 
 
 def _script() -> dict[str, Any]:
-    """How a process gets at what is defined in the file that was started: as multiprocessing does it."""
+    """How a process imports the script that was started, as multiprocessing does it."""
     from multiprocessing import spawn
 
     facts = spawn.get_preparation_data("segtrain-data")

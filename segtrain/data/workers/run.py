@@ -1,4 +1,4 @@
-"""How do batches come out in order, ahead of their consumer and in bounded memory? At most ``ahead`` are begun and not given out."""
+"""Iteration over batches in order, ahead of the consumer and in bounded memory: at most ``ahead`` are in progress."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from segtrain.errors import SegtrainError
 
 
 class BatchRun:
-    """Iterates over the results of ``batches(ring)``. ``own``: the pool ends with the run. A result's block lives until the next is asked for."""
+    """Iterates over the results of ``batches(ring)``. A result's memory is reused when the next result is requested.
+
+    ``own``: closing the run closes the pool.
+    """
 
     def __init__(
         self,
@@ -33,7 +36,7 @@ class BatchRun:
         self.waiting: deque[BatchTask | Exception] = deque()
         self.given: BatchTask | None = None
         self.open = True
-        self.asked, self.ready_sum = 0, 0  # for batches; how many were done then, summed
+        self.asked, self.ready_sum = 0, 0  # requests, and the sum of the batches that were ready then
         pool.start()
         self._top_up()
 
@@ -44,7 +47,7 @@ class BatchRun:
         if not self.open:
             raise StopIteration
         try:
-            if self.given is not None:  # its time is over
+            if self.given is not None:
                 self.ring.give(self.given.block)
                 self.given.samples.clear()
                 self.given = None
@@ -69,12 +72,12 @@ class BatchRun:
             raise
 
     def ready(self) -> bool:
-        """Whether the next batch is done, so that asking for it waits for nobody."""
+        """Whether the next batch is done, so that requesting it does not wait."""
         batch = self.waiting[0] if self.waiting else None
         return isinstance(batch, BatchTask) and not batch.left and not batch.errors
 
     def first(self) -> None:
-        """Wait for the next batch, but leave it where it is. What went wrong with it is raised when it is asked for."""
+        """Wait for the next batch without taking it. Its error is raised when it is requested."""
         batch = self.waiting[0] if self.waiting else None
         if isinstance(batch, BatchTask) and self.pool.count:
             with contextlib.suppress(SegtrainError):
@@ -88,7 +91,7 @@ class BatchRun:
                     return
                 self.pool.begin(batch)
                 self.waiting.append(batch)
-            except Exception as error:  # to be raised in its turn
+            except Exception as error:  # raised when its turn comes
                 self.waiting.append(error)
 
     def close(self) -> None:
@@ -99,7 +102,7 @@ class BatchRun:
             batches = [batch for batch in (self.given, *self.waiting) if isinstance(batch, BatchTask)]
             self.pool.drop(batches)
             for batch in batches:
-                batch.samples.clear()  # they know each other: without this their memory waits for the garbage collector
+                batch.samples.clear()  # breaks a reference cycle that would keep their memory
             self.given = None
             self.waiting.clear()
             self.source.close()

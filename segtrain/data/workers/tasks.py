@@ -1,4 +1,4 @@
-"""What is there to do? Samples, and the batches (the samples of a step) to which they belong."""
+"""Tasks of the worker pool: samples to make, and the batches to which they belong."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class SampleTask:
 
     batch: BatchTask
     task: Any
-    areas: tuple[Area, ...]  # of what is made: image, mask, perhaps colors
+    areas: tuple[Area, ...]  # where the image, the mask, and perhaps the colors are written
     files: Callable[[], str]  # for messages
     crashes: int = 0
 
 
 @dataclass(eq=False)
 class BatchTask:
-    """Samples that go into one block, and are waited for together."""
+    """Samples that share a block and are awaited together."""
 
     maker: Maker
     block: SharedBlock
@@ -47,7 +47,7 @@ class BatchTask:
 
 
 def attempt(sample: SampleTask) -> tuple[Exception | None, float, Cost]:
-    """Make a sample: its error, when it was begun (time.perf_counter), and what it cost."""
+    """Make a sample; returns its error, start time (time.perf_counter), and cost."""
     began = time.perf_counter()
     begin()
     try:
@@ -57,10 +57,8 @@ def attempt(sample: SampleTask) -> tuple[Exception | None, float, Cost]:
     except BaseException as error:
         if threading.current_thread() is threading.main_thread():  # Ctrl-C
             raise
-        # A worker thread that ended here would leave the batch waiting for it.
-        return (
-            DataError(f"{sample.files()}: {type(error).__name__}: {error}: a sample cannot end the run"),
-            began,
-            end(),
-        )
+        # If the worker thread ended here, the batch would wait for it forever.
+        reason = f"{type(error).__name__}: {error}"
+        message = f"{sample.files()}: {reason}: a sample cannot end the run"
+        return DataError(message, code="sample-failed", files=sample.files(), found=reason), began, end()
     return None, began, end()
