@@ -1,7 +1,7 @@
-"""`segtrain data pack`: how do files become shards that are whole, verified, and go on where a killed pack stopped?
+"""Packing of a split into verified shards, which continues where a killed pack stopped.
 
-One shard is one unit of work. It is written beside its place, read back from the disk, compared, and only then moved there; what is
-known of it is kept in a hidden folder until the index of the split, the last thing written, takes it over.
+One shard is one unit of work. It is written to a hidden file, read back from the disk, compared, and only then renamed.
+Its checksum and sample locations stay in a hidden folder until the index of the split, which is written last, holds them.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from segtrain.data.shards.reader import checksum
 from segtrain.data.storage import LOCAL, writing
 from segtrain.errors import DataError
 
-VERSION = 1  # of what a pack writes for the same options
-PROBE = 32  # samples that tell how large the others will be
+VERSION = 1  # changes when a pack writes other bytes for the same options
+PROBE = 32  # samples from which the size of the others is estimated
 
 
 @dataclass(frozen=True)
 class PackSummary:
-    """What a pack has written. Bytes are those of the shards; ``notes`` counts images that are not in the form asked for."""
+    """Result of a pack. ``bytes``: of the shards; ``notes`` counts images that are not in the requested form."""
 
     split: str
     folder: str
     samples: int
     skipped: int
     shards: int
-    kept: int  # shards that were there from an earlier, killed pack
+    kept: int  # intact shards of an earlier, killed pack
     bytes: int
     masks: Ids
     notes: dict[str, int]
@@ -52,8 +52,9 @@ class PackSummary:
 
     def text(self) -> str:
         lines = [
-            f"{self.split}: {self.samples:,} samples in {self.shards} shards, {self.bytes / 1e6:,.1f} MB, in {self.folder}, "
-            f"{self.seconds:.1f} s" + (f"; {self.kept} shards were there and whole" if self.kept else "")
+            f"{self.split}: {self.samples:,} samples in {self.shards} shards, {self.bytes / 1e6:,.1f} MB, "
+            f"in {self.folder}, {self.seconds:.1f} s"
+            + (f"; {self.kept} shards were there and whole" if self.kept else "")
         ]
         if self.skipped:
             lines.append(f"{self.split}: {self.skipped:,} faulty samples left out")
@@ -72,13 +73,16 @@ def pack(
     skip_faults: bool = False,
     say: Callable[[str], None] = print,
 ) -> PackSummary:
-    """Write a split as ``folder/SPLIT-000000.tar``, ... and ``folder/SPLIT.index``; a split that is there already stays.
+    """Write a split as ``folder/SPLIT-000000.tar``, ... and ``folder/SPLIT.index``; an existing split is kept.
 
-    Raises DataError naming every faulty file (unless ``skip_faults``), for another pack in the folder, and for a full disk.
+    Raises DataError naming every faulty file (unless ``skip_faults``), another pack in the folder, or a full disk.
     """
     began, folder = time.perf_counter(), os.path.abspath(folder)
     if dataset.root and os.path.realpath(dataset.root) == os.path.realpath(folder):
-        raise DataError(f"{folder}: is the folder that is packed: write the shards elsewhere")
+        raise DataError(
+            f"{folder}: is the folder of the data set itself: write the shards elsewhere",
+            code="pack-into-source", folder=folder,
+        )  # fmt: skip
     indices = sound(dataset, workers, skip_faults)
     _refuse_double(dataset, indices)
     ids = mask_ids(dataset)
@@ -129,7 +133,7 @@ def pack(
 
 
 def sound(dataset: Dataset, workers: int, skip_faults: bool) -> np.ndarray:
-    """Indices of the samples without fault, int64, after reading all. Raises DataError that names every fault, unless they are skipped."""
+    """Indices of the samples without faults, int64, after reading all. Raises DataError unless faults are skipped."""
     report = audit(dataset, workers)
     if not report.faults:
         return np.arange(len(dataset))
@@ -138,24 +142,31 @@ def sound(dataset: Dataset, workers: int, skip_faults: bool) -> np.ndarray:
             f"{dataset.name} {dataset.split}: {len(report.faults)} faults, nothing is packed",
             *(m for _, m in report.faults),
         ]
-        raise DataError("\n  ".join([*lines, "repair or take out these files, or leave them out with --skip-faults"]))
+        raise DataError(
+            "\n  ".join([*lines, "repair or remove these files, or leave them out with --skip-faults"]),
+            code="pack-faults", split=dataset.split, files=[file for file, _ in report.faults],
+        )  # fmt: skip
     bad = {file for file, _ in report.faults}
     kept = [index for index, entry in enumerate(dataset.entries) if not {entry.image, entry.mask} & bad]
     if not kept:
-        raise DataError(f"{dataset.name} {dataset.split}: every sample is faulty: {report.faults[0][1]}")
+        raise DataError(
+            f"{dataset.name} {dataset.split}: every sample is faulty: {report.faults[0][1]}",
+            code="pack-nothing-sound", split=dataset.split, found=len(report.faults),
+        )  # fmt: skip
     return np.array(kept, np.int64)
 
 
 def _refuse_double(dataset: Dataset, indices: np.ndarray) -> None:
-    """Raise DataError for samples of one key (a.jpg and a.png in a list): a tar could hold both, but no reader tell them apart."""
+    """Raise DataError for samples with equal keys (a.jpg and a.png in a list), which a tar reader cannot separate."""
     seen: dict[str, int] = {}
     for index in indices.tolist():
         key = key_of(dataset.entries[index].meta["name"])
         if seen.setdefault(key, index) != index:
             raise DataError(
-                f"{dataset.entries[index].image}: has the same name without ending as {dataset.entries[seen[key]].image}: "
-                "rename one of them"
-            )
+                f"{dataset.entries[index].image}: has the same name without ending as "
+                f"{dataset.entries[seen[key]].image}: rename one of them",
+                code="pack-same-name", file=dataset.entries[index].image, other=dataset.entries[seen[key]].image,
+            )  # fmt: skip
 
 
 def _source(dataset: Dataset) -> str:
@@ -167,7 +178,7 @@ def _source(dataset: Dataset) -> str:
 def _begin(
     dataset: Dataset, hidden: str, plan: dict[str, Any], indices: np.ndarray, choice: Packing, ids: Ids, shard_mb: float
 ) -> int:
-    """Samples a shard: of the pack that was begun here with the same options and inputs, or so many that shards get the size asked for."""
+    """Samples per shard: as in an unfinished pack of the same options and inputs, else by the requested size."""
     path = os.path.join(hidden, "plan.json")
     if os.path.exists(path):
         found = json.loads(LOCAL.read(path))
@@ -178,8 +189,10 @@ def _begin(
     need, free = float(np.mean(sizes)) * len(indices), shutil.disk_usage(hidden).free
     if need > free:
         raise DataError(
-            f"{os.path.dirname(hidden)}: the pack needs about {need / 1e9:,.2f} GB, {free / 1e9:,.2f} GB are free"
-        )
+            f"{os.path.dirname(hidden)}: the pack needs about {need / 1e9:,.2f} GB, but {free / 1e9:,.2f} GB are free: "
+            "free space or pack into another folder",
+            code="disk-too-small", folder=os.path.dirname(hidden), found=free, expected=need,
+        )  # fmt: skip
     per_shard = max(1, int(shard_mb * 1e6 / np.mean(sizes)))
     with writing(path) as stream:
         stream.write(json.dumps({**plan, "per_shard": per_shard}).encode())
@@ -187,7 +200,7 @@ def _begin(
 
 
 def _refuse_other(found: dict[str, Any], plan: dict[str, Any], place: str) -> None:
-    """Raise DataError where a pack in the same folder had other options or inputs."""
+    """Raise DataError if a pack in the same folder has other options or inputs."""
     before, now = found["options"], plan["options"]
     other = [
         f"{key}={before.get(key)!r}, now {now.get(key)!r}"
@@ -197,7 +210,10 @@ def _refuse_other(found: dict[str, Any], plan: dict[str, Any], place: str) -> No
     if found["source"] != plan["source"]:
         other.append("other files, labels or times of files")
     if other:
-        raise DataError(f"{place}: is of a pack with {'; '.join(other)}: delete it, or pack into another folder")
+        raise DataError(
+            f"{place}: belongs to a pack with {'; '.join(other)}: delete it, or pack into another folder",
+            code="pack-differs", file=place, found=other,
+        )  # fmt: skip
 
 
 @contextmanager
@@ -207,14 +223,18 @@ def _alone(hidden: str) -> Iterator[str]:
         os.makedirs(hidden, exist_ok=True)
         handle = os.open(os.path.join(hidden, "lock"), os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
-        raise DataError(f"{hidden}: cannot be made ({error.strerror}): check the folder and its rights") from None
+        raise DataError(
+            f"{hidden}: cannot be created ({error.strerror}): check the folder and its rights",
+            code="folder-unwritable", folder=hidden, found=error.strerror,
+        ) from None  # fmt: skip
     try:
         try:
             import fcntl
 
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise DataError(f"{hidden}: another process packs this split: wait for it") from None
+            message = f"{hidden}: another process is packing this split: wait for it"
+            raise DataError(message, code="pack-in-progress", folder=hidden) from None
         except (ImportError, OSError):  # a system or file system without locks
             pass
         for name in os.listdir(hidden):
@@ -243,7 +263,7 @@ class _ShardTask:
         return f"{self.dataset.split}-{self.number:06d}.tar"
 
     def run(self) -> dict[str, Any]:
-        """Size, checksum, places and notes of the shard, after writing it if it is not there and whole."""
+        """Size, checksum, places, and notes of the shard, which is written unless it already exists and is intact."""
         path, note = os.path.join(self.folder, self.name), os.path.join(self.hidden, f"{self.number:06d}.json")
         if os.path.exists(note) and os.path.exists(path):
             known = json.loads(LOCAL.read(note))

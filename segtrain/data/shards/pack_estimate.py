@@ -1,4 +1,4 @@
-"""What would each way to pack cost: bytes on the disk and CPU time a sample, measured on samples of the user's own data?"""
+"""Cost of each form of packing: bytes on the disk and CPU time per sample, measured on the user's own data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from segtrain.data.shards.reader import ShardDataset
 from segtrain.data.storage import writing
 from segtrain.errors import DataError
 
-_ROUNDS = 2  # samples are drawn so often, after once to warm up
+_ROUNDS = 2  # measured passes over the samples, after one to warm up
 _KEPT = {
     "files": "",
     "keep": "the same bytes",
@@ -48,7 +48,7 @@ class EstimateRow:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Each way to pack a split, next to its files as they are."""
+    """Each form of a packed split, compared with its present files."""
 
     split: str
     samples: int
@@ -60,7 +60,8 @@ class Estimate:
         """An aligned table."""
         now = self.rows[0]
         lines = [
-            f"{self.split}: {self.samples:,} samples, measured on {self.measured}, crops of {self.crop[0]}x{self.crop[1]}",
+            f"{self.split}: {self.samples:,} samples, measured on {self.measured}, "
+            f"crops of {self.crop[0]}x{self.crop[1]}",
             f"{'--image':<12} {'kB a sample':>12} {'whole, MB':>12} {'of files':>9} {'CPU ms':>8}  pixels",
         ]
         for row in self.rows:
@@ -80,7 +81,7 @@ class Estimate:
 
 
 def estimate(dataset: Dataset, data: Data, choice: Packing, workers: int = 1, skip_faults: bool = False) -> Estimate:
-    """Pack some samples, evenly spread, in each form with the quality and cap of ``choice``, and draw crops from them as ``data`` says.
+    """Pack some evenly spread samples in each form, with the quality and cap of ``choice``, and make crops from them.
 
     Raises DataError for faulty files, as packing would.
     """

@@ -1,4 +1,4 @@
-"""Which splits of a folder are packed, with which options, and what is said about it?"""
+"""`segtrain data pack`: the splits of a folder, packed with the chosen options, and measured."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pack_folder(
     only_estimate: bool = False,
     say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
-    """Pack each split (None: all that ``root`` holds) into ``folder``; then, or alone, measure each way to pack.
+    """Pack each split (None: all splits of ``root``) into ``folder``, unless ``only_estimate``; measure each form.
 
     Returns plain values by split. Raises DataError, ConfigError.
     """
@@ -40,11 +40,14 @@ def pack_folder(
         ("--workers", workers, 0, 256),
     ):
         if not least <= value <= most:
-            raise ConfigError(f"{name} {value}: give a number from {least} to {most}")
+            raise ConfigError(
+                f"{name} {value}: give a number from {least} to {most}",
+                code="number-out-of-range", key=name, found=value, expected=(least, most),
+            )  # fmt: skip
     data, found = settings_of(root, overrides)
     choice = Packing(image, quality, cap)
     workers = workers or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    datasets = [open_dataset(data, split) for split in splits or found]  # all, before the first byte is written
+    datasets = [open_dataset(data, split) for split in splits or found]  # opened before the first byte is written
     result: dict[str, Any] = {}
     for dataset in datasets:
         for note in dataset.notes:

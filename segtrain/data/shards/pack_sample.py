@@ -1,4 +1,4 @@
-"""What becomes of one sample when it is packed: which bytes, and which pixels must come out of them again?"""
+"""One sample to pack: the bytes to store, and the digests of the pixels that must be read from them."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class Packing:
     """How images are stored; masks are PNGs in strips, or arrays beside raw images."""
 
     image: Form = "keep"
-    quality: int = 95  # of JPEGs that are written anew
+    quality: int = 95  # of JPEGs that are encoded again
     cap: int = 0  # longest side in pixels; 0: none
 
 
 @dataclass(frozen=True)
 class Packed:
-    """One sample to store. The digests are of the pixels that must be read from it again.
+    """One sample to store, with digests of the pixels that must be read from it.
 
-    ``pixels`` is "" where JPEG changes them, None where the bytes are those of the source, which needs no decoding.
+    ``pixels`` is "" if JPEG changes them, and None if the bytes are the source's, which need no decoding.
     """
 
     image: tuple[str, bytes]  # ending, content
@@ -46,10 +46,10 @@ class Packed:
     size: tuple[int, int]  # height, width
     pixels: str | None
     ids: str
-    note: str = ""  # in which form the image is stored, where not in that asked for
+    note: str = ""  # the form in which the image is stored, if it is not the requested one
 
     def refuse_change(self, image: memoryview, mask: memoryview, name: str) -> None:
-        """Decode what was written. Raises DataError where the pixels are not those that were meant."""
+        """Decode the written bytes. Raises DataError if the pixels differ from the sample's."""
         ids = array(mask, name) if self.mask[0] == "mask.npy" else decode.decode_mask(mask, name)
         same = self.ids == _digest(ids) and ids.shape == self.size
         if same and self.pixels is None:
@@ -60,12 +60,13 @@ class Packed:
             same = self.pixels in ("", _digest(seen)) and seen.shape[:2] == self.size
         if not same:
             raise DataError(
-                f"{name}: what was packed does not give the pixels of the source: report this, with the file"
-            )
+                f"{name}: the packed sample differs from the source in pixels: report this, with the file",
+                code="packed-pixels-differ", file=name,
+            )  # fmt: skip
 
 
 def mask_ids(dataset: Dataset) -> Ids:
-    """What numbers packed masks hold: "raw" ids as in the files, or "train" ids where those do not fit into 8 bits."""
+    """Ids in packed masks: "raw" ids as in the files, or "train" ids if the raw ones do not fit into 8 bits."""
     labels = dataset.labels
     if dataset.draw or not all(0 <= raw < 256 for raw in labels.raw_to_train):
         return "train"
@@ -122,14 +123,19 @@ def _image(
 def _ids(dataset: Dataset, record: StoredSample, ids: Ids) -> np.ndarray:
     """uint8 (H, W) to be stored."""
     if record.mask is None:
-        raise DataError(f"{record.image_name}: has no mask: take it out of the split")
+        raise DataError(
+            f"{record.image_name}: has no mask: take it out of the split", code="no-mask", file=record.image_name
+        )
     raw = record.mask if isinstance(record.mask, np.ndarray) else decode.decode_mask(record.mask, record.mask_name)
     given = isinstance(record.mask, np.ndarray) and record.ids == "train"
     train = raw if given else dataset.labels.remap(raw, record.mask_name)  # an unknown id is refused here
     if ids == "train":
         return np.ascontiguousarray(train)
     if given:
-        raise DataError(f"{record.mask_name}: holds train ids among masks of raw ids: save it as uint8 (H, W)")
+        raise DataError(
+            f"{record.mask_name}: holds train ids among masks of raw ids: save it as uint8 (H, W)",
+            code="mixed-ids", file=record.mask_name,
+        )  # fmt: skip
     return np.ascontiguousarray(raw[..., 0] if raw.ndim == 3 else raw).astype(np.uint8)
 
 

@@ -1,4 +1,4 @@
-"""How is one shard written so that it is whole: a tar that is read back from the disk and compared with what was meant?"""
+"""Writing of one shard: a tar that is read back from the disk and compared with the samples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RECORD = 20 * tar.BLOCK  # a tar's length is a multiple of this
 def write_shard(
     stream: BinaryIO, dataset: Dataset, indices: Sequence[int], choice: Packing, ids: Ids, name: str
 ) -> dict[str, Any]:
-    """Write samples as a tar, read it back, compare. Returns its size, SHA-256, places (as Place has them) and notes."""
+    """Write samples as a tar, read it back, and compare. Returns its size, SHA-256, sample locations, and notes."""
     digest, at, places, notes = hashlib.sha256(), 0, [], Counter[str]()
     meant: list[tuple[str, Packed]] = []
 
@@ -53,9 +53,12 @@ def write_shard(
 
 
 def _compare(written: memoryview, sha256: str, places: list[Any], meant: list[tuple[str, Packed]], name: str) -> None:
-    """Raise DataError where the disk does not hold what was written, or not the pixels that were meant."""
+    """Raise DataError if the disk returns other bytes than were written, or a sample has other pixels."""
     if hashlib.sha256(written).hexdigest() != sha256:
-        raise DataError(f"{name}: the disk does not give back what was written: check it, and pack again")
+        raise DataError(
+            f"{name}: the disk returns other bytes than were written: check it, and pack again",
+            code="disk-changes-bytes", file=name,
+        )  # fmt: skip
     wanted = [(f"{key_of(place[0])}.{part[0]}", part[1], part[2]) for place in places for part in place[1:3]]
     found = [
         (member.name, member.offset, member.size)
@@ -63,18 +66,21 @@ def _compare(written: memoryview, sha256: str, places: list[Any], meant: list[tu
     ]
     if found != wanted:
         odd = next((pair for pair in itertools.zip_longest(found, wanted) if pair[0] != pair[1]), None)
-        raise DataError(f"{name}: the tar does not hold what was meant ({odd}): report this")
+        raise DataError(
+            f"{name}: the tar has other members than were written ({odd}): report this",
+            code="packed-members-differ", file=name, found=odd,
+        )  # fmt: skip
     for (_, image, mask, _), (sample, packed) in zip(places, meant):
         parts = [written[offset : offset + size] for _, offset, size in (image, mask)]
         packed.refuse_change(parts[0], parts[1], f"{name}: {sample}")
 
 
 def member_bytes(packed: Packed) -> int:
-    """What a sample takes in a tar."""
+    """Bytes of a sample in a tar."""
     return sum(tar.BLOCK + len(content) + -len(content) % tar.BLOCK for _, content in (packed.image, packed.mask))
 
 
 def key_of(name: str) -> str:
-    """The name of a sample in a tar: relative, and without dots, since all after the first dot is the ending."""
+    """Name of a sample in a tar: relative and without dots, since the ending begins at the first dot."""
     parts = [part.replace("%", "%25").replace(".", "%2E") for part in name.split("/") if part not in ("", ".", "..")]
     return "/".join(parts)

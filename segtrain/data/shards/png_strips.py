@@ -1,13 +1,14 @@
-"""How is a PNG written of which a crop can be read without unpacking all of it?
+"""Writer of PNGs in strips, so that a crop is read without decompressing the whole image.
 
-Any program reads such a file as the plain PNG that it is. Every ``rows_per_strip`` rows its deflate stream starts afresh,
-the first row there looks at no row above it, and each strip has an IDAT chunk of its own: the k-th IDAT is the k-th strip.
-A chunk before them says so, all numbers unsigned, 32 bits, big-endian:
+Any program reads such a file as a plain PNG. Every ``rows_per_strip`` rows, the deflate stream restarts, the first row
+uses no row above it, and a new IDAT chunk begins: the k-th IDAT is the k-th strip. A chunk before them lists the strips,
+with unsigned big-endian numbers of 32 bits:
 
-    stRP   rows of a strip; then for each strip where its data begin, in bytes from the start of all IDAT data
+    stRP   rows per strip; then for each strip the offset of its data, in bytes from the start of all IDAT data
 
-(ancillary, private, not safe to copy: a program that changes pixels and does not know the chunk must drop it). A strip's
-bytes with an empty final block (03 00) behind them are a whole raw deflate stream; the last strip has its final block.
+(ancillary, private, not safe to copy: a program that changes pixels without knowing the chunk must drop it). The bytes of
+a strip, followed by an empty final block (03 00), are a complete raw deflate stream; the last strip has its own final
+block.
 """
 
 from __future__ import annotations
@@ -34,9 +35,14 @@ def encode(pixels: np.ndarray, rows_per_strip: int = ROWS, level: int = 6) -> by
         or not (pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 3))
         or not pixels.size
     ):
-        raise DataError(f"an array {pixels.dtype} {pixels.shape}: give uint8 (H, W) or (H, W, 3), not empty")
+        raise DataError(
+            f"an array {pixels.dtype} {pixels.shape}: give uint8 (H, W) or (H, W, 3), not empty",
+            code="array-not-an-image", found=(str(pixels.dtype), pixels.shape),
+        )  # fmt: skip
     if rows_per_strip < 1:
-        raise DataError(f"rows_per_strip {rows_per_strip}: give 1 or more")
+        raise DataError(
+            f"rows_per_strip {rows_per_strip}: give 1 or more", code="no-rows-per-strip", found=rows_per_strip
+        )
     height, width = pixels.shape[:2]
     rows = pixels.reshape(height, -1)
     strips, adler = [], 1
@@ -49,7 +55,10 @@ def encode(pixels: np.ndarray, rows_per_strip: int = ROWS, level: int = 6) -> by
         strips.append(packed)
     starts = len(_HEADER) + np.concatenate(([0], np.cumsum([len(strip) for strip in strips[:-1]]))).astype(np.int64)
     if starts[-1] >= 1 << 32:
-        raise DataError(f"{height} x {width} pixels pack into more than 4 GiB: cut the picture into tiles")
+        raise DataError(
+            f"{height} x {width} pixels pack into more than 4 GiB: cut the image into tiles",
+            code="image-too-large", found=(height, width),
+        )  # fmt: skip
     strips[0] = _HEADER + strips[0]
     strips[-1] += struct.pack(">I", adler)
     parts = [
