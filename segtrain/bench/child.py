@@ -33,10 +33,13 @@ def child(module: str, request: dict[str, Any], changes: dict[str, str] | None =
     )
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise SegtrainError(f"segtrain.bench.{module} ended with code {done.returncode}: {last}")
+        raise SegtrainError(
+            f"segtrain.bench.{module} ended with exit code {done.returncode}: {last}",
+            code="bench-process-failed", module=module, found=done.returncode,
+        )  # fmt: skip
     answer = dict(json.loads(done.stdout.splitlines()[-1]))
     if "error" in answer:
-        raise SegtrainError(answer["error"])
+        raise SegtrainError(answer["error"], code=answer["code"], **answer["values"])
     return answer
 
 
@@ -47,8 +50,8 @@ def answer_with(work: Callable[[Config, dict[str, Any]], dict[str, Any]]) -> Non
     try:
         answer = work(make_config(request["config"]), request)
     except SegtrainError as error:
-        answer = {"error": str(error)}
-    json.dump(answer, sys.stdout)
+        answer = {"error": str(error), "code": error.code, "values": error.values}
+    json.dump(answer, sys.stdout, default=str)
 
 
 def few(config: Config, request: dict[str, Any]) -> Dataset:

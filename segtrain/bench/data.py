@@ -41,11 +41,18 @@ def bench_data(
     Raises SegtrainError for a wrong config, and for bad files with their names.
     """
     if samples < 1 or seconds <= 0:
-        raise ConfigError(f"--samples {samples} --seconds {seconds}: both must be above 0")
+        raise ConfigError(
+            f"--samples {samples} --seconds {seconds}: both must be above 0",
+            code="not-positive",
+            samples=samples,
+            seconds=seconds,
+        )
     if device_ms is not None and rate is not None:
-        raise ConfigError("--device-ms and --rate say the same: give one of them")
+        raise ConfigError(
+            "--device-ms and --rate say the same: give one of them", code="two-rates", device_ms=device_ms, rate=rate
+        )
     if min(device_ms or 1.0, rate or 1.0) <= 0 or 0 in (device_ms, rate):
-        raise ConfigError("--device-ms and --rate must be above 0")
+        raise ConfigError("--device-ms and --rate must be above 0", code="not-positive", device_ms=device_ms, rate=rate)
     config = load_config(config_path, overrides)
     if device_ms is not None:
         rate = 1000 * config.train.batch_size / device_ms

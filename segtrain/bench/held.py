@@ -55,7 +55,12 @@ def decoded(record: StoredSample, labels: LabelSpace) -> tuple[np.ndarray, np.nd
     if image.shape[:2] != mask.shape:
         raise DataError(
             f"{record.mask_name}: the mask has {mask.shape[0]} x {mask.shape[1]} pixels, its image {record.image_name} "
-            f"{image.shape[0]} x {image.shape[1]}: `segtrain data check` lists all such files"
+            f"{image.shape[0]} x {image.shape[1]}: `segtrain data check` lists all such files",
+            code="mask-size-differs",
+            file=record.mask_name,
+            image=record.image_name,
+            found=mask.shape,
+            expected=image.shape[:2],
         )
     return image, mask
 

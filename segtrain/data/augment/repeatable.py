@@ -34,7 +34,9 @@ def rehearse(source: SampleSource, data: Data, seed: int, transforms: Any = None
             why = f"draw from {' and '.join(moved)}" if moved else "give other pixels when they are called again"
             raise ConfigError(
                 f"data.transforms {why}, so that no run can be repeated or resumed: let a function draw from its rng argument, and "
-                "a class of your own from self.py_random and self.random_generator (albumentations) or torch (torchvision v2)"
+                "a class of your own from self.py_random and self.random_generator (albumentations) or torch (torchvision v2)",
+                code="transforms-not-repeatable",
+                found=why,
             )
     return tuple(sampler.transforms.notes)
 

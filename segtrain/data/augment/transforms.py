@@ -77,7 +77,10 @@ class Transforms:
             raise
         except (Exception, SystemExit) as error:  # exit() in code that was a script once
             raise DataError(
-                f"{name}: data.transforms failed: {type(error).__name__}: {' '.join(str(error).split())[:500]}"
+                f"{name}: data.transforms failed: {type(error).__name__}: {' '.join(str(error).split())[:500]}",
+                code="transforms-failed",
+                file=name,
+                found=f"{type(error).__name__}: {error}",
             ) from error
         for result, target, what in zip((image, mask), out, ("image", "mask")):
             _refuse_other(result, target, what, name)
@@ -87,7 +90,10 @@ class Transforms:
         if new.size:
             raise DataError(
                 f"{name}: after data.transforms the mask holds {', '.join(map(str, new[:8]))}, which it did not hold before: "
-                "a transform fills with that id, or resizes masks by other than nearest"
+                "a transform fills with that id, or resizes masks by other than nearest",
+                code="transforms-new-ids",
+                file=name,
+                found=list(map(int, new)),
             )
 
     def _runner(self) -> Run:
@@ -130,7 +136,9 @@ def _guard_masks(pipeline: Any, ignore_index: int) -> tuple[str, ...]:
         name = type(part).__name__
         if getattr(part, "mask_interpolation", None) not in (None, *_NEAREST):
             raise ConfigError(
-                f"data.transforms: {name} would blend the ids of a mask: set mask_interpolation to 0 (nearest)"
+                f"data.transforms: {name} would blend the ids of a mask: set mask_interpolation to 0 (nearest)",
+                code="transforms-blend-mask",
+                found=name,
             )
         default = inspect.signature(type(part).__init__).parameters.get("fill_mask")
         # A default of None (the dropouts) leaves the mask as it is: there a 0 was asked for.
@@ -166,9 +174,20 @@ def _refuse_other(result: Any, target: np.ndarray, what: str, name: str) -> None
     dtype = getattr(result, "dtype", type(result).__name__)
     if not isinstance(result, np.ndarray) or dtype != np.uint8:
         cure = _FLOATS if what == "image" else "masks stay uint8 (H, W) arrays of ids"
-        raise DataError(f"{name}: after data.transforms the {what} is a {type(result).__name__} of {dtype}: {cure}")
+        raise DataError(
+            f"{name}: after data.transforms the {what} is a {type(result).__name__} of {dtype}: {cure}",
+            code="transforms-wrong-type",
+            file=name,
+            part=what,
+            found=(type(result).__name__, str(dtype)),
+        )
     if result.shape != target.shape:
         raise DataError(
             f"{name}: after data.transforms the {what} has the shape {result.shape}, the batch needs {target.shape}: end the "
-            f"pipeline with a crop to data.crop={list(target.shape[:2])}, or use transforms that keep the size"
+            f"pipeline with a crop to data.crop={list(target.shape[:2])}, or use transforms that keep the size",
+            code="transforms-wrong-size",
+            file=name,
+            part=what,
+            found=result.shape,
+            expected=target.shape,
         )

@@ -40,7 +40,9 @@ def load(setting: Union[str, dict[str, Any], Sequence[dict[str, Any]]]) -> Any:
         raise
     except Exception as error:
         raise ConfigError(
-            f"data.transforms: albumentations {library.__version__} cannot build it: {' '.join(str(error).split())[:500]}"
+            f"data.transforms: albumentations {library.__version__} cannot build it: {' '.join(str(error).split())[:500]}",
+            code="transforms-cannot-build",
+            found=str(error),
         ) from None
 
 
@@ -51,12 +53,18 @@ def albumentations() -> Any:
         library = importlib.import_module("albumentations")
     except ImportError as error:
         if error.name and error.name.split(".")[0] != "albumentations":
-            raise ConfigError(f"data.transforms: albumentations cannot be imported ({error})") from None
+            raise ConfigError(
+                f"data.transforms: albumentations cannot be imported ({error})",
+                code="albumentations-import",
+                found=str(error),
+            ) from None
         raise MissingExtra("albumentations", "albumentations", "data.transforms") from None
     if tuple(int(part) for part in re.findall(r"\d+", library.__version__)[:3]) < OLDEST:
         raise ConfigError(
             f"data.transforms: albumentations {library.__version__} draws from random numbers of the whole process, or names the "
-            "padding of masks in other ways: pip install 'segtrain[albumentations]'"
+            "padding of masks in other ways: pip install 'segtrain[albumentations]'",
+            code="albumentations-too-old",
+            found=library.__version__,
         )
     return library
 
@@ -65,14 +73,20 @@ def _named(library: Any, item: Any) -> Any:
     """``{"OneOf": {"transforms": [{"Blur": {}}, ...], "p": 1}}`` to the albumentations object."""
     if not isinstance(item, dict) or len(item) != 1:
         raise ConfigError(
-            f"data.transforms: {item!r} must be one name with its settings, as {{HorizontalFlip: {{p: 0.5}}}}"
+            f"data.transforms: {item!r} must be one name with its settings, as {{HorizontalFlip: {{p: 0.5}}}}",
+            code="transforms-not-one-name",
+            found=item,
         )
     ((name, settings),) = item.items()
     cls = getattr(library, str(name), None)
     if not inspect.isclass(cls):
         near = difflib.get_close_matches(str(name), [n for n in dir(library) if n[0].isupper()], n=1)
         hint = f"did you mean {near[0]!r}?" if near else "see its documentation"
-        raise ConfigError(f"data.transforms: albumentations {library.__version__} has no {name!r}: {hint}")
+        raise ConfigError(
+            f"data.transforms: albumentations {library.__version__} has no {name!r}: {hint}",
+            code="transforms-unknown-name",
+            found=name,
+        )
     settings = dict(settings or {})
     if "transforms" in settings:
         settings["transforms"] = [_named(library, inner) for inner in settings["transforms"]]
@@ -84,7 +98,10 @@ def _named(library: Any, item: Any) -> Any:
         if unknown:  # the library would warn and go on without them
             raise ConfigError(
                 f"data.transforms: {name} of albumentations {library.__version__} has no setting {', '.join(unknown)}; "
-                f"it has {', '.join(sorted(known - {'self', 'args', 'kwargs'}))}"
+                f"it has {', '.join(sorted(known - {'self', 'args', 'kwargs'}))}",
+                code="transforms-unknown-setting",
+                name=name,
+                found=unknown,
             )
     return cls(**settings)
 
@@ -94,10 +111,14 @@ def _from_code(text: str) -> Any:
     try:
         path, attribute, digest = transform_source(text)
     except ValueError as error:
-        raise ConfigError(f"data.transforms={text}: {error}") from None
+        raise ConfigError(
+            f"data.transforms={text}: {error}", code="transforms-not-found", key="data.transforms", found=text
+        ) from None
     if digest and file_digest(path) != digest:
         raise ConfigError(
-            f"data.transforms={text}: {path} has changed since this config was resolved: put it back, or start another run"
+            f"data.transforms={text}: {path} has changed since this config was resolved: put it back, or start another run",
+            code="transforms-file-changed",
+            file=str(path),
         )
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
     place = text.partition("@")[0].rpartition(":")[0]
@@ -105,11 +126,21 @@ def _from_code(text: str) -> Any:
         with importable():
             module = _file_module(place) if place.endswith(".py") else importlib.import_module(place)
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"data.transforms={text}: {path} fails: {type(error).__name__}: {error}") from error
+        raise ConfigError(
+            f"data.transforms={text}: {path} fails: {type(error).__name__}: {error}",
+            code="transforms-import-fails",
+            file=str(path),
+            found=f"{type(error).__name__}: {error}",
+        ) from error
     try:
         return getattr(module, attribute)
     except AttributeError:
-        raise ConfigError(f"data.transforms={text}: {path} has no {attribute!r}") from None
+        raise ConfigError(
+            f"data.transforms={text}: {path} has no {attribute!r}",
+            code="transforms-no-attribute",
+            file=str(path),
+            found=attribute,
+        ) from None
 
 
 def _file_module(place: str) -> Any:
@@ -132,12 +163,16 @@ def kind_of(pipeline: Any) -> str:
     if any(module.startswith("torchvision.") for module in modules):
         raise ConfigError(
             f"data.transforms: {type(pipeline).__name__} of torchvision.transforms knows no masks: take that of "
-            "torchvision.transforms.v2"
+            "torchvision.transforms.v2",
+            code="transforms-without-masks",
+            found=type(pipeline).__name__,
         )
     if inspect.isclass(pipeline) or not callable(pipeline):
         raise ConfigError(
             f"data.transforms: {pipeline!r} is no transform: give an albumentations or torchvision v2 object, or a function "
-            "f(image, mask, rng) -> (image, mask)"
+            "f(image, mask, rng) -> (image, mask)",
+            code="not-a-transform",
+            found=repr(pipeline),
         )
     return "function"
 

@@ -78,7 +78,9 @@ def refuse_class_0(pipeline: Any, ignore_index: int) -> None:
         if ignore_index != 0 and not np.any(value or 0):
             raise ConfigError(
                 f"data.transforms: {type(part).__name__} would pad masks with 0, which is a class: give it "
-                f'fill={{torchvision.tv_tensors.Mask: {ignore_index}, "others": 0}}'
+                f'fill={{torchvision.tv_tensors.Mask: {ignore_index}, "others": 0}}',
+                code="transforms-fill-mask",
+                found=type(part).__name__,
             )
 
 
@@ -99,6 +101,8 @@ def _tensors() -> Any:
         from torchvision import tv_tensors
     except ImportError as error:
         raise ConfigError(
-            f"data.transforms: torchvision.transforms.v2 needs torchvision 0.16 or later ({error})"
+            f"data.transforms: torchvision.transforms.v2 needs torchvision 0.16 or later ({error})",
+            code="torchvision-too-old",
+            found=str(error),
         ) from None
     return tv_tensors

@@ -36,7 +36,11 @@ def image_of(record: StoredSample) -> np.ndarray:
 def mask_of(record: StoredSample, labels: LabelSpace) -> np.ndarray:
     """The whole mask, uint8 (H, W) of train ids."""
     if record.mask is None:
-        raise DataError(f"{record.image_name}: has no mask: only `segtrain predict` can use it")
+        raise DataError(
+            f"{record.image_name}: has no mask: only `segtrain predict` can use it",
+            code="no-mask",
+            file=record.image_name,
+        )
     if not isinstance(record.mask, np.ndarray):
         return labels.remap(decode.decode_mask(record.mask, record.mask_name), record.mask_name)
     return record.mask if record.ids == "train" else labels.remap(record.mask, record.mask_name)
@@ -92,7 +96,12 @@ def write_crop(
     if image.shape[:2] != mask.shape:
         raise DataError(
             f"{record.mask_name}: the mask has {mask.shape[0]} x {mask.shape[1]} pixels, its image {record.image_name} has "
-            f"{image.shape[0]} x {image.shape[1]}: pair the right files, or resize one of them (masks by nearest)"
+            f"{image.shape[0]} x {image.shape[1]}: pair the right files, or resize one of them (masks by nearest)",
+            code="mask-size-differs",
+            file=record.mask_name,
+            image=record.image_name,
+            found=mask.shape,
+            expected=image.shape[:2],
         )
     with AUGMENT:
         apply(image, mask, geometry, crop, labels.ignore_index, out)

@@ -110,12 +110,20 @@ def deep_values(content: bytes, header: Header, name: str) -> np.ndarray:
         if values.min() < 0 or values.max() > 0xFFFF:
             raise DataError(
                 f"{name}: values from {values.min():,} to {values.max():,}, of which 8 bits cannot be chosen: "
-                "save the image with 8 or 16 bits a band, 0 as black"
+                "save the image with 8 or 16 bits a band, 0 as black",
+                code="values-beyond-16-bits",
+                file=name,
+                found=(int(values.min()), int(values.max())),
             )
         return values.astype(np.uint16)
     raw = _imdecode(content, cv2.IMREAD_UNCHANGED | cv2.IMREAD_IGNORE_ORIENTATION, name)
     if raw.dtype != np.uint16 or raw.shape[:2] != (header.height, header.width):
-        raise DataError(f"{name}: {header.form} of a kind that is not read: save the image with 8 bits a band")
+        raise DataError(
+            f"{name}: {header.form} of a kind that is not read: save the image with 8 bits a band",
+            code="image-unsupported",
+            file=name,
+            found=header.form,
+        )
     if header.channels == 2 and raw.ndim == 3:  # gray with alpha comes as four bands
         return raw[..., [0, -1]]
     return _bands(raw)
@@ -136,11 +144,17 @@ def decode_mask(source: Source, name: str = "") -> np.ndarray:
     header = header_of(io.BytesIO(content), name)
     if header.format == "jpeg":
         raise DataError(
-            f"{name}: a JPEG mask has smeared labels at every border: `segtrain data convert` makes PNG of it"
+            f"{name}: a JPEG mask has smeared labels at every border: `segtrain data convert` makes PNG of it",
+            code="mask-lossy",
+            file=name,
+            found="jpeg",
         )
     if header.format == "webp" and b"VP8L" not in content[:64] and b"VP8 " in content[:4096]:
         raise DataError(
-            f"{name}: a lossy WebP mask has smeared labels at every border: save masks as PNG, or as lossless WebP"
+            f"{name}: a lossy WebP mask has smeared labels at every border: save masks as PNG, or as lossless WebP",
+            code="mask-lossy",
+            file=name,
+            found="webp",
         )
     refuse_pages(header, name)
     if header.format != "png":
@@ -161,13 +175,17 @@ def decode_mask(source: Source, name: str = "") -> np.ndarray:
     colors, alpha = raw[..., :-1], raw[..., -1]
     if raw.shape[2] in (2, 4) and (colors == colors[0, 0]).all() and (alpha != alpha[0, 0]).any():
         raise DataError(
-            f"{name}: all pixels have one color and only their alpha differs, which is not read: save class ids in one channel"
+            f"{name}: all pixels have one color and only their alpha differs, which is not read: save class ids in one channel",
+            code="mask-in-alpha",
+            file=name,
         )
     if header.color_type == _GRAY_ALPHA:
         return np.ascontiguousarray(raw[..., 0])
     if raw.dtype != np.uint8:
         raise DataError(
-            f"{name}: a color mask of 16 bits a channel: save class ids in one channel, or colors in 8 bits"
+            f"{name}: a color mask of 16 bits a channel: save class ids in one channel, or colors in 8 bits",
+            code="mask-16-bit-colors",
+            file=name,
         )
     return cv2.cvtColor(raw, cv2.COLOR_BGRA2RGB if raw.shape[2] == 4 else cv2.COLOR_BGR2RGB)
 
@@ -186,7 +204,9 @@ def palette_of(source: Source, name: str = "") -> dict[int, int]:
             with stream_of(source, name) as (stream, name), Image.open(stream) as picture:
                 flat = (picture.getpalette("RGB") or []) if picture.mode == "P" else []
         except (OSError, SyntaxError, ValueError) as error:
-            raise DataError(f"{name}: cannot be decoded ({error}): {AGAIN}") from None
+            raise DataError(
+                f"{name}: cannot be decoded ({error}): {AGAIN}", code="image-damaged", file=name, found=str(error)
+            ) from None
     return {place: int.from_bytes(bytes(flat[3 * place : 3 * place + 3]), "big") for place in range(len(flat) // 3)}
 
 
@@ -208,9 +228,14 @@ def _imdecode(content: bytes, flags: int, name: str) -> np.ndarray:
     try:
         picture = cv2.imdecode(np.frombuffer(content, np.uint8), flags)
     except cv2.error as error:
-        raise DataError(f"{name}: cannot be decoded ({' '.join(str(error).split())}): {AGAIN}") from None
+        raise DataError(
+            f"{name}: cannot be decoded ({' '.join(str(error).split())}): {AGAIN}",
+            code="image-damaged",
+            file=name,
+            found=str(error),
+        ) from None
     if picture is None:
-        raise DataError(f"{name}: cannot be decoded, its pixels are damaged: {AGAIN}")
+        raise DataError(f"{name}: cannot be decoded, its pixels are damaged: {AGAIN}", code="image-damaged", file=name)
     return picture
 
 
@@ -227,7 +252,9 @@ def _decode_jpeg(content: bytes, header: Header, name: str) -> np.ndarray:
     except ValueError as error:
         if "extraneous" in str(error).lower():  # harmless padding that some cameras write
             return simplejpeg.decode_jpeg(content, "RGB", strict=False)
-        raise DataError(f"{name}: the JPEG is damaged ({error}): {AGAIN}") from None
+        raise DataError(
+            f"{name}: the JPEG is damaged ({error}): {AGAIN}", code="image-damaged", file=name, found=str(error)
+        ) from None
 
 
 def _pillow(
@@ -250,7 +277,9 @@ def _pillow(
                 return np.array(picture.convert("RGB")), mode
             array = np.array(picture)
     except (OSError, SyntaxError, ValueError, EOFError) as error:
-        raise DataError(f"{name}: cannot be decoded ({error}): {AGAIN}") from None
+        raise DataError(
+            f"{name}: cannot be decoded ({error}): {AGAIN}", code="image-damaged", file=name, found=str(error)
+        ) from None
     if mode in ("LA", "PA"):
         array = array[..., 0]
     if (
@@ -263,7 +292,9 @@ def _pillow(
         array, mode = array.astype(np.int32), "I"
     if mode == "F":
         raise DataError(
-            f"{name}: a mask of floating-point values that are no whole numbers: save class ids as integers"
+            f"{name}: a mask of floating-point values that are no whole numbers: save class ids as integers",
+            code="mask-not-integer",
+            file=name,
         )
     return np.ascontiguousarray(array.astype(np.uint8) if mode == "1" else array), mode
 
@@ -278,5 +309,7 @@ def _refuse_raw_ycbcr(picture: Any, name: str) -> None:
     ):
         raise DataError(
             f"{name}: an uncompressed TIFF in YCbCr, which the installed Pillow cannot read: pip install -U pillow, "
-            "or save it as RGB"
+            "or save it as RGB",
+            code="pillow-too-old",
+            file=name,
         )

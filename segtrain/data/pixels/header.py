@@ -65,7 +65,7 @@ def load(source: Source, name: str = "") -> tuple[bytes, str]:
             content = stream.read(os.fstat(stream.fileno()).st_size)
         took(len(content))
     if not content:
-        raise DataError(f"{name}: the file has 0 bytes: {AGAIN}")
+        raise DataError(f"{name}: the file has 0 bytes: {AGAIN}", code="file-empty", file=name)
     return content, name
 
 
@@ -107,7 +107,7 @@ def stream_of(source: Source, name: str) -> Iterator[tuple[BinaryIO, str]]:
 def header_of(stream: BinaryIO, name: str) -> Header:
     start = stream.read(32)
     if not start:
-        raise DataError(f"{name}: the file has 0 bytes: {AGAIN}")
+        raise DataError(f"{name}: the file has 0 bytes: {AGAIN}", code="file-empty", file=name)
     try:
         if start.startswith(PNG):
             header = _png_header(stream, start)
@@ -116,11 +116,17 @@ def header_of(stream: BinaryIO, name: str) -> Header:
         else:
             header = _other_header(stream, name)
     except (struct.error, KeyError, IndexError, ValueError):
-        raise DataError(f"{name}: the image header is damaged or cut off: {AGAIN}") from None
+        raise DataError(
+            f"{name}: the image header is damaged or cut off: {AGAIN}", code="image-header-damaged", file=name
+        ) from None
     if header.height < 1 or header.width < 1 or header.height * header.width > MAX_PIXELS:
         raise DataError(
             f"{name}: the header claims {header.height} x {header.width} pixels, "
-            f"at most {MAX_PIXELS:,} are read: cut the picture into tiles"
+            f"at most {MAX_PIXELS:,} are read: cut the picture into tiles",
+            code="image-too-large",
+            file=name,
+            found=(header.height, header.width),
+            expected=MAX_PIXELS,
         )
     return header
 
@@ -198,15 +204,22 @@ def _other_header(stream: BinaryIO, name: str) -> Header:
             orientation = picture.getexif().get(0x0112, 1)
             height, width = picture.height, picture.width
     except Image.DecompressionBombError as error:
-        raise DataError(f"{name}: {error}: cut the picture into tiles") from None
+        raise DataError(f"{name}: {error}: cut the picture into tiles", code="image-too-large", file=name) from None
     except (OSError, SyntaxError, ValueError, TypeError) as error:
         if tags.get(277, 1) > 4 or (tags.get(277, 1) > 1 and tags.get(258, 8) > 8):  # what Pillow has no mode for
             return _tiff_header(tags, pages)
         stream.seek(0)
         begin = stream.read(16)
         if tags:
-            raise DataError(f"{name}: a TIFF of a kind that is not read ({error}): save it as 8-bit RGB") from None
-        raise DataError(f"{name}: not an image (it begins with {begin!r}): {AGAIN}") from None
+            raise DataError(
+                f"{name}: a TIFF of a kind that is not read ({error}): save it as 8-bit RGB",
+                code="tiff-unsupported",
+                file=name,
+                found=str(error),
+            ) from None
+        raise DataError(
+            f"{name}: not an image (it begins with {begin!r}): {AGAIN}", code="not-an-image", file=name, found=begin
+        ) from None
     if tags:
         return _tiff_header(tags, pages)
     orientation = orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else 1
@@ -239,7 +252,12 @@ def refuse_cut(stream: BinaryIO, header: Header, name: str, crc: bool = False) -
         # After the first scan the two bytes FF D9 can only be the end marker; some cameras append to it.
         stream.seek(max(header.scan, size - (1 << 16)))
         if b"\xff\xd9" not in stream.read():
-            raise DataError(f"{name}: the JPEG ends early, after {size:,} bytes: {AGAIN}")
+            raise DataError(
+                f"{name}: the JPEG ends early, after {size:,} bytes: {AGAIN}",
+                code="image-ends-early",
+                file=name,
+                found=size,
+            )
     if header.format != "png":
         return
     place, kind = len(PNG), b""
@@ -248,7 +266,17 @@ def refuse_cut(stream: BinaryIO, header: Header, name: str, crc: bool = False) -
         head = stream.read(8)
         length, kind = struct.unpack(">I4s", head) if len(head) == 8 else (size, b"")
         if place + 12 + length > size:
-            raise DataError(f"{name}: the PNG ends early, after {size:,} bytes: {AGAIN}")
+            raise DataError(
+                f"{name}: the PNG ends early, after {size:,} bytes: {AGAIN}",
+                code="image-ends-early",
+                file=name,
+                found=size,
+            )
         if crc and struct.pack(">I", zlib.crc32(stream.read(length), zlib.crc32(kind))) != stream.read(4):
-            raise DataError(f"{name}: the PNG is damaged (checksum of a chunk at byte {place:,}): {AGAIN}")
+            raise DataError(
+                f"{name}: the PNG is damaged (checksum of a chunk at byte {place:,}): {AGAIN}",
+                code="image-damaged",
+                file=name,
+                byte=place,
+            )
         place += 12 + length

@@ -39,18 +39,28 @@ def refuse_kind(header: Header, name: str) -> None:
     """Raise DataError for what has no one way to become a picture of 8 bits."""
     if header.floating:
         raise DataError(
-            f"{name}: an image of floating-point values, which say nothing of black and white: save it with 8 or 16 bits a band"
+            f"{name}: an image of floating-point values, which say nothing of black and white: save it with 8 or 16 bits a band",
+            code="image-floating-point",
+            file=name,
         )
     refuse_pages(header, name)
     if header.format == "tiff" and header.channels > 4:
-        raise DataError(f"{name}: {header.channels} bands, but networks here take 3: save the three that count as RGB")
+        raise DataError(
+            f"{name}: {header.channels} bands, but networks here take 3: save the three that count as RGB",
+            code="too-many-bands",
+            file=name,
+            found=header.channels,
+        )
 
 
 def refuse_pages(header: Header, name: str) -> None:
     """Raise DataError for a TIFF of several pictures."""
     if header.pages > 1:
         raise DataError(
-            f"{name}: holds {header.pages} pictures, of which only the first would be read: save each as a file of its own"
+            f"{name}: holds {header.pages} pictures, of which only the first would be read: save each as a file of its own",
+            code="several-images",
+            file=name,
+            found=header.pages,
         )
 
 
@@ -66,7 +76,10 @@ def without_extra(values: np.ndarray, reading: Reading, name: str) -> np.ndarray
         if (extra != extra[:1, :1]).any():
             raise DataError(
                 f"{name}: {bands} bands, but networks here take RGB or gray, and band {bands} is not empty: data.extra_bands=drop "
-                f"reads the first {'three' if colors == 3 else 'one'}; or save those that count"
+                f"reads the first {'three' if colors == 3 else 'one'}; or save those that count",
+                code="extra-band-in-use",
+                file=name,
+                found=bands,
             )
     kept = values[..., None] if values.ndim == 2 else values[..., :colors]
     return np.ascontiguousarray(kept) if colors == 3 else np.repeat(kept, 3, 2)  # writable: torch wants to share it
@@ -78,7 +91,13 @@ def narrowed(values: np.ndarray, reading: Reading, name: str, alpha: bool = Fals
     bits = reading.bits or 16
     most = int(rgb.max())
     if most >> bits:
-        raise DataError(f"{name}: the value {most:,} does not fit data.bits={bits}: set data.bits={most.bit_length()}")
+        raise DataError(
+            f"{name}: the value {most:,} does not fit data.bits={bits}: set data.bits={most.bit_length()}",
+            code="value-beyond-bits",
+            file=name,
+            found=most,
+            expected=bits,
+        )
     return (rgb >> (bits - 8)).astype(np.uint8)
 
 

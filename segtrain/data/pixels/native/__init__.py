@@ -183,7 +183,12 @@ def _plain(array: np.ndarray, channels: int) -> bool:
 def _done(code: int, message: Any, name: str) -> bool:
     """True: done; False: not the native decoder's business. Raises DataError for a fault."""
     if code == 1:
-        raise DataError(f"{name}: {message.value.decode(errors='replace')}: {_AGAIN}")
+        raise DataError(
+            f"{name}: {message.value.decode(errors='replace')}: {_AGAIN}",
+            code="image-damaged",
+            file=name,
+            found=message.value.decode(errors="replace"),
+        )
     return bool(code == 0)
 
 
@@ -296,7 +301,11 @@ def add_restarts(content: Content, interval_px: int = 64, name: str = "the JPEG"
     """
     library = _library()
     if library is None:
-        raise DataError(f"restart markers need the native decoder; {describe()}; `segtrain doctor` tells more")
+        raise DataError(
+            f"restart markers need the native decoder; {describe()}; `segtrain doctor` tells more",
+            code="native-decoder-missing",
+            found=describe(),
+        )
     if kind_of(content) != JPEG:
         return None
     return _made(lambda *out: library.st_jpeg_restarts(*_address(content), interval_px, *out), name)
