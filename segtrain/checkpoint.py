@@ -182,7 +182,7 @@ def misfits(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[st
 
 
 def refuse_foreign(
-    state: dict[str, Any], own: Mapping[str, Tensor], run_dir: str, averaged: Mapping[str, Tensor] | None = None
+    state: Mapping[str, Any], own: Mapping[str, Tensor], run_dir: str, averaged: Mapping[str, Tensor] | None = None
 ) -> None:
     """Raises CheckpointError where a checkpoint lacks a part, or is of another network than the one it shall go on with.
 

@@ -83,15 +83,15 @@ class _ItemEntries(Sequence[Entry]):
     """Entries whose names are the ids of the items."""
 
     read: _Items
-    count: int
+    length: int
 
     def __len__(self) -> int:
-        return self.count
+        return self.length
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return [self[place] for place in range(self.count)[index]]
-        name = self.read.name(range(self.count)[index])
+            return [self[place] for place in range(self.length)[index]]
+        name = self.read.name(range(self.length)[index])
         return Entry(name, name, {"name": name})
 
 

@@ -73,7 +73,7 @@ class Predictor:
         (H, W, 3). A batch of images is an array or a tensor with one more dimension. Files are read as ``segtrain predict``
         reads them, upright. Raises DataError for an image that cannot be read or has another shape or type.
         """
-        masks = []
+        masks: list[np.ndarray] = []
         for image in _each(images):
             if isinstance(image, (str, os.PathLike)):
                 name = os.fspath(image)

@@ -104,7 +104,7 @@ def _too_few(empty: str, drawn: np.ndarray, sizes: np.ndarray, rule: SplitBy, wh
     units += f" in {len(sizes):,} group{'s' * (len(sizes) > 1)}" if rule.group else ""
     there = "there are" if images > 1 else "there is"
     says = f"{where}: data.split_by ({rule.text()}) leaves {empty} without an image: {there} {units}"
-    values = {"code": "split-empty", "split": empty, "images": images, "groups": len(sizes)}
+    values: dict[str, Any] = {"code": "split-empty", "split": empty, "images": images, "groups": len(sizes)}
     if len(sizes) < splits:
         less = " or remove data.split_by.test" if rule.test else ""
         if rule.group and images >= splits:

@@ -69,7 +69,7 @@ def index_of(root: str, split: str, store: Store = LOCAL) -> ShardIndex:
         pass
     what = Description(split, root, tuple(Shard(name, size) for name, size, _ in marks), ())
     with ThreadPoolExecutor(_READERS) as pool:
-        found = list(pool.map(lambda pair: _places(root, *pair, store), enumerate(names)))
+        found = list(pool.map(lambda pair: _places(root, pair[0], pair[1], store), enumerate(names)))
     faults = [fault for _, odd in found for fault in odd]
     if faults:
         more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
