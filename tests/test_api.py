@@ -214,7 +214,7 @@ class Nameless(Stripes):
         ("criterion-classes-differ", {"criterion": segtrain.losses.CrossEntropy(num_classes=7)}, []),
         ("procs-with-parts", {}, ["parallel.procs=2"]),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "-".join(value),
 )
 def test_mistakes_with_own_parts_are_refused(
     code: str, parts: dict[str, Any], settings: list[str], tmp_path: Path

@@ -50,6 +50,7 @@ def _split(folder: Path, data: Any, split: str, indices: range) -> None:
     for index in indices:
         image, mask = scene(0, index, data.scene_size)
         place = {"split": layout.split_folders.get(split, split), "city": "street", "name": f"street_{index:04d}"}
+        assert layout.files is not None, "checked before anything is drawn"
         files = [text.format(**place) for text in layout.files(data)]
         for name, pixels in zip(files, (image[..., ::-1], ids[mask])):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -22,6 +22,7 @@ from segtrain.data.pixels.header import (
     PNG,
     Header,
     Source,
+    Stored,
     check_whole,
     header_of,
     load,
@@ -51,7 +52,7 @@ __all__ = [
 _GRAY, _PALETTE, _GRAY_ALPHA = 0, 3, 4  # PNG color types (PNG specification, section 11.2.2)
 
 
-def decode_image(source: Source, name: str = "", reading: Reading = PLAIN) -> np.ndarray:
+def decode_image(source: Stored, name: str = "", reading: Reading = PLAIN) -> np.ndarray:
     """uint8 (H, W, 3) RGB of a JPEG, PNG or any format of Pillow. Gray is repeated, alpha dropped.
 
     Of 16 bits the upper 8 stay, or those that ``reading.bits`` names. Raises DataError naming the file for what is missing, empty,
@@ -134,7 +135,7 @@ def _bands(picture: np.ndarray) -> np.ndarray:
     return picture if picture.ndim == 2 else picture[..., [2, 1, 0, *range(3, picture.shape[2])]]
 
 
-def decode_mask(source: Source, name: str = "") -> np.ndarray:
+def decode_mask(source: Stored, name: str = "") -> np.ndarray:
     """Raw label values: (H, W) of the file's own integer type, or uint8 (H, W, 3) RGB where the mask is a picture.
 
     A palette mask gives its indices, not its colors; a 1, 2 or 4 bit mask its stored values. Alpha is dropped.
@@ -190,7 +191,7 @@ def decode_mask(source: Source, name: str = "") -> np.ndarray:
     return cv2.cvtColor(raw, cv2.COLOR_BGRA2RGB if raw.shape[2] == 4 else cv2.COLOR_BGR2RGB)
 
 
-def palette_of(source: Source, name: str = "") -> dict[int, int]:
+def palette_of(source: Stored, name: str = "") -> dict[int, int]:
     """Index -> 0xRRGGBB of a picture with a palette; empty for others. Raises DataError for what is no picture.
 
     Of a PNG nothing behind its header is read, of other formats the pixels only where there is a palette.

@@ -18,7 +18,8 @@ from segtrain.data.storage import opened
 from segtrain.errors import DataError
 
 # A path, the content of a file, or an open file.
-Source = Union[str, "os.PathLike[str]", bytes, memoryview, BinaryIO]
+Stored = Union[str, "os.PathLike[str]", bytes, memoryview]
+Source = Union[Stored, BinaryIO]
 
 MAX_PIXELS = 1 << 28  # 268 million pixels: 16384 x 16384. A header that claims more is taken for a decompression bomb.
 AGAIN = "fetch or write the file again, or take it out of the data set"
@@ -55,7 +56,7 @@ class Header:
         return f"{self.bits}-bit {'float ' if self.floating else ''}{bands}"
 
 
-def load(source: Source, name: str = "") -> tuple[bytes, str]:
+def load(source: Stored, name: str = "") -> tuple[bytes, str]:
     """Bytes of a file and its name for messages. Raises DataError when it cannot be read or holds nothing."""
     if isinstance(source, (bytes, bytearray, memoryview)):
         content, name = bytes(source), name or "the given bytes"
@@ -95,13 +96,13 @@ def stream_of(source: Source, name: str) -> Iterator[tuple[BinaryIO, str]]:
     if isinstance(source, (bytes, bytearray, memoryview)):
         content, name = load(source, name)
         yield io.BytesIO(content), name
-    elif isinstance(source, io.IOBase):
-        source.seek(0)
-        yield source, name
-    else:
+    elif isinstance(source, (str, os.PathLike)):
         name = name or os.fspath(source)
         with opened(source, name) as stream:
             yield stream, name
+    else:
+        source.seek(0)
+        yield source, name
 
 
 def header_of(stream: BinaryIO, name: str) -> Header:
