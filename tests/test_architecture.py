@@ -145,6 +145,7 @@ def test_the_first_line_of_a_file_is_not_a_question(part: str) -> None:
 LONG = {
     "segtrain/data/pixels/decode.py",
     "segtrain/data/pixels/native/__init__.py",
+    "segtrain/data/shards/pack.py",
     "segtrain/data/workers/pool.py",
     "segtrain/evaluate/evaluation.py",
     "segtrain/observe/spans.py",

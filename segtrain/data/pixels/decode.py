@@ -191,7 +191,7 @@ def decode_mask(source: Stored, name: str = "") -> np.ndarray:
     return cv2.cvtColor(raw, cv2.COLOR_BGRA2RGB if raw.shape[2] == 4 else cv2.COLOR_BGR2RGB)
 
 
-def palette_of(source: Stored, name: str = "") -> dict[int, int]:
+def palette_of(source: Source, name: str = "") -> dict[int, int]:
     """Index -> 0xRRGGBB of a picture with a palette; empty for others. Raises DataError for what is no picture.
 
     Of a PNG nothing behind its header is read, of other formats the pixels only where there is a palette.
