@@ -45,11 +45,9 @@ def fixed_time_device() -> None:
 
 def _reading(before: Callable[[Path], None]) -> None:
     """``before`` each image or mask is opened."""
-    import segtrain.data.pixels.header
+    import segtrain.data.storage as storage
 
-    _around(
-        segtrain.data.pixels.header, "opened", lambda source, _: before(Path(source)) if _stored(Path(source)) else None
-    )
+    _around(storage, "opened", lambda path, *_: before(Path(path)) if _stored(Path(path)) else None)
 
 
 def _stored(path: Path) -> bool:

@@ -27,7 +27,7 @@ CONFIG = {
     "wrong type as SageMaker passes it": (["--train.batch_size", "four"], "train.batch_size='four'", "integer"),
     "no value": (["--train.batch_size"], "--train.batch_size", "section.key=value"),
     "no equals sign": (["quick", "train.seed=1"], "quick", "section.key=value"),
-    "value is no YAML": (["data.crop=[32,"], "data.crop=[32,", "not valid YAML"),
+    "value is not YAML": (["data.crop=[32,"], "data.crop=[32,", "not valid YAML"),
     "section as value": (["train=4"], "train=4", "a mapping"),
     "out of range": (["optim.lr=-1"], "optim.lr=-1", "greater than 0"),
     "no such choice": (["optim.name=adam"], "optim.name='adam'", "'adamw'"),
@@ -213,7 +213,7 @@ DATA: dict[str, tuple[Damage, tuple[str, ...]]] = {
     "missing split": (lambda d: (d / "images/val").rename(d / "images/valid"), ("set/images/val", "did you mean 'set/images/valid'?")),
     "missing folder": (lambda d: d.rename(d.with_name("sets")), ("set", "data.root", "did you mean 'sets'?")),
     "no class names": (lambda d: (d / "classes.txt").unlink(), ("data.classes", "classes.txt")),
-    "empty class names": (lambda d: (d / "classes.txt").write_text("# none\n"), ("set/classes.txt", "no class name", "one a line")),
+    "empty class names": (lambda d: (d / "classes.txt").write_text("# none\n"), ("set/classes.txt", "no class name", "one per line")),
     "class names of bytes": (lambda d: (d / "classes.txt").write_bytes(b"\xff\xfe\x00r"), ("set/classes.txt", "UTF-8")),
     "a class twice": (lambda d: (d / "classes.txt").write_text("road\ncar\nroad\n"), ("'road'", "twice", "own name")),
     "a class without color": (lambda d: (d / "classes.txt").write_text("1 2 3 road\ncar\n"), ("classes.txt", "'car'", "red green blue name")),
@@ -264,11 +264,11 @@ LISTS = {
         "correct the list",
     ),
     "listed twice": ("csv", "image,mask\n" + 2 * ROW.format("train", 0), "listed twice", "a0.png", "correct the list"),
-    "no mask in a row": ("csv", "image,mask\nimages/train/a0.png,\n", "rows 1", "without image or mask"),
+    "no mask in a row": ("csv", "image,mask\nimages/train/a0.png,\n", "rows 1", "no image or no mask"),
     "no row": ("csv", "image,mask\n", "no row", "data.split"),
     "no list": ("tsv", "image\tmask\n", "set/train.csv", "did you mean 'train.tsv'?"),
-    "broken line": ("jsonl", '{"image": "a", "mask": "b"}\n{"image": \n', "line 2", "no JSON"),
-    "line that is no object": ("jsonl", "[1]\n", "line 1", "no object", '{"image": ..., "mask": ...}'),
+    "broken line": ("jsonl", '{"image": "a", "mask": "b"}\n{"image": \n', "line 2", "not valid JSON"),
+    "line that is no object": ("jsonl", "[1]\n", "line 1", "not an object", '{"image": ..., "mask": ...}'),
 }
 
 

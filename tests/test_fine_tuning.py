@@ -260,7 +260,7 @@ def test_a_frozen_encoder_gets_no_gradient_and_keeps_its_statistics(arch: str, e
 
 
 def test_freezing_random_numbers_is_refused() -> None:
-    with pytest.raises(ConfigError, match="freeze=encoder would keep random numbers"):
+    with pytest.raises(ConfigError, match="freeze=encoder would freeze random weights"):
         load_config(None, ["model.freeze=encoder"])
     assert load_config(None, ["model.freeze=encoder", "model.init=runs/a"]).model.freeze == "encoder"
 
@@ -407,7 +407,7 @@ def test_numbers_that_are_not_finite_are_named(tmp_path: Path) -> None:
     state = pico(3).state_dict()
     name = next(name for name in state if name.endswith("running_var"))
     torch.save({**state, name: state[name] * float("nan")}, tmp_path / "w.pth")
-    with pytest.raises(ConfigError, match=rf"model.init=.*w.pth: {name} hold numbers that are not finite"):
+    with pytest.raises(ConfigError, match=rf"model.init=.*w.pth: {name} hold values that are not finite"):
         begin_with(pico(3), str(tmp_path / "w.pth"), ["a", "b", "c"])
 
 

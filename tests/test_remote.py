@@ -161,7 +161,7 @@ def test_a_jobs_run_is_told_of_as_on_a_disk_and_no_checkpoint_is_fetched(
 
     differ = segtrain("diff", "s3://here/checkpoints/street", job / "street")
     assert differ.returncode == 0, differ.stderr
-    assert "Config, environment and data are equal" in differ.stdout
+    assert "Config, environment, and data are equal" in differ.stdout
 
 
 def test_one_prefix_over_both_parts_is_enough(job: Path, segtrain: Callable[..., Any]) -> None:

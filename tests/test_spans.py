@@ -331,7 +331,7 @@ def test_what_a_stage_takes_is_charged_to_it(monkeypatch: pytest.MonkeyPatch) ->
     ("place", "stage"),
     [
         ("segtrain.data.datasets.Dataset.record", "read"),
-        ("segtrain.data.pixels.header.opened", "read"),
+        ("segtrain.data.storage.opened", "read"),
         ("segtrain.data.pixels.native.crop", "decode"),
         ("segtrain.data.pixels.decode.decode_mask", "decode"),
         ("segtrain.data.sample.draw", "augment"),
