@@ -77,11 +77,11 @@ def our_steps(task: dict, workers: int, kind: str):
     import torch
 
     from segtrain.config import Data
+    from segtrain.cores import cores
     from segtrain.data.datasets import open_dataset
     from segtrain.data.loader import TrainLoader
     from segtrain.data.workers.autoscaler import Autoscaler, worker_count
     from segtrain.data.workers.pool import WorkerPool
-    from segtrain.parallel.cluster import cores
 
     torch.set_num_threads(1)
     data = Data(
@@ -232,7 +232,7 @@ def main() -> int:
     sys.path.insert(0, str(HERE))
     if args.rank:
         rank_main(json.loads(args.rank))
-    from segtrain.parallel.cluster import cores
+    from segtrain.cores import cores
 
     date, count = datetime.date.today().isoformat(), cores()
     out = args.out or HERE / "results" / f"{date}-starve"
