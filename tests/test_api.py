@@ -291,7 +291,7 @@ loss = segtrain.losses.OHEMCrossEntropy(num_classes=19)(logits, target)
 
 
 def test_every_line_of_the_example_runs_as_a_script(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'segtrain[plot]'")
     (tmp_path / "mine.yaml").write_text(
         "data: {scenes: 4, scene_size: [32, 48], crop: [24, 24], workers: 0}\ntrain: {batch_size: 4}\n"
         "parallel: {threads: 1}\nlog: {pictures: 0, profile_ms: 0, tensorboard: false}\n"
