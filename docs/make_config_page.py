@@ -63,10 +63,10 @@ def page() -> str:
                 parts += [
                     "### A term of `loss.terms`\n",
                     f"{TERMS}\n",
-                    *_blocks("", blocks(Loss.model_fields["terms"])),
+                    *_blocks("", blocks(Loss.model_fields["terms"].annotation)),
                 ]
-        elif blocks(field):
-            parts += [f"## {name}\n", f"{OPTIM}\n", *_blocks(f"{name}.", blocks(field))]
+        elif known := blocks(section):
+            parts += [f"## {name}\n", f"{OPTIM}\n", *_blocks(f"{name}.", known)]
     return "\n".join(parts)
 
 

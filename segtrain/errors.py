@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from typing import Any
 
 # Bad input or a bad config: fix it and start again.
 EXIT_ERROR = 2
 # EX_TEMPFAIL of sysexits.h: the state is saved, and the same command continues the run.
 EXIT_RESUMABLE = 75
+
+
+def closest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The known name that ``name`` was probably meant to be."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)), None)
 
 
 class SegtrainError(Exception):

@@ -4,6 +4,8 @@ Why pydantic: it checks types, ranges, and combinations, names the key in its er
 jsonargparse and tyro turn every field into a flag and import slowly. OmegaConf checks no ranges or combinations.
 """
 
+# ruff: noqa: F401 (names for other packages)
+
 from segtrain.config.data import Data
 from segtrain.config.load import RUN_HEADER, load_config, load_saved, make_config, parse_overrides, upgrade_settings
 from segtrain.config.loss import Loss, LossTerm
@@ -16,40 +18,3 @@ from segtrain.config.section import Section, Size, duration_in_steps
 from segtrain.config.sources import file_digest, importable, transform_source
 from segtrain.config.training import Model, Parallel, Train
 from segtrain.config.yaml_text import load_yaml
-
-__all__ = [
-    "PARTS",
-    "RUN_HEADER",
-    "SMP",
-    "AdamWOptim",
-    "Checkpoint",
-    "Config",
-    "Data",
-    "Eval",
-    "Log",
-    "Loss",
-    "LossTerm",
-    "Model",
-    "MuonOptim",
-    "Optim",
-    "Parallel",
-    "SGDOptim",
-    "Section",
-    "Size",
-    "Train",
-    "architectures",
-    "duration_in_steps",
-    "file_digest",
-    "importable",
-    "is_file_name",
-    "load_config",
-    "load_saved",
-    "load_yaml",
-    "make_config",
-    "parse_overrides",
-    "read_parts",
-    "refuse_arch",
-    "refuse_names",
-    "transform_source",
-    "upgrade_settings",
-]

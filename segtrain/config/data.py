@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Union, get_args
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from segtrain.config.label_values import refuse_class_names, refuse_label_map
+from segtrain.config.label_values import check_class_names, check_label_map
 from segtrain.config.section import Section, SettingError, Size, UserPath
 from segtrain.config.sources import pinned
 from segtrain.config.split_by import SplitBy
@@ -14,6 +14,7 @@ from segtrain.config.split_by import SplitBy
 Share = Annotated[float, Field(ge=0, le=1)]
 Channel = Annotated[int, Field(ge=0, le=255)]
 Color = tuple[Channel, Channel, Channel]  # red, green, blue
+Auto = Literal["auto"]
 
 
 class Data(Section):
@@ -21,10 +22,7 @@ class Data(Section):
 
     root: UserPath = Field("", description="folder of the data set; leave it empty for layout 'scenes'")
     layout: Literal["scenes", "camvid", "cityscapes", "ade20k", "voc", "folders", "list", "shards"] = Field(
-        "scenes",
-        description="how the images and masks are stored; see layouts.md. 'scenes' generates street scenes and needs "
-        "no "
-        "files",
+        "scenes", description="how images and masks are stored; see layouts.md. 'scenes' generates street scenes"
     )
     train_split: str = Field("train", description="split to train on")
     split: str = Field("val", description="split to evaluate on")
@@ -37,8 +35,7 @@ class Data(Section):
         "common suffix such as _mask",
     )
     index: str = Field(
-        "{split}.csv",
-        description="layout 'list': CSV or JSONL file with the columns image, mask, and optional ones; see layouts.md",
+        "{split}.csv", description="layout 'list': CSV or JSONL file with the columns image and mask; see layouts.md"
     )
     classes: Union[str, tuple[str, ...], dict[str, Union[Color, tuple[Color, ...]]]] = Field(
         "",
@@ -51,7 +48,7 @@ class Data(Section):
         description="maps the values in mask files to class ids; -1 means ignore. Empty: the mapping of the layout",
     )
     ignore_index: int = Field(255, ge=0, le=255, description="class id of pixels that losses and metrics ignore")
-    bits: Union[int, Literal["auto"]] = Field(
+    bits: Union[Annotated[int, Field(ge=8, le=16)], Auto] = Field(
         "auto",
         description="images with 16-bit storage: number of bits in use, 8 to 16 (12 for values 0 to 4095). auto: 16, "
         "but images that would become nearly black are an error",
@@ -64,8 +61,7 @@ class Data(Section):
     )
     overlap: Literal["refuse", "accept"] = Field(
         "refuse",
-        description="training images that are also in the validation split: 'refuse' is an error, 'accept' prints a "
-        "warning",
+        description="images in both the training and the validation split: 'refuse' is an error, 'accept' a warning",
     )
     limit: int = Field(0, ge=0, description="use only this many images of each split, evenly spaced; 0: all")
     crop: Size = Field((256, 256), description="height and width of a training crop in pixels")
@@ -77,42 +73,32 @@ class Data(Section):
         1.0,
         ge=0.01,
         le=100,
-        description="fixed scale factor of every image, in training and evaluation; the random scale is applied on top",
+        description="fixed scale factor of all images, also in evaluation; scale is applied on top",
     )
-    flip: float = Field(0.5, ge=0, le=1, description="probability of a horizontal flip")
+    flip: Share = Field(0.5, description="probability of a horizontal flip")
     rotate: float = Field(
-        0.0,
-        ge=0,
-        le=180,
-        description="largest random rotation about the center of the crop, in degrees, in either direction",
+        0.0, ge=0, le=180, description="largest random rotation about the center of the crop, in degrees, either way"
     )
     scale_sampling: Literal["log", "uniform"] = Field(
         "log",
         description="distribution of the random scale. log: 0.5x is as likely as 2x; uniform: uniform in the factor",
     )
     jitter: tuple[Share, Share, Share] = Field(
-        (0.3, 0.3, 0.3),
-        description="strength of random brightness, contrast, and saturation: 0.3 draws factors from 0.7 to 1.3",
+        (0.3, 0.3, 0.3), description="random brightness, contrast, and saturation: 0.3 draws factors from 0.7 to 1.3"
     )
     hue: float = Field(
-        0.0, ge=0, le=0.5, description="largest random hue shift, in turns of the color wheel, in either direction"
+        0.0, ge=0, le=0.5, description="largest random hue shift, in turns of the color wheel, either way"
     )
-    color_jitter_prob: float = Field(
-        1.0,
-        ge=0,
-        le=1,
-        description="probability that a sample gets color jitter (brightness, contrast, saturation, hue)",
+    color_jitter_prob: Share = Field(
+        1.0, description="probability that a sample gets color jitter (brightness, contrast, saturation, hue)"
     )
     color_jitter_on: Literal["auto", "cpu", "device"] = Field(
         "auto",
         description="where color jitter is computed. auto: on the GPU with CUDA, otherwise in the loader workers",
     )
-    class_balanced_crop_prob: float = Field(
+    class_balanced_crop_prob: Share = Field(
         0.0,
-        ge=0,
-        le=1,
-        description="probability that a crop is centered on a pixel of a class drawn at random, so that rare classes "
-        "are seen more often",
+        description="probability that a crop is centered on a random class, so that rare classes are seen more often",
     )
     transforms: Union[str, dict[str, Any], tuple[dict[str, Any], ...]] = Field(
         "",
@@ -132,43 +118,31 @@ class Data(Section):
     faults: Literal["error", "skip"] = Field(
         "error", description="faulty files: 'error' stops before training, 'skip' trains without them"
     )
-    workers: Union[int, Literal["auto"]] = Field(
+    workers: Union[Annotated[int, Field(ge=0, le=256)], Auto] = Field(
         "auto",
-        description="loader workers per rank; 0: load in the training loop. auto: adjusts the number during the run, "
-        "up "
+        description="loader workers per rank; 0: the training loop loads. auto: adjusts the number during the run, up "
         "to the rank's share of the CPU cores",
     )
     worker_kind: Literal["auto", "thread", "process"] = Field(
-        "auto",
-        description="threads or processes. auto: threads, because decoding releases Python's global lock; processes if "
-        "data.transforms is set",
+        "auto", description="auto: threads, because decoding releases the GIL; processes if data.transforms is set"
     )
     prefetch: int = Field(4, ge=1, le=1024, description="batches that each rank keeps ready")
     scenes: int = Field(
         240,
         ge=2,
         le=1_000_000,
-        description="layout 'scenes': number of training images; the validation split has a quarter as many",
+        description="layout 'scenes': number of training images; a quarter as many for validation",
     )
     scene_size: Size = Field((144, 192), description="layout 'scenes': height and width of an image in pixels")
+
+    _check_classes = field_validator("classes", mode="before")(check_class_names)
+    _check_label_map = field_validator("label_map", mode="before")(check_label_map)
 
     @property
     def own_splits(self) -> bool:
         """Whether the layout has splits of its own, so that ``data.split_by.of`` must name the one to divide."""
         named = {"folders": (self.images, self.masks), "list": (self.index,)}.get(self.layout)
         return named is None or any("{split}" in text for text in named)
-
-    @field_validator("classes", mode="before")
-    @classmethod
-    def _texts(cls, value: Any) -> Any:
-        refuse_class_names(value)
-        return value
-
-    @field_validator("label_map", mode="before")
-    @classmethod
-    def _ids(cls, value: Any) -> Any:
-        refuse_label_map(value)
-        return value
 
     @field_validator("cache", "check", mode="before")
     @classmethod
@@ -190,13 +164,6 @@ class Data(Section):
             raise ValueError("must be [low, high] with 0.01 <= low <= high <= 100")
         return value
 
-    @field_validator("workers")
-    @classmethod
-    def _workers(cls, value: int | str) -> int | str:
-        if isinstance(value, int) and not 0 <= value <= 256:
-            raise ValueError("must be 'auto' or a number from 0 to 256")
-        return value
-
     @field_validator("pair")
     @classmethod
     def _pair(cls, value: tuple[str, str] | None) -> tuple[str, str] | None:
@@ -204,34 +171,11 @@ class Data(Section):
             if text.count("{name}") != 1 or "/" in text:
                 raise ValueError(
                     f"{text!r} must be a file name with {{name}} in it once, such as '{{name}}_mask.png'; folders go "
-                    "into "
-                    "data.images and data.masks"
+                    "into data.images and data.masks"
                 )
         if value and value[0] == value[1]:
             raise ValueError("the image and the mask have the same pattern: give the mask another one")
         return value
-
-    @field_validator("bits")
-    @classmethod
-    def _bits(cls, value: int | str) -> int | str:
-        if isinstance(value, int) and not 8 <= value <= 16:
-            raise ValueError("must be 'auto' or a number from 8 to 16")
-        return value
-
-    @model_validator(mode="after")
-    def _root(self) -> Data:
-        if self.layout != "scenes" and not self.root:
-            raise SettingError(
-                f"data.root is empty, but layout {self.layout!r} reads files: set data.root=FOLDER", "data.root"
-            )
-        if self.layout == "scenes" and self.root:
-            layouts = [name for name in get_args(Data.model_fields["layout"].annotation) if name != "scenes"]
-            raise SettingError(
-                "data.root is set, but layout 'scenes' generates its images: "
-                f"set data.layout to {', '.join(layouts[:-1])}, or {layouts[-1]}",
-                "data.layout",
-            )
-        return self
 
     @field_validator("split_by", mode="before")
     @classmethod
@@ -241,47 +185,49 @@ class Data(Section):
         return value or {}
 
     @model_validator(mode="after")
+    def _root(self) -> Data:
+        if self.layout != "scenes" and not self.root:
+            raise SettingError(f"data.root is empty, but layout {self.layout!r} reads files: set data.root=FOLDER")
+        if self.layout == "scenes" and self.root:
+            layouts = [name for name in get_args(Data.model_fields["layout"].annotation) if name != "scenes"]
+            raise SettingError(
+                f"data.layout=scenes generates its images, but data.root is set: set data.layout to "
+                f"{', '.join(layouts[:-1])}, or {layouts[-1]}"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _divided(self) -> Data:
         if not self.split_by.on:
             return self
         if self.layout == "scenes":
-            raise SettingError(
-                "data.split_by: layout 'scenes' generates its splits: remove data.split_by", "data.split_by"
-            )
+            raise SettingError("data.split_by: layout 'scenes' generates its splits: remove data.split_by")
         if not self.split_by.of and self.own_splits:
             keys = {"folders": "data.images or data.masks has {split}", "list": "data.index has {split}"}
             whole = " (of: all, if shards were packed without splits)" if self.layout == "shards" else ""
             raise SettingError(
                 f"data.split_by: layout {self.layout!r} has splits of its own "
                 f"({keys.get(self.layout, 'by its folders')}): "
-                f"name the split to divide, such as data.split_by={{of: train, val: 20%}}{whole}",
-                "data.split_by",
+                f"name the split to divide, such as data.split_by={{of: train, val: 20%}}{whole}"
             )
         if self.train_split in ("val", "test"):
             raise SettingError(
-                f"data.train_split={self.train_split}: data.split_by creates a split of this name: set it to 'train'",
-                "data.train_split",
+                f"data.train_split={self.train_split}: data.split_by creates a split of this name: set it to 'train'"
             )
         return self
 
     @model_validator(mode="after")
     def _policies(self) -> Data:
         if self.faults == "skip" and self.check == "off":
-            raise SettingError(
-                "data.faults=skip needs the check that finds faulty files: set data.check=full", "data.faults"
-            )
+            raise SettingError("data.faults=skip needs the check that finds faulty files: set data.check=full")
         if self.color_jitter_on == "device" and (self.transforms or self.rotate):
             key = "transforms" if self.transforms else "rotate"
             raise SettingError(
-                f"data.color_jitter_on=device: data.{key} runs on the CPU after color jitter: set "
-                "data.color_jitter_on=auto",
-                "data.color_jitter_on",
+                f"data.color_jitter_on=device: data.{key} runs on the CPU after color jitter: set it to auto"
             )
         if self.transforms and self.transforms_mode == "replace" and self.class_balanced_crop_prob > 0:
             raise SettingError(
                 "data.class_balanced_crop_prob has no effect with data.transforms_mode=replace, where the transforms "
-                "choose "
-                "the crop: set it to 0",
-                "data.class_balanced_crop_prob",
+                "choose the crop: set it to 0"
             )
         return self

@@ -16,16 +16,13 @@ _EXPECTED = "expected pairs of integers, mask value: class id, such as data.labe
 _SPELLED = 64
 
 
-def refuse_class_names(given: Any) -> None:
-    """Raises ValueError unless ``data.classes`` is a file name, a list of names, or a mapping of names to colors."""
+def check_class_names(given: Any) -> Any:
+    """``given``. Raises ValueError unless it is a file name, a list of names, or a mapping of names to colors."""
     if isinstance(given, str):
-        return
+        return given
     if not isinstance(given, (list, tuple, Mapping)) or any(isinstance(name, (list, dict)) for name in given):
-        raise SettingError(
-            f"data.classes={given!r}: expected a list of names, a mapping of names to colors, or a file",
-            "data.classes",
-            "wrong-type",
-        )
+        expected = "a list of names, a mapping of names to colors, or a file"
+        raise SettingError(f"data.classes={given!r}: expected {expected}", "wrong-type", found=given, expected=expected)
     odd = [name for name in given if not isinstance(name, str)]
     if odd:
         why = f"{flow(odd[0])} is not text"
@@ -34,44 +31,39 @@ def refuse_class_names(given: Any) -> None:
         names = [_text(name) for name in given]
         fixed: Any = dict(zip(names, given.values())) if isinstance(given, Mapping) else names
         fix = command({"data.classes": fixed})
-        raise SettingError(
-            f"data.classes: {why}. Quote such names: {fix}", "data.classes", "class-name-not-text", fix=fix
-        )
+        raise SettingError(f"data.classes: {why}. Quote such names: {fix}", "class-name-not-text", fix=fix)
     if not isinstance(given, Mapping):
-        return
+        return given
     if given and all(colors is None for colors in given.values()):  # {road, car}
         fix = command({"data.classes": list(given)})
-        raise SettingError(
-            f"data.classes: write names without colors as a list: {fix}", "data.classes", "colors-missing", fix=fix
-        )
+        raise SettingError(f"data.classes: write names without colors as a list: {fix}", "colors-missing", fix=fix)
     for name, colors in given.items():
         several = isinstance(colors, (list, tuple)) and all(isinstance(color, (list, tuple)) for color in colors)
         if not all(map(_is_color, colors if several else [colors])):
-            raise SettingError(
-                f"data.classes.{name}={colors!r}: a color is [red, green, blue] with integers from 0 to 255. Several "
-                "colors are [[...], [...]]; [] is no color",
-                f"data.classes.{name}",
-                "invalid-color",
-                found=colors,
-            )
+            key = f"data.classes.{name}"
+            why = "a color is [red, green, blue] with integers from 0 to 255, several are [[...], [...]], none is []"
+            raise SettingError(f"{key}={colors!r}: {why}", "invalid-color", key=key, found=colors)
+    return given
 
 
-def refuse_label_map(given: Any) -> None:
-    """Raises ValueError unless ``data.label_map`` maps integers to integers."""
+def check_label_map(given: Any) -> Any:
+    """``given``. Raises ValueError unless it maps integers to integers."""
     if not isinstance(given, Mapping):
-        raise SettingError(f"data.label_map={given!r}: {_EXPECTED}{unspaced(given)}", "data.label_map", "wrong-type")
+        raise SettingError(f"data.label_map={given!r}: {_EXPECTED}{unspaced(given)}", "wrong-type", found=given)
     spelled: dict[Any, Any] = {}
     for raw, train in given.items():
         if not _is_integer(train) or not (_is_integer(raw) or _range(raw)):
             pair = f"{{{flow(raw)}: {flow(train)}}}"
-            raise SettingError(f"data.label_map={pair}: {_EXPECTED}", "data.label_map", "wrong-type")
+            raise SettingError(f"data.label_map={pair}: {_EXPECTED}", "wrong-type", found={raw: train})
         spelled |= dict.fromkeys(_range(raw) or [raw], train)
     ranges = [raw for raw in given if not _is_integer(raw)]
     if ranges:
-        short = len(spelled) <= _SPELLED
-        fix = command({"data.label_map": spelled}) if short else "data.label_map={0: 0, 1: 0, ...}"
-        text = f"data.label_map: {ranges[0]!r} is not an integer. Ranges are not supported; list each id: {fix}"
-        raise SettingError(text, "data.label_map", "label-range", fix=fix)
+        fix = "data.label_map={0: 0, 1: 0, ...}"
+        if len(spelled) <= _SPELLED:
+            fix = command({"data.label_map": spelled})
+        why = f"{ranges[0]!r} is not an integer. Ranges are not supported; list each id"
+        raise SettingError(f"data.label_map: {why}: {fix}", "label-range", fix=fix)
+    return given
 
 
 def _range(raw: Any) -> range | None:

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import ValidationError
-from pydantic.fields import FieldInfo
 
-from segtrain.config.mistakes import Mistake, config_error, explained, fields
+from segtrain.config.mistakes import explained, fields
 from segtrain.config.paste import shell_word
 from segtrain.config.renamed import with_new_names
 from segtrain.config.run import Config
-from segtrain.config.section import Section, blocks, is_section, members
-from segtrain.config.yaml_slips import find_slip, unspaced
+from segtrain.config.section import blocks, members
+from segtrain.config.yaml_slips import Slip, find_slip, unspaced
 from segtrain.config.yaml_text import RefusedYaml, load_yaml
-from segtrain.errors import ConfigError
+from segtrain.errors import ConfigError, closest
 
 # First characters of the config.yaml in a run folder.
 RUN_HEADER = "# segtrain run "
 
 
-def parse_overrides(arguments: list[str]) -> dict[str, Any]:
+def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
     """Nested settings from ``section.key=value``, ``--section.key=value``, and ``--section.key value``."""
     settings: dict[str, Any] = {}
     rest = list(arguments)
@@ -44,41 +42,25 @@ def parse_overrides(arguments: list[str]) -> dict[str, Any]:
         for part in path:
             place = place.setdefault(part, {})
             if not isinstance(place, dict):
-                raise ConfigError(
-                    f"{key}: {part!r} is already set to a value, so {last!r} cannot be set inside it: remove one of "
-                    "the two",
-                    code="setting-has-value",
-                    key=key,
-                )
+                why = f"{part!r} is already set to a value, so {last!r} cannot be set inside it: remove one of the two"
+                raise ConfigError(f"{key}: {why}", code="setting-has-value", key=key)
         place[last] = value
     return with_new_names(settings, "the command line")
 
 
 def _value(key: str, text: str, rest: list[str]) -> Any:
     """The value of a YAML text; or the text itself, if the setting takes text and YAML reads something else."""
-    kinds = _kinds(fields().get(key))
+    kinds = members(fields()[key].annotation, containers=True) if key in fields() else set()
     try:
         value = load_yaml(text) if text else ""
     except yaml.YAMLError as error:
         slip = find_slip(text)
-        as_it_stands = str in kinds and {"[": tuple, "{": dict}.get(text[:1]) not in kinds
-        if as_it_stands and not text.startswith('"') if slip else as_it_stands and not isinstance(error, RefusedYaml):
+        # Text such as {split}/images is meant as it stands.
+        is_text = str in kinds and {"[": tuple, "{": dict}.get(text[:1]) not in kinds
+        if is_text and not (text.startswith('"') if slip else isinstance(error, RefusedYaml)):
             return text
-        if slip:
-            fix = shell_word(f"{key}={slip.text}")
-            raise ConfigError(
-                f"{key}={text}: {slip.cause}: {fix}", code="yaml-typo", key=key, cause=slip.cause, fix=fix
-            ) from None
-        if isinstance(error, RefusedYaml):
-            why = str(error).removeprefix("line 1: ")
-            raise ConfigError(f"{key}={text[:80]}: {why}", code="refused-yaml", key=key, reason=why) from None
-        fix = _quoted(key, text, rest)
-        raise ConfigError(
-            f"{key}={text} is not valid YAML ({' '.join(str(error).split())}): {fix}",
-            code="invalid-yaml",
-            key=key,
-            fix=fix,
-        ) from None
+        fix = shell_word(f"{key}={slip.text}") if slip else _quoted(key, text, rest)
+        raise _not_yaml(error, f"{key}={text[:80]}", slip, fix, key=key) from None
     # YAML 1.1 reads 1e-3 as text, but a number is meant.
     if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", value) and str not in kinds:
         return float(value)
@@ -88,11 +70,15 @@ def _value(key: str, text: str, rest: list[str]) -> Any:
     return value
 
 
-def _kinds(field: FieldInfo | None) -> set[Any]:
-    """The types that a setting takes, among them tuple and dict. Empty for an unknown setting."""
-    if field is None:
-        return set()
-    return members(field.annotation, containers=True)
+def _not_yaml(error: Exception, where: str, slip: Slip | None, fix: str, **values: Any) -> ConfigError:
+    """The error for a text that is not read as YAML: because of a typo with a known repair, or for another reason."""
+    if slip:
+        return ConfigError(f"{where}: {slip.cause}: {fix}", code="yaml-typo", cause=slip.cause, fix=fix, **values)
+    why = " ".join(str(error).split())
+    if isinstance(error, RefusedYaml):
+        return ConfigError(f"{where}: {why}", code="refused-yaml", reason=why, **values)
+    text = f"{where} is not valid YAML ({why})" + (f": {fix}" if fix else "")
+    return ConfigError(text, code="invalid-yaml", fix=fix, **values)
 
 
 def _quoted(key: str, text: str, rest: list[str]) -> str:
@@ -117,28 +103,26 @@ def _merge(base: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def load_config(path: str | Path | None = None, overrides: list[str] | tuple[str, ...] = ()) -> Config:
+def load_config(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Config:
     """Read a YAML file (None: the defaults), apply overrides, and check the result.
 
     The config.yaml of a run folder can be used as it is, also one of an older version: see ``upgrade_settings``.
 
     Raises ConfigError with one line per mistake: the key, the value, the closest valid key, and the fix.
     """
-    settings: dict[str, Any] = (
-        {} if path is None else {"name": Path(path).stem, **with_new_names(_read(Path(path)), str(path))}
-    )
-    given = parse_overrides(list(overrides))
-    return make_config(_merge(_other_block(settings, given), given), source=str(path or "the command line"))
+    settings: dict[str, Any] = {}
+    if path is not None:
+        settings = {"name": Path(path).stem, **with_new_names(_read(Path(path)), str(path))}
+    return make_config(_overridden(settings, overrides), source=str(path or "the command line"))
 
 
-def load_saved(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Config:
+def load_saved(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Read the config.yaml of a run folder, which an older version or another machine may have written.
 
     Like ``load_config``, but without looking up ``data.transforms``: no other file is read, and no code is imported.
     """
-    settings = _read(Path(path))
-    given = parse_overrides(list(overrides))
-    return make_config(_merge(_other_block(upgrade_settings(settings), given), given), source=str(path), saved=True)
+    settings = upgrade_settings(_read(Path(path)))
+    return make_config(_overridden(settings, overrides), source=str(path), saved=True)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -147,24 +131,19 @@ def _read(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
         loaded = load_yaml(text)
     except OSError as error:
-        text = f"cannot read the config {path} ({error.strerror}): {_near_file(path)}"
-        raise ConfigError(text, code="unreadable-config", file=str(path)) from None
+        why = f"cannot read the config {path} ({error.strerror}): {_near_file(path)}"
+        raise ConfigError(why, code="unreadable-config", file=str(path)) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        if slip := find_slip(text):
-            raise ConfigError(
-                f"{path}: line {slip.line}: {slip.cause}: {slip.now}",
-                code="yaml-typo", file=str(path), line=slip.line, cause=slip.cause, fix=slip.now,
-            ) from None  # fmt: skip
-        if isinstance(error, RefusedYaml):
-            raise ConfigError(f"{path}: {error}", code="refused-yaml", file=str(path), reason=str(error)) from None
-        why = " ".join(str(error).split())
-        raise ConfigError(f"{path} is not valid YAML: {why}", code="invalid-yaml", file=str(path)) from None
+        slip = find_slip(text)
+        if slip:
+            raise _not_yaml(
+                error, f"{path}: line {slip.line}", slip, slip.now, file=str(path), line=slip.line
+            ) from None
+        raise _not_yaml(error, str(path), None, "", file=str(path)) from None
     if loaded is not None and not isinstance(loaded, dict):
         kind = type(loaded).__name__
-        raise ConfigError(
-            f"{path} contains a {kind}, but a config consists of sections with keys{unspaced(loaded)}",
-            code="config-not-a-mapping", file=str(path), found=kind,
-        )  # fmt: skip
+        why = f"{path} contains a {kind}, but a config consists of sections with keys{unspaced(loaded)}"
+        raise ConfigError(why, code="config-not-a-mapping", file=str(path), found=kind)
     settings = loaded or {}
     return upgrade_settings(settings) if text.startswith(RUN_HEADER) else settings
 
@@ -172,19 +151,19 @@ def _read(path: Path) -> dict[str, Any]:
 def _near_file(path: Path) -> str:
     if str(path) in fields():
         return f"{path} is a setting: write {path}=VALUE"
-    folder = path.parent
-    there = sorted(p.name for p in folder.glob("*.y*ml")) if folder.is_dir() else []
-    near = difflib.get_close_matches(path.name, there, n=1, cutoff=0.4)
-    return f"did you mean {str(folder / near[0])!r}?" if near else "check the path and its permissions"
+    near = closest(path.name, sorted(p.name for p in path.parent.glob("*.y*ml")), 0.4)
+    return f"did you mean {str(path.parent / near)!r}?" if near else "check the path and its permissions"
 
 
-def _other_block(settings: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """The file's ``settings`` that apply to ``optim.name`` and ``optim.schedule`` of the command line."""
+def _overridden(settings: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """The ``settings`` of a file with those of the command line, which may choose another optimizer or schedule."""
+    given = parse_overrides(overrides)
     mine, theirs = settings.get("optim"), given.get("optim")
-    if not isinstance(mine, dict) or not isinstance(theirs, dict):
-        return settings
-    names = {key: theirs[key] for key in ("name", "schedule") if key in theirs}
-    return {**settings, "optim": _own({**mine, **names}, "optim", "adamw")} if names else settings
+    if isinstance(mine, dict) and isinstance(theirs, dict):
+        names = {key: theirs[key] for key in ("name", "schedule") if key in theirs}
+        if names:
+            settings = {**settings, "optim": _own({**mine, **names}, "optim", "adamw")}
+    return _merge(settings, given)
 
 
 def upgrade_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -205,7 +184,7 @@ def upgrade_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _own(block: dict[str, Any], key: str, default: str) -> dict[str, Any]:
     """The settings of an optimizer or loss term without those that belong to others only."""
-    known = blocks(fields()[key])
+    known = blocks(fields()[key].annotation)
     own = known.get(str(block.get("name", default)))
     if own is None:
         return block
@@ -217,46 +196,7 @@ def _own(block: dict[str, Any], key: str, default: str) -> dict[str, Any]:
 
 def make_config(settings: dict[str, Any], source: str = "the settings", saved: bool = False) -> Config:
     """A Config from nested settings. Raises ConfigError like ``load_config``. ``saved``: see ``load_saved``."""
-    settings = with_new_names(settings, source)
-    wrong = _booleans(settings, Config, "")
-    if wrong:
-        raise config_error(wrong, source)
     try:
-        return Config.model_validate(settings, context={"saved": saved})
+        return Config.model_validate(with_new_names(settings, source), context={"saved": saved})
     except ValidationError as error:
         raise explained(error, source) from None
-
-
-def _booleans(settings: Any, kind: type[Section], prefix: str) -> list[Mistake]:
-    """Booleans given for numbers. pydantic would accept them as 0 and 1."""
-    found: list[Mistake] = []
-    for name, value in settings.items() if isinstance(settings, dict) else ():
-        field = kind.model_fields.get(name) if isinstance(name, str) else None
-        if field is None:
-            continue
-        known, key = blocks(field), f"{prefix}{name}"
-        if is_section(field.annotation):
-            found += _booleans(value, field.annotation, f"{key}.")
-        elif known:
-            for place, block in enumerate(value) if isinstance(value, list) else [("", value)]:
-                if isinstance(block, dict):
-                    own = known.get(str(block.get("name"))) or next(iter(known.values()))
-                    found += _booleans(block, own, f"{key}.{place}." if place != "" else f"{key}.")
-        else:
-            kinds = members(field.annotation)
-            if (
-                not kinds & {bool, str}
-                and kinds & {int, float}
-                and any(isinstance(leaf, bool) for leaf in _leaves(value))
-            ):
-                text = f"{key}={value!r}: expected a number (YAML reads on, off, yes, and no as true and false)"
-                found.append(Mistake(text, "boolean-for-number", key, {"found": value}))
-    return found
-
-
-def _leaves(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        return [leaf for pair in value.items() for item in pair for leaf in _leaves(item)]
-    if isinstance(value, (list, tuple)):
-        return [leaf for item in value for leaf in _leaves(item)]
-    return [value]

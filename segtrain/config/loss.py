@@ -18,9 +18,7 @@ class CrossEntropyTerm(_Term):
     """Cross-entropy."""
 
     name: Literal["ce"] = Field("ce", description="which loss")
-    label_smoothing: float = Field(
-        0.0, ge=0, lt=1, description="share of the target probability that is spread over the other classes"
-    )
+    label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of the target spread over the other classes")
 
 
 class OHEMTerm(_Term):
@@ -28,9 +26,7 @@ class OHEMTerm(_Term):
 
     name: Literal["ohem"] = Field("ohem", description="which loss")
     min_kept: float = Field(0.25, gt=0, le=1, description="smallest share of the valid pixels to keep")
-    threshold: float = Field(
-        0.7, gt=0, le=1, description="pixels whose true class has a lower probability than this are always kept"
-    )
+    threshold: float = Field(0.7, gt=0, le=1, description="pixels whose true class is less probable are always kept")
 
 
 class FocalTerm(_Term):
@@ -69,7 +65,7 @@ class TverskyTerm(_Term):
     def _counts_errors(self) -> TverskyTerm:
         if not self.alpha and not self.beta:
             raise SettingError(
-                "loss.terms: a tversky term with alpha=0 and beta=0 is always 0: set one of them above 0", "loss.terms"
+                "loss.terms: a tversky term with alpha=0 and beta=0 is always 0: set one of them above 0"
             )
         return self
 
@@ -83,9 +79,7 @@ LossTerm = Annotated[
 class Loss(Section):
     """A weighted sum of loss terms over the valid pixels of the global batch."""
 
-    terms: tuple[LossTerm, ...] = Field(
-        (CrossEntropyTerm(),), min_length=1, description="loss terms to add up; see below"
-    )
+    terms: tuple[LossTerm, ...] = Field((CrossEntropyTerm(),), min_length=1, description="terms to add up; see below")
     class_weights: Union[Literal["none", "auto"], tuple[float, ...]] = Field(
         "none", description="one weight per class, or 'auto' to compute them from the training masks"
     )
@@ -97,8 +91,7 @@ class Loss(Section):
         1,
         ge=1,
         le=8,
-        description="compute the loss on every n-th pixel in each direction, with a random offset per step; 1: all "
-        "pixels",
+        description="use every n-th pixel in each direction, with a random offset per step; 1: all pixels",
     )
     full_logits: bool = Field(
         False, description="upsample the logits of the whole batch at once, as most trainers do; takes more memory"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
 from segtrain.config.training import Model
-from segtrain.errors import ConfigError
+from segtrain.errors import ConfigError, closest
 
 SMP = (
     "unet", "unetplusplus", "manet", "linknet", "fpn", "pspnet", "deeplabv3", "deeplabv3plus", "pan", "upernet",
@@ -33,14 +33,9 @@ def is_file_name(text: str | None) -> bool:
 
 def refuse_arch(model: Model) -> None:
     """Raises ConfigError for an unknown architecture, with the closest known name."""
-    arch = model.arch.lower()
-    if arch not in architectures():
-        near = difflib.get_close_matches(arch, architectures(), n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ConfigError(
-            f"unknown model.arch={model.arch!r}: {hint}Choose from {', '.join(architectures())}",
-            code="unknown-arch", key="model.arch", found=model.arch, suggestion=near[0] if near else None,
-        )  # fmt: skip
+    if model.arch.lower() not in architectures():
+        choice = f"choose from {', '.join(architectures())}"
+        raise _unknown("arch", model.arch, model.arch.lower(), architectures(), choice)
 
 
 def refuse_names(model: Model) -> None:
@@ -54,38 +49,32 @@ def refuse_names(model: Model) -> None:
         return
     name, weights = model.encoder, model.encoder_weights
     if name.startswith("tu-"):
-        known = _functions()
+        # Each architecture of timm is a function.
+        functions = re.findall(r"^def (\w+)\(", _source("timm", "models"), re.M)
         bare = name.removeprefix("tu-").partition(".")[0]
-        if "resnet18" in known and bare not in known:
-            near = difflib.get_close_matches(bare, known, n=1, cutoff=0.6)
-            hint = f"did you mean 'tu-{near[0]}'?" if near else "timm.list_models() lists all names"
-            raise ConfigError(
-                f"unknown model.encoder={name!r}: {hint}",
-                code="unknown-encoder", key="model.encoder", found=name, suggestion=f"tu-{near[0]}" if near else None,
-            )  # fmt: skip
+        if "resnet18" in functions and bare not in functions:
+            raise _unknown("encoder", name, bare, functions, "timm.list_models() lists all names", prefix="tu-")
         return
     text = _source("segmentation_models_pytorch", "encoders")
     # Another release may write its names differently.
     if '"resnet18"' not in text or name.startswith("timm-"):
         return
+    known = re.findall(r'^\s+"([\w.-]+)": ', text, re.M)
     if f'"{name}"' not in text:
-        near = difflib.get_close_matches(name, re.findall(r'^\s+"([\w.-]+)": ', text, re.M), n=1, cutoff=0.6)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ConfigError(
-            f"unknown model.encoder={name!r}: {hint}Use an encoder of segmentation-models-pytorch, or tu-NAME for a "
-            "model of timm",
-            code="unknown-encoder", key="model.encoder", found=name, suggestion=near[0] if near else None,
-        )  # fmt: skip
+        choice = "use an encoder of segmentation-models-pytorch, or tu-NAME for a model of timm"
+        raise _unknown("encoder", name, name, known, choice)
     if weights is not None and not is_file_name(weights) and f'"{weights}"' not in text:
-        near = difflib.get_close_matches(weights, re.findall(r'^\s+"([\w.-]+)": ', text, re.M), n=1, cutoff=0.6)
-        hint = f"did you mean {near[0]!r}?" if near else "most encoders have imagenet; null trains from scratch"
-        raise ConfigError(
-            f"unknown model.encoder_weights={weights!r} for {name}: {hint}",
-            code="unknown-encoder-weights",
-            key="model.encoder_weights",
-            found=weights,
-            suggestion=near[0] if near else None,
-        )
+        choice = f"most encoders, as {name}, have imagenet; null trains from scratch"
+        raise _unknown("encoder_weights", weights, weights, known, choice)
+
+
+def _unknown(key: str, found: str, name: str, known: Iterable[str], choice: str, prefix: str = "") -> ConfigError:
+    near = closest(name, known)
+    hint = f"did you mean {prefix + near!r}? Or " if near else ""
+    return ConfigError(
+        f"unknown model.{key}={found!r}: {hint}{choice}",
+        code=f"unknown-{key.replace('_', '-')}", key=f"model.{key}", found=found, suggestion=near and prefix + near,
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=2)
@@ -96,9 +85,3 @@ def _source(package: str, folder: str) -> str:
         return ""
     files = sorted((Path(found.origin).parent / folder).rglob("*.py"))
     return "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
-
-
-@lru_cache(maxsize=1)
-def _functions() -> frozenset[str]:
-    """The functions of timm's models: each architecture is one."""
-    return frozenset(re.findall(r"^def (\w+)\(", _source("timm", "models"), re.M))

@@ -21,12 +21,8 @@ class _Optim(Section):
     schedule: Literal["constant", "poly", "cosine", "onecycle", "linear"] = Field(
         "poly", description="learning rate schedule; after the warm-up, all but 'constant' decay to 0"
     )
-    poly_power: Union[float, None] = Field(
-        POLY_POWER, gt=0, description="schedule 'poly': lr * (1 - step / steps) ** power"
-    )
-    warmup: str = Field(
-        "0st", description="linear warm-up: '1ep', '500st', or '15%' of the run; with 'onecycle', the rising part"
-    )
+    poly_power: Union[float, None] = Field(POLY_POWER, gt=0, description="'poly': lr * (1 - step / steps) ** power")
+    warmup: str = Field("0st", description="linear warm-up, or rising part of 'onecycle': '1ep', '500st', or '15%'")
     clip: float = Field(0.0, ge=0, description="largest global gradient norm; 0: no clipping")
     ema: float = Field(0.0, ge=0, lt=1, description="decay of an exponential moving average of the weights; 0: off")
 
@@ -42,13 +38,8 @@ class _Optim(Section):
         if schedule == "poly":
             return {**value, "poly_power": POLY_POWER if power is None else power}
         if power is not None:
-            raise SettingError(
-                f"optim.poly_power={power!r}: schedule {schedule!r} has no poly_power: remove it, or set "
-                "optim.schedule=poly",
-                "optim.poly_power",
-                "setting-of-another-choice",
-                owners=("poly",),
-            )
+            why = f"schedule {schedule!r} has no poly_power: remove it, or set optim.schedule=poly"
+            raise SettingError(f"optim.poly_power={power!r}: {why}", "setting-of-another-choice", owners=("poly",))
         return {**value, "poly_power": None}
 
     @model_serializer(mode="wrap")
@@ -80,9 +71,7 @@ class MuonOptim(_Optim):
     """Muon for convolution filters, AdamW for all other weights."""
 
     name: Literal["muon"] = Field("muon", description="which optimizer")
-    muon_lr: float = Field(
-        2e-2, gt=0, description="learning rate of the convolution filters; lr is for all other weights"
-    )
+    muon_lr: float = Field(2e-2, gt=0, description="learning rate of convolution filters; lr is for all other weights")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of the convolution filters")
     betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="decay rates of the two moments of AdamW")
 

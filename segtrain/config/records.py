@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Literal, Union
 
 from pydantic import Field, field_validator
 
@@ -17,21 +17,15 @@ class Eval(Section):
     """How the model is evaluated."""
 
     every: str = Field("auto", description=f"'1ep' or '500st'; {AUTO}")
-    batch_size: int = Field(
-        1, ge=1, le=65_536, description="images per forward pass; the score is the same on any number of ranks"
-    )
-    tile: Union[Size, None] = Field(
-        None, description="height and width of a sliding window; null: the whole image at once"
-    )
+    batch_size: int = Field(1, ge=1, le=65_536, description="images per forward pass; does not change the score")
+    tile: Union[Size, None] = Field(None, description="height and width of a sliding window; null: the whole image")
     overlap: float = Field(0.5, ge=0, le=0.95, description="fraction of a window that overlaps its neighbor")
     scales: tuple[Scale, ...] = Field(
         (1.0,), min_length=1, description="scale factors for multi-scale evaluation; the predictions are averaged"
     )
     flip: bool = Field(False, description="average with the prediction of the mirrored image")
     size: Union[Size, None] = Field(
-        None,
-        description="score at this height and width, with masks resized by nearest neighbor. null: the size of the "
-        "mask",
+        None, description="score at this height and width, with masks resized by nearest neighbor; null: their own size"
     )
 
     _check_duration = field_validator("every", mode="before")(durations("ep", "st", auto=True))
@@ -46,8 +40,8 @@ class Checkpoint(Section):
     resume: bool = Field(True, description="continue from the newest complete checkpoint in the run folder")
     data_changed: Literal["refuse", "accept"] = Field(
         "refuse",
-        description="what to do if the data changed since the run began: 'refuse' is an error; 'accept' continues, and "
-        "prints which guarantees no longer hold",
+        description="if the data changed since the run began: 'refuse' is an error; 'accept' continues, and prints "
+        "which guarantees no longer hold",
     )
 
     _check_duration = field_validator("every", mode="before")(durations("ep", "st", auto=True))
@@ -61,40 +55,24 @@ class Log(Section):
     mlflow: str = Field("", description="MLflow tracking URI; empty: off")
     wandb: str = Field("", description="Weights & Biases project; empty: off")
     pictures: int = Field(
-        8,
-        ge=0,
-        description="number of validation images to draw during training; at the end, also half as many of the worst "
-        "and of the best",
+        8, ge=0, description="validation images to draw; at the end, also half as many of the worst and of the best"
     )
-    digest: bool = Field(
-        False,
-        description="write a checksum of the samples and pixels of each step to the journal; costs a little CPU time",
-    )
-    spans: bool = Field(
-        True, description="record the time that each rank and worker spends in each phase, in RUN/spans"
-    )
+    digest: bool = Field(False, description="write a checksum of the samples and pixels of each step to the journal")
+    spans: bool = Field(True, description="record the time of each phase, by rank and worker, in RUN/spans")
     sentinel: int = Field(
         500, ge=0, description="optimizer steps between two checks that all ranks still hold the same weights; 0: off"
     )
-    hang_s: Union[float, Literal["auto"]] = Field(
+    hang_s: Union[Annotated[float, Field(ge=0)], Literal["auto"]] = Field(
         "auto",
-        description="seconds without progress until each rank reports what it waits for. auto: parallel.timeout_s / 2; "
-        "0: off",
+        description="seconds without progress until each rank reports what it waits for; 0: never. auto: "
+        "parallel.timeout_s / 2",
     )
     profile_ms: int = Field(
         500,
         ge=0,
         le=60_000,
-        description="milliseconds between samples of the system profile, at least 100. 0: off until `segtrain profile "
-        "on`",
+        description="milliseconds between system samples, at least 100. 0: `segtrain profile on` only",
     )
-
-    @field_validator("hang_s")
-    @classmethod
-    def _not_negative(cls, seconds: Any) -> Any:
-        if seconds != "auto" and not 0 <= seconds < float("inf"):
-            raise ValueError("must be a number of seconds, 0 for no report, or auto")
-        return seconds
 
     @field_validator("profile_ms")
     @classmethod

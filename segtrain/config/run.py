@@ -20,25 +20,10 @@ from segtrain.config.section import Section, SettingError, UserPath, outlasts
 from segtrain.config.training import Model, Parallel, Train
 
 # Settings that do not change what is trained. They are not part of the hash, and may change when a run resumes.
+_UNHASHED_DATA = "root split cache check faults overlap workers worker_kind prefetch color_jitter_on"
 NOT_HASHED: Any = {
-    "out": True,
-    "name": True,
-    "log": True,
-    "parallel": True,
-    "checkpoint": True,
-    "eval": True,
-    "data": {
-        "root",
-        "split",
-        "cache",
-        "check",
-        "faults",
-        "overlap",
-        "workers",
-        "worker_kind",
-        "prefetch",
-        "color_jitter_on",
-    },
+    **dict.fromkeys(("out", "name", "log", "parallel", "checkpoint", "eval"), True),
+    "data": set(_UNHASHED_DATA.split()),
     "train": {"device", "compile", "channels_last", "accumulate"},
 }
 
@@ -91,40 +76,32 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _combinations(self) -> Config:
-        train, parallel, loss = self.train, self.parallel, self.loss
+        train, parallel, loss, log = self.train, self.parallel, self.loss, self.log
         if train.batch_size % train.accumulate:
             raise SettingError(
                 f"train.batch_size={train.batch_size} is not a multiple of train.accumulate={train.accumulate}: "
-                f"use a multiple of {train.accumulate}",
-                "train.batch_size",
+                f"use a multiple of {train.accumulate}"
             )
         if outlasts(self.optim.warmup, train.duration):
             raise SettingError(
-                f"optim.warmup={self.optim.warmup} is not shorter than train.duration={train.duration}: shorten it",
-                "optim.warmup",
+                f"optim.warmup={self.optim.warmup} is not shorter than train.duration={train.duration}: shorten it"
             )
-        if self.log.hang_s != "auto" and self.log.hang_s >= parallel.timeout_s:
+        if log.hang_s != "auto" and log.hang_s >= parallel.timeout_s:
             raise SettingError(
-                f"log.hang_s={self.log.hang_s:g} is not below parallel.timeout_s={parallel.timeout_s:g}, which ends "
-                "the job "
-                "first: lower log.hang_s, or set it to auto",
-                "log.hang_s",
+                f"log.hang_s={log.hang_s:g} is not below parallel.timeout_s={parallel.timeout_s:g}, which ends the job "
+                "first: lower log.hang_s, or set it to auto"
             )
         if train.progressive and self.data.transforms and self.data.transforms_mode == "replace":
             raise SettingError(
                 "train.progressive changes the crop size, but data.transforms_mode=replace gives crops of one size: "
-                "use one of the two",
-                "train.progressive",
+                "use one of the two"
             )
         if train.device == "cpu" and train.precision == "fp16":
-            raise SettingError(
-                "train.precision=fp16 needs a GPU: use fp32, or bf16 on a CPU with bf16 units", "train.precision"
-            )
+            raise SettingError("train.precision=fp16 needs a GPU: use fp32, or bf16 on a CPU with bf16 units")
         weights, classes = loss.class_weights, self.data.classes
         if isinstance(weights, tuple) and isinstance(classes, tuple) and len(weights) != len(classes):
             raise SettingError(
-                f"loss.class_weights has {len(weights)} numbers for {len(classes)} classes: give one number per class",
-                "loss.class_weights",
+                f"loss.class_weights has {len(weights)} numbers for {len(classes)} classes: give one number per class"
             )
         return self
 
@@ -133,29 +110,21 @@ class Config(Section):
         """What a parallel strategy or backend cannot do."""
         train, parallel = self.train, self.parallel
         if parallel.strategy == "smddp" and parallel.sync_bn:
-            raise SettingError(
-                "parallel.sync_bn=true: the smddp backend has no SyncBatchNorm: set it to false", "parallel.sync_bn"
-            )
+            raise SettingError("parallel.sync_bn=true: the smddp backend has no SyncBatchNorm: set it to false")
         if parallel.strategy == "smddp" and train.device == "cpu":
-            raise SettingError("parallel.strategy=smddp needs GPUs: use ddp on a CPU", "parallel.strategy")
+            raise SettingError("parallel.strategy=smddp needs GPUs: use ddp on a CPU")
         if train.device == "cpu" and parallel.backend == "nccl":
-            raise SettingError(
-                "parallel.backend=nccl needs GPUs: set parallel.backend=gloo or auto", "parallel.backend"
-            )
+            raise SettingError("parallel.backend=nccl needs GPUs: set parallel.backend=gloo or auto")
         if self.optim.name == "muon" and parallel.strategy == "fsdp":
-            raise SettingError(
-                "optim.name=muon needs whole weight matrices, but fsdp shards them: use ddp, or adamw", "optim.name"
-            )
+            raise SettingError("optim.name=muon needs whole weight matrices, but fsdp shards them: use ddp, or adamw")
         if train.channels_last is True and parallel.strategy == "fsdp":
             raise SettingError(
-                "train.channels_last=true: fsdp shards contiguous weights only: set it to auto, or use ddp",
-                "train.channels_last",
+                "train.channels_last=true: fsdp shards contiguous weights only: set it to auto, or use ddp"
             )
         if parallel.compress != "none" and parallel.strategy in ("single", "dp", "fsdp"):
             raise SettingError(
                 f"parallel.compress={parallel.compress} works with ddp and smddp, not with {parallel.strategy}: "
-                "set it to none",
-                "parallel.compress",
+                "set it to none"
             )
         return self
 
@@ -181,9 +150,8 @@ class Config(Section):
 
         A release that adds a setting, whose default keeps the behavior, therefore keeps the hash of every run.
         """
-        return hashlib.sha256(
-            json.dumps(with_old_names(_changed(self, NOT_HASHED)), sort_keys=True).encode()
-        ).hexdigest()[:8]
+        settings = with_old_names(_changed(self, NOT_HASHED))
+        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
 
     def trained_settings(self) -> dict[str, Any]:
         """The settings that change the result of training. The others may change when a run resumes."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypeGuard
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
-from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
 
 from segtrain.errors import ConfigError
 
@@ -37,11 +37,12 @@ _UNITS = {"ep": "'20ep' (epochs)", "st": "'500st' (optimizer steps)", "%": "'15%
 
 
 class SettingError(ValueError):
-    """A complete message about a mistake. ``code``, ``key``, and ``values`` become those of the ConfigError."""
+    """A complete message, which starts with the key. ``code`` and ``values`` become those of the ConfigError."""
 
-    def __init__(self, message: str, key: str, code: str = "conflicting-settings", **values: Any) -> None:
+    def __init__(self, message: str, code: str = "conflicting-settings", **values: Any) -> None:
         super().__init__(message)
-        self.key, self.code, self.values = key, code, values
+        key = re.match(r"[\w.]*\w", message)
+        self.code, self.values = code, {"key": key[0] if key else "", **values}
 
 
 class Section(BaseModel):
@@ -51,9 +52,19 @@ class Section(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _empty(cls, value: Any) -> Any:
-        """YAML reads a section without settings as null. Such a section is at its defaults."""
-        return {} if value is None else value
+    def _given(cls, given: Any) -> Any:
+        """Read null, which YAML makes of a section without settings, as the defaults. Refuse booleans for numbers."""
+        for name, value in given.items() if isinstance(given, dict) else ():
+            kinds = members(cls.model_fields[name].annotation) if name in cls.model_fields else set()
+            if kinds & {int, float} and not kinds & {bool, str} and _has_boolean(value):
+                text = "expected a number (YAML reads on, off, yes, and no as true and false)"
+                raise PydanticCustomError("boolean-for-number", text, {"name": name, "value": value})
+        return {} if given is None else given
+
+
+def _has_boolean(value: Any) -> bool:
+    items = (*value, *value.values()) if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    return isinstance(value, bool) or any(map(_has_boolean, items))
 
 
 def is_section(kind: Any) -> TypeGuard[type[Section]]:
@@ -77,18 +88,14 @@ def members(kind: Any, containers: bool = False) -> set[Any]:
     return set().union(*(members(member, containers) for member in inner)) if inner else {kind}
 
 
-def blocks(field: FieldInfo) -> dict[str, type[Section]]:
-    """Name -> section for a field (or a list) whose settings depend on its name, as with optimizers. Else empty."""
-    return _blocks(field.annotation)
-
-
-def _blocks(kind: Any) -> dict[str, type[Section]]:
+def blocks(kind: Any) -> dict[str, type[Section]]:
+    """Name -> section for an annotation (or list) whose settings depend on its name, as with optimizers. Else empty."""
     found: dict[str, type[Section]] = {}
     for member in typing.get_args(kind):
         if is_section(member):
             found[typing.get_args(member.model_fields["name"].annotation)[0]] = member
         else:
-            found.update(_blocks(member))
+            found.update(blocks(member))
     return found
 
 
@@ -130,9 +137,8 @@ def duration_in_steps(text: str, samples: int, batch_size: int, steps: int | Non
     """
     match = _DURATION.fullmatch(text)
     if match is None or (match["unit"] == "%" and steps is None):
-        raise ConfigError(
-            f"{text!r} is not a valid duration: write '20ep' or '500st'", code="invalid-duration", found=text
-        )
+        wanted = "write '20ep' or '500st'"
+        raise ConfigError(f"{text!r} is not a valid duration: {wanted}", code="invalid-duration", found=text)
     number = float(match["number"])
     if match["unit"] == "%":
         return math.ceil(number / 100 * steps)  # type: ignore[operator]

@@ -29,16 +29,14 @@ class SplitBy(Section):
     """
 
     val: Part = Field(
-        "",
-        description="images to validate on: a share (`20%` or 0.2) or a number (50). Empty: the data set has splits of "
-        "its own",
+        "", description="images to validate on: a share (`20%` or 0.2) or a number (50). Empty: no images are divided"
     )
     test: Part = Field("", description="images to hold out for testing: a share or a number. Empty: none")
     seed: int = Field(0, ge=0, description="a different seed gives a different split")
     group: str = Field(
         "",
-        description="regular expression for image names. Images with the same first group (or the same match) stay in "
-        "one split: a scene, patient, or drive",
+        description="regular expression for image names, whose first group (or whole match) names a scene, patient, or "
+        "drive: its images stay in one split",
     )
     of: str = Field("", description="split to divide, such as `train`, if the layout has splits of its own")
 
@@ -70,8 +68,7 @@ class SplitBy(Section):
         except FutureWarning as warning:
             raise ValueError(
                 f"a later Python may read it differently ({warning}), and split the data differently: inside [...], "
-                "put "
-                "a backslash before each [, -, &, ~, or | that is a plain character"
+                "put a backslash before each [, -, &, ~, or | that is a plain character"
             ) from None
         return value
 
@@ -79,14 +76,11 @@ class SplitBy(Section):
     def _together(self) -> SplitBy:
         if not self.on and (self.test or self.group or self.of):
             raise SettingError(
-                "data.split_by.val is empty: set how many images are for validation, such as data.split_by.val=20%",
-                "data.split_by.val",
+                "data.split_by.val is empty: set how many images are for validation, such as data.split_by.val=20%"
             )
-        shares = [share(part) or 0.0 for part in (self.val, self.test)]
-        if sum(shares) >= 1:
+        if sum(share(part) or 0.0 for part in (self.val, self.test)) >= 1:
             raise SettingError(
-                f"data.split_by: val={self.val} and test={self.test} leave no images to train on: lower them",
-                "data.split_by",
+                f"data.split_by: val={self.val} and test={self.test} leave no images to train on: lower them"
             )
         return self
 

@@ -13,38 +13,28 @@ class Model(Section):
     """The network: `pico` (ours), an SMP architecture (`unet`, `fpn`, ...), or `torchvision/NAME`."""
 
     arch: str = Field(
-        "pico",
-        description="'pico' (a small network for CPUs), an architecture of segmentation-models-pytorch (SMP), or "
-        "torchvision/NAME",
+        "pico", description="'pico' (small, for CPUs), one of segmentation-models-pytorch (SMP), or torchvision/NAME"
     )
     encoder: str = Field("resnet18", description="encoder of an SMP architecture; tu-NAME is an encoder of timm")
     encoder_weights: Union[UserPath, None] = Field(
-        None,
-        description="pretrained weights of the encoder: 'imagenet', another name that SMP knows, or a file. null: "
-        "random weights",
+        None, description="weights of the encoder: 'imagenet', another name that SMP knows, or a file; null: random"
     )
     init: UserPath = Field(
-        "",
-        description="initial weights of the whole network: a run folder, an export, FILE.safetensors, or FILE.pth. "
-        "Empty: none",
+        "", description="initial weights of the network: a run folder, an export, FILE.safetensors, or FILE.pth"
     )
     freeze: Literal["none", "encoder"] = Field(
-        "none",
-        description="'encoder' keeps the encoder fixed: no gradients, and its batch norm statistics do not change",
+        "none", description="'encoder': no gradients for the encoder, and fixed batch norm statistics"
     )
-    fast: bool = Field(
-        True, description="replace slow layers by faster ones with the same weights and the same gradients"
-    )
+    fast: bool = Field(True, description="replace slow layers by faster ones with the same weights and gradients")
     options: dict[str, Any] = Field(
-        default_factory=dict, description="extra arguments for the constructor of the architecture"
+        default_factory=dict, description="extra arguments of the architecture's constructor"
     )
 
     @model_validator(mode="after")
     def _frozen(self) -> Model:
         if self.freeze == "encoder" and not self.init and not self.encoder_weights:
             raise SettingError(
-                "model.freeze=encoder would freeze random weights: set model.encoder_weights or model.init",
-                "model.freeze",
+                "model.freeze=encoder would freeze random weights: set model.encoder_weights or model.init"
             )
         return self
 
@@ -55,12 +45,8 @@ class Train(Section):
     duration: str = Field("20ep", description="length of the run: '20ep' (epochs) or '5000st' (optimizer steps)")
     batch_size: int = Field(16, ge=1, description="images per optimizer step, over all ranks and micro-batches")
     accumulate: int = Field(1, ge=1, description="micro-batches per optimizer step (gradient accumulation)")
-    precision: Literal["fp32", "bf16", "fp16"] = Field(
-        "fp32", description="autocast dtype of forward and backward; weights stay fp32"
-    )
-    seed: int = Field(
-        0, ge=0, lt=2**64, description="seed of the initial weights, the sample order, and the augmentation"
-    )
+    precision: Literal["fp32", "bf16", "fp16"] = Field("fp32", description="autocast dtype; weights stay fp32")
+    seed: int = Field(0, ge=0, lt=2**64, description="seed of initial weights, sample order, and augmentation")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda if there is a GPU, otherwise cpu")
     channels_last: Union[bool, Literal["auto"]] = Field(
         "auto", description="channels_last memory format. auto: on with CUDA, and on CPUs with AVX-512"
@@ -84,7 +70,7 @@ class Train(Section):
         return value
 
 
-Processes = Annotated[int, Field(ge=1, le=4096)]
+Count = Annotated[int, Field(ge=1, le=4096)]
 
 
 class Parallel(Section):
@@ -96,20 +82,12 @@ class Parallel(Section):
     backend: Literal["auto", "nccl", "gloo"] = Field(
         "auto", description="communication backend. auto: nccl with CUDA, otherwise gloo"
     )
-    procs: Union[Processes, Literal["auto"]] = Field(
-        "auto",
-        description="number of ranks that `segtrain train` starts. auto: one per GPU; without a GPU, one per CPU core",
+    procs: Union[Count, Literal["auto"]] = Field(
+        "auto", description="ranks that `segtrain train` starts. auto: one per GPU; without a GPU, one per CPU core"
     )
-    threads: Union[Processes, Literal["auto"]] = Field(
-        "auto", description="compute threads per rank. auto: cores / ranks"
-    )
+    threads: Union[Count, Literal["auto"]] = Field("auto", description="compute threads per rank. auto: cores / ranks")
     sync_bn: bool = Field(False, description="compute batch norm statistics over all ranks (SyncBatchNorm)")
-    bucket_mb: float = Field(
-        25.0,
-        gt=0,
-        le=65_536,
-        description="ddp: size of a gradient bucket in MiB (bucket_cap_mb of DistributedDataParallel)",
-    )
+    bucket_mb: float = Field(25.0, gt=0, le=65_536, description="ddp: size of a gradient bucket in MiB (bucket_cap_mb)")
     bucket_view: bool = Field(
         True, description="ddp: gradients are views into the buckets, which saves memory (gradient_as_bucket_view)"
     )
@@ -120,6 +98,4 @@ class Parallel(Section):
     broadcast_buffers: bool = Field(
         False, description="ddp: copy the batch norm statistics of rank 0 to the other ranks before every forward"
     )
-    timeout_s: float = Field(
-        600.0, gt=0, le=2_592_000, description="seconds that a collective may wait for the other ranks"
-    )
+    timeout_s: float = Field(600.0, gt=0, le=2_592_000, description="longest wait of a collective, in seconds")

@@ -6,8 +6,6 @@ import re
 import typing
 from typing import Any
 
-from pydantic.fields import FieldInfo
-
 from segtrain.config.paste import flow
 from segtrain.config.section import Section, blocks, is_section
 from segtrain.config.yaml_slips import unspaced
@@ -28,7 +26,7 @@ def in_words(kind: Any, mark: str = "`") -> str:
     if origin is typing.Union:
         return " or ".join(dict.fromkeys(in_words(member, mark) for member in inner))
     if origin is tuple:
-        if blocks(FieldInfo(annotation=kind)):
+        if blocks(kind):
             return "list of terms"
         items = [in_words(member, mark) for member in inner if member is not Ellipsis]
         plural = items[0] + "s" * (items[0] in ("integer", "number", "text", "mapping"))
