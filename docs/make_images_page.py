@@ -26,10 +26,10 @@ from launch.aws.regions import ACCOUNTS_FROM, OFFERED_FROM
 
 PAGE = Path(__file__).with_name("sagemaker-images.md")
 
-INTRO = """# SageMaker types and images
+INTRO = """# SageMaker instance types and images
 
-What runs on what, and what it costs. This page is made from `launch/aws/` by `python docs/make_images_page.py`; a test keeps it
-current. The launcher picks the image from these tables, and says why:
+Which container image runs on which instance type, and what it costs. `python docs/make_images_page.py` writes this page from
+`launch/aws/`; a test keeps it current. The launcher chooses the image from these tables and prints the reason:
 
 ```python
 from launch.aws.images import choose
@@ -40,26 +40,26 @@ print(choice.uri, "-", choice.why)
 print(show(choice.findings))
 ```
 
-`--image` keeps the image that you name; the findings then say what speaks against it. It must lie in a private ECR registry of the
-job's region: SageMaker pulls training images from nowhere else.
+`--image` chooses another image; the findings then list its problems. It must be in a private ECR registry of the
+job's region, because SageMaker does not pull training images from anywhere else.
 
-Every type that SageMaker's service model allows can be asked for. A type that is newer than this page gets a note: its sizes,
-price and speed are not known here. A type that botocore does not know either needs `--unknown-type-ok`.
+You can use every instance type in SageMaker's service model. If a type is newer than this page, a note says that its size,
+price, and speed are unknown. A type that botocore does not know either needs `--unknown-type-ok`.
 
-- An image runs on a GPU when its torch has code for it: the same major compute capability and no later minor one, so code for
+- An image runs on a GPU if its torch has code for it: the same major compute capability, and the same or a lower minor one. So code for
   sm_80 also runs on sm_86 and sm_89.
-- Among the images that run, the newest is taken; AWS patches no older one for longer.
-- SMDDP, AWS's library for all-reduce, is in images of torch 2.5.1 and earlier alone, and supports few types.
-  From SMDDP 2.3.0 on, its import fails on other types.
-- `ml.p3.*` is retired: the launcher warns, names what is nearest, and goes on as asked.
-- Images since 2.11 are based on Amazon Linux (`dnf`, Python in `/opt/venv`), earlier ones on Ubuntu (`apt-get`). Both hold the
-  SageMaker training toolkit. AWS names them by public addresses; SageMaker takes images from a registry of the region, and
-  AWS keeps the same images there, under the accounts of the table in `launch/aws/regions.py`.
-- The images of torch 2.9 and later are CUDA 13, which wants an NVIDIA driver of branch 580 or later on the host. SageMaker chooses
-  the host's driver, a training job cannot. AWS tests these images in training jobs on ml.g4dn.12xlarge.
-- The start script of the images since 2.11 compiles a stand-in for `gethostname` from `changehostname.c` by its bare name, which
-  lies in `/` while the container begins in `/workspace`, and asks `jq`, which their Dockerfile does not install. Read there, not
-  tried: by its text it goes on to the training all the same. segtrain takes the hosts' names from `resourceconfig.json`.
+- Of all images that run, the launcher chooses the newest, which AWS also patches for the longest time.
+- SMDDP, AWS's all-reduce library, is only in images with torch 2.5.1 and earlier, and supports few instance types.
+  Since SMDDP 2.3.0, its import fails on other types.
+- `ml.p3.*` is retired: the launcher prints a warning with the most similar types, and submits the job.
+- Images since 2.11 are based on Amazon Linux (`dnf`, Python in `/opt/venv`), earlier ones on Ubuntu (`apt-get`). Both contain the
+  SageMaker training toolkit. AWS documents public addresses for them, but SageMaker needs an image in a registry of the region.
+  AWS keeps the same images there, under the accounts listed in `launch/aws/regions.py`.
+- Images with torch 2.9 and later use CUDA 13, which needs an NVIDIA driver of branch 580 or later. SageMaker chooses
+  the driver of the host; a training job cannot. AWS tests these images in training jobs on ml.g4dn.12xlarge.
+- The start script of images since 2.11 compiles a replacement for `gethostname` from `changehostname.c`, but looks for it in
+  `/workspace`, while the file is in `/`. It also calls `jq`, which the Dockerfile does not install. According to its source, the script
+  continues to the training nevertheless; this was read, not tried. segtrain takes the host names from `resourceconfig.json`.
 """
 
 
@@ -67,13 +67,19 @@ def page() -> str:
     """The whole page, Markdown."""
     parts = [INTRO, "## Images\n", DATED, _images(), "## GPUs and images\n", FIT, _fit()]
     parts += ["## GPU types\n", TYPES, _types(one for one in INSTANCES.values() if one.gpus)]
-    parts += ["## CPU types\n", "They train without a GPU. In a job with a GPU group they do nothing yet.\n"]
+    parts += ["## CPU types\n", "They can train without a GPU. In a job with GPU instances they are not used yet.\n"]
     parts += [_types(one for one in INSTANCES.values() if not one.gpus), _left_out(), SOURCES]
     return "\n".join(parts)
 
 
-DATED = f"Last compared with AWS's list on {IMAGES_DATED}. From {OLD_AFTER_DAYS} days after that day on, each dry run notes that the table is old.\n"
-FIT = "The newest image whose torch has code for the GPU, how long AWS patches it, and the newest with SMDDP where the type allows it.\n"
+DATED = (
+    f"Last compared with AWS's list on {IMAGES_DATED}. From {OLD_AFTER_DAYS} days later on, each dry run notes that the table is "
+    "old.\n"
+)
+FIT = (
+    "For each GPU: the newest image whose torch has code for it, how long AWS patches it, and the newest image with SMDDP if the "
+    "type supports it.\n"
+)
 TYPES = (
     f"Price: $ an hour, on demand, training, us-east-1, as of {PRICES_DATED} (p3: the last known). "
     "Speed: training on all GPUs, 8 V100 = 1; empty where no measurement is known. Disk: NVMe; 0 means EBS only.\n"
@@ -141,7 +147,7 @@ def _types(some: Iterable[Instance]) -> str:
         speed = "" if one.speed is None else f"{one.speed:.2f}"
         sizes = (one.vcpus, f"{one.memory_gb:g}", one.nvme_gb, f"{one.network_gbit:g}")
         rows.append((f"`{one.name}`", gpus, one.gpu_memory_gb or "", *sizes, ", ".join(notes), price, speed))
-    names = ("type", "GPUs", "GB a GPU", "vCPUs", "memory GB", "disk GB", "network Gbit/s", "", "price", "speed")
+    names = ("type", "GPUs", "GB per GPU", "vCPUs", "memory GB", "disk GB", "network Gbit/s", "", "price", "speed")
     if all(not row[1] for row in rows):
         keep = [0, *range(3, 9)]
         names, rows = tuple(names[k] for k in keep), [tuple(row[k] for k in keep) for row in rows]
