@@ -14,7 +14,7 @@ from torch import nn
 from segtrain.config import Model
 from segtrain.models import build_model, winograd
 from segtrain.models.deterministic import refuse_nondeterministic
-from segtrain.models.fast_ops import grid_means, live_taps, upsample_conv
+from segtrain.models.layers import grid_means, live_taps, upsample_conv
 from segtrain.models.resnet import RESNETS, ResNet
 
 TOLERANCE = 1e-12

@@ -15,11 +15,11 @@ from test_prove import failures, verdicts
 from torch import Tensor, nn
 
 from segtrain.checkpoint import newest
-from segtrain.config import Model, load_config
+from segtrain.config import Model, is_file_name, load_config
 from segtrain.data.labels.space import LabelSpace
 from segtrain.errors import ConfigError
 from segtrain.models import build_model
-from segtrain.models.weights import is_file_name, load_encoder, read_tensors, renamed
+from segtrain.models.weights import load_encoder, read_tensors, renamed
 from segtrain.parallel.cluster import Cluster, free_port
 from segtrain.train.initial import _refuse_random, begin_with
 from segtrain.train.step import running_statistics_kept

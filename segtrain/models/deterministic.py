@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from segtrain.errors import ConfigError
 from segtrain.models.base import SegModel
-from segtrain.models.compat import TorchDispatchMode
 
 # Operators of networks whose gradient torch refuses on CUDA with use_deterministic_algorithms(True). Bilinear interpolation is
 # not among them: F.interpolate takes another form then. Pooling into a single bin is a mean, which is deterministic.

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from segtrain.config import SMP, Model, refuse_arch
+import difflib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from segtrain.config import SMP, Model, is_file_name, refuse_arch
 from segtrain.errors import ConfigError, SegtrainError
 from segtrain.models.base import SegModel
-from segtrain.models.weights import is_file_name, load_encoder
+from segtrain.models.weights import load_encoder
+
+# What constructors raise for arguments that do not fit.
+_UNFIT = (TypeError, ValueError, KeyError, RuntimeError, AttributeError, AssertionError)
 
 
 def build_model(model: Model, num_classes: int) -> SegModel:
@@ -20,8 +28,8 @@ def build_model(model: Model, num_classes: int) -> SegModel:
             code="no-classes",
             found=num_classes,
         )
-    arch = model.arch.lower()
     refuse_arch(model)
+    arch = model.arch.lower()
     if arch == "pico":
         from segtrain.models.pico import build
     elif arch in SMP:
@@ -36,11 +44,23 @@ def build_model(model: Model, num_classes: int) -> SegModel:
     except SegtrainError:
         raise
     except Exception as error:
-        if not model.options:
-            raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        unfit = isinstance(error, _UNFIT) and not isinstance(error, OSError)
+        # A download may raise errors of OSError, httpx, huggingface_hub, or requests.
+        if model.encoder_weights is not None and not unfit:
+            raise ConfigError(
+                f"model.encoder_weights={model.encoder_weights!r} of {model.encoder} cannot be fetched ({reason}): set "
+                "model.encoder_weights=null to train from scratch, or put the files into the cache that HF_HOME "
+                "(TORCH_HOME for torchvision) names, on a machine with network",
+                code="encoder-weights-unreachable",
+                found=model.encoder_weights,
+                encoder=model.encoder,
+            ) from error
+        if not unfit and not model.options:
+            raise
+        encoder = f" with model.encoder={model.encoder}" if arch in SMP else ""
         raise ConfigError(
-            f"model.options={model.options} do not fit model.arch={model.arch} ({reason})",
+            f"model.options={model.options} do not fit model.arch={model.arch}{encoder} ({reason})",
             code="model-options-unfit",
             options=model.options,
             arch=model.arch,
@@ -50,12 +70,26 @@ def build_model(model: Model, num_classes: int) -> SegModel:
     return network
 
 
-def reject_options(model: Model, reserved: dict[str, str]) -> None:
-    """Refuse entries of ``model.options`` that another setting decides, or that would change the logits."""
-    for key, cure in reserved.items():
-        if key in model.options:
+def check_options(model: Model, constructor: Callable[..., Any] | None, reserved: dict[str, str]) -> None:
+    """Refuse entries of ``model.options`` that ``constructor`` lacks, or that another setting decides (``reserved``).
+
+    Libraries ignore unknown ones. Without ``constructor`` every other name is accepted.
+    """
+    parameters = inspect.signature(constructor).parameters if constructor else model.options
+    known = [name for name in parameters if name not in ("kwargs", *reserved)]
+    for key, value in model.options.items():
+        if key in reserved:
             raise ConfigError(
-                f"model.options.{key}={model.options[key]!r} cannot be set here: {cure}",
+                f"model.options.{key}={value!r} cannot be set here: {reserved[key]}",
                 code="model-option-reserved",
                 key=key,
+            )
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise ConfigError(
+                f"unknown model.options.{key} for {model.arch}: {hint}it has {', '.join(known) or 'none'}",
+                code="unknown-model-option",
+                key=key,
+                nearest=near,
             )

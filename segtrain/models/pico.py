@@ -12,16 +12,8 @@ from torch import Tensor, nn
 from segtrain.config import Model
 from segtrain.errors import ConfigError
 from segtrain.models.base import SegModel
-from segtrain.models.fast_ops import grid_means
-
-
-def conv_bn(inputs: int, outputs: int, kernel: int = 3, stride: int = 1, relu: bool = True) -> nn.Sequential:
-    """Convolution without bias, batch norm and, unless ``relu`` is false, ReLU."""
-    layers: list[nn.Module] = [
-        nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False),
-        nn.BatchNorm2d(outputs),
-    ]
-    return nn.Sequential(*layers, *([nn.ReLU(inplace=True)] if relu else []))
+from segtrain.models.factory import check_options
+from segtrain.models.layers import conv_bn, grid_means
 
 
 class Residual(nn.Module):
@@ -134,14 +126,7 @@ class Pico(SegModel):
 
 def build(model: Model, num_classes: int) -> SegModel:
     """Build the net; ``model.options`` are ``Pico``'s arguments, ``model.encoder`` plays no part."""
-    known = set(inspect.signature(Pico).parameters) - {"num_classes"}
-    unknown = sorted(set(model.options) - known)
-    if unknown:
-        raise ConfigError(
-            f"unknown model.options.{unknown[0]} for pico: it has {', '.join(sorted(known))}",
-            code="unknown-model-option",
-            key=unknown[0],
-        )
+    check_options(model, Pico, {"num_classes": "it follows from data.classes"})
     if model.encoder_weights is not None:
         raise ConfigError(
             f"model.encoder_weights={model.encoder_weights!r}: pico has no pretrained weights; set it to null",
@@ -149,55 +134,38 @@ def build(model: Model, num_classes: int) -> SegModel:
             found=model.encoder_weights,
         )
     _check(model.options)
-    try:
-        return Pico(num_classes, **model.options)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ConfigError(
-            f"model.options={model.options} do not fit pico: {error}",
-            code="model-options-unfit",
-            options=model.options,
-            arch=model.arch,
-        ) from error
+    return Pico(num_classes, **model.options)
+
+
+# Smallest and largest number. One with an s is a list of them.
+_LIMITS = {"stem": (1, 65_536), "decoder": (1, 65_536), "widths": (1, 65_536), "depths": (0, 1_000), "bins": (1, 64)}
 
 
 def _check(options: dict[str, Any]) -> None:
     """Raises ConfigError for numbers with which no image comes through."""
-
-    def whole(value: Any, most: int = 65_536, least: int = 1) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-
-    usual = inspect.signature(Pico).parameters
     for key, value in options.items():
-        if key in ("stem", "decoder") and not whole(value):
+        if key == "aux":
+            fits, expected = isinstance(value, bool), "true or false"
+        else:
+            least, most = _LIMITS[key]
+            several = key.endswith("s")
+            numbers = value if isinstance(value, (list, tuple)) else [value]
+            fits = several == (numbers is value) and all(type(n) is int and least <= n <= most for n in numbers)
+            expected = f"{'a list of numbers' if several else 'a number'} from {least:,} to {most:,}"
+        if not fits:
             raise ConfigError(
-                f"model.options.{key}={value!r}: it must be a number of channels, at least 1",
+                f"model.options.{key}={value!r}: it must be {expected}",
                 code="model-option-value",
                 key=key,
                 found=value,
             )
-        if key == "aux" and not isinstance(value, bool):
-            raise ConfigError(
-                f"model.options.aux={value!r}: it must be true or false",
-                code="model-option-value",
-                key="aux",
-                found=value,
-            )
-        if key in ("widths", "depths", "bins"):
-            least, most = {"widths": (1, 65_536), "depths": (0, 1_000), "bins": (1, 64)}[key]
-            if not isinstance(value, (list, tuple)) or not all(whole(number, most, least) for number in value):
-                raise ConfigError(
-                    f"model.options.{key}={value!r}: it must be a list of numbers from {least:,} to {most:,}",
-                    code="model-option-value",
-                    key=key,
-                    found=value,
-                    least=least,
-                    most=most,
-                )
-    widths, depths = (options.get(key, usual[key].default) for key in ("widths", "depths"))
+    usual = inspect.signature(Pico).parameters
+    widths, depths = (list(options.get(key, usual[key].default)) for key in ("widths", "depths"))
     if len(widths) != len(depths) or len(widths) < 2:
         raise ConfigError(
-            f"model.options: widths={list(widths)} and depths={list(depths)} have one entry per stage each: give both the same number of entries, at least 2",
+            f"model.options: widths={widths} and depths={depths} have one entry per stage each: give both the same number "
+            "of entries, at least 2",
             code="model-option-value",
             key="widths",
-            found=(list(widths), list(depths)),
+            found=(widths, depths),
         )

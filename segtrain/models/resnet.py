@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from segtrain.models.layers import conv_bn
+
 
 class Basic(nn.Module):
     """Two 3x3 convolutions and the identity."""
@@ -53,9 +55,7 @@ class Bottleneck(nn.Module):
 
 
 def _projection(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
-    if inputs == outputs and stride == 1:
-        return None
-    return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+    return None if inputs == outputs and stride == 1 else conv_bn(inputs, outputs, 1, stride, relu=False)
 
 
 # Block, blocks per stage, groups, width of a group in the first stage.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 from typing import Any
 
 import torch
@@ -13,6 +12,11 @@ from torch import Tensor, nn
 from segtrain.config import Model
 from segtrain.errors import ConfigError, MissingExtra
 from segtrain.models.base import SegModel
+from segtrain.models.deeplab import deeplabv3plus
+from segtrain.models.factory import check_options
+from segtrain.models.resnet import RESNETS
+from segtrain.models.unet import unet, use_fast_decoder_blocks
+from segtrain.models.winograd import use_winograd_convs
 
 _RESERVED = {
     "classes": "it follows from data.classes",
@@ -27,13 +31,13 @@ _RESERVED = {
 class SmpModel(SegModel):
     """An SMP network whose head is split before its upsampling. It has the parameter names of SMP."""
 
-    def __init__(self, network: Any, num_classes: int) -> None:
+    def __init__(self, encoder: Any, decoder: Any, head: Any, num_classes: int) -> None:
         super().__init__()
-        self.encoder: Any = network.encoder
-        self.decoder: Any = network.decoder
-        self.segmentation_head: Any = network.segmentation_head
+        self.encoder = encoder
+        self.decoder = decoder
+        self.segmentation_head = head
         self.num_classes = num_classes
-        self.stride = int(network.encoder.output_stride)
+        self.stride = int(encoder.output_stride)
         # DPT: patches, then three more levels.
         if not isinstance(self.segmentation_head, nn.Sequential):
             self.stride = max(self.stride, 32)
@@ -60,19 +64,15 @@ class SmpModel(SegModel):
 
 def build(model: Model, num_classes: int) -> SegModel:
     """Build an SMP network. Raises as ``factory.build_model`` does."""
-    from segtrain.models import builtin
-    from segtrain.models.factory import reject_options
-    from segtrain.models.unet import use_fast_decoder_blocks
-    from segtrain.models.winograd import use_winograd_convs
-
-    reject_options(model, _RESERVED)
-    if builtin.has_builtin(model):
-        network = builtin.build(model, num_classes)
+    if _is_own(model):
+        architecture = unet if model.arch.lower() == "unet" else deeplabv3plus
+        network = SmpModel(*architecture(model.encoder, num_classes, **model.options), num_classes)
         if model.encoder_weights is not None:
             network.load_state_dict(_network(model, num_classes).state_dict())
         use_winograd_convs(network)
         return network
-    network = SmpModel(_network(model, num_classes), num_classes)
+    stock = _network(model, num_classes)
+    network = SmpModel(stock.encoder, stock.decoder, stock.segmentation_head, num_classes)
     if model.fast:
         use_fast_decoder_blocks(network.decoder)
         use_winograd_convs(network)
@@ -80,6 +80,23 @@ def build(model: Model, num_classes: int) -> SegModel:
         network.least = 8 * network.stride  # three poolings follow the encoder
     freeze_unused(network)
     return network
+
+
+def _is_own(model: Model) -> bool:
+    """Whether this package makes the network itself, equal to SMP's, but without the seconds that importing SMP takes."""
+    channels = model.options.get("decoder_channels", (0,) * 5)
+    if not model.fast or model.encoder not in RESNETS:
+        return False
+    if model.arch.lower() == "unet":
+        return (
+            not set(model.options) - {"decoder_channels"} and isinstance(channels, (list, tuple)) and len(channels) == 5
+        )
+    known = {"encoder_output_stride", "decoder_channels", "decoder_atrous_rates", "decoder_aspp_dropout"}
+    return (
+        model.arch.lower() == "deeplabv3plus"
+        and not set(model.options) - known
+        and model.options.get("encoder_output_stride", 16) in (8, 16)
+    )
 
 
 def freeze_unused(network: SegModel) -> None:
@@ -107,7 +124,7 @@ def _gradients(network: SegModel, parameters: dict[str, nn.Parameter], device: s
     return torch.autograd.grad(output.sum(), list(meta_params.values()), allow_unused=True)
 
 
-def _network(model: Model, num_classes: int) -> nn.Module:
+def _network(model: Model, num_classes: int) -> Any:
     """The module that SMP builds."""
     try:
         import segmentation_models_pytorch as smp
@@ -124,58 +141,14 @@ def _network(model: Model, num_classes: int) -> nn.Module:
             found=model.arch,
         )
     _check_encoder(model, arch, smp.encoders)
-    options = dict(model.options)
-    _check_options(model, known[arch])
-    if arch == "dpt":
-        # Otherwise the ViT takes one size only.
-        options.setdefault("dynamic_img_size", True)
+    # Encoders of timm take many more options, and refuse unknown ones themselves.
+    from_timm = model.encoder.startswith("tu-")
+    check_options(model, None if from_timm else known[arch], _RESERVED)
+    # Otherwise the ViT takes one size only.
+    options = {**({"dynamic_img_size": True} if arch == "dpt" else {}), **model.options}
     # The name of a timm encoder says which weights; SMP warns of any text other than True.
-    weights = model.encoder_weights and (True if model.encoder.startswith("tu-") else model.encoder_weights)
-    try:
-        return known[arch](encoder_name=model.encoder, encoder_weights=weights, classes=num_classes, **options)
-    except (TypeError, ValueError, KeyError, RuntimeError, AttributeError, AssertionError) as error:
-        reason = " ".join(str(error).strip("\"'").split())
-        raise ConfigError(
-            f"model.arch={model.arch}, encoder={model.encoder}, options={options}: {reason}",
-            code="model-options-unfit",
-            options=options,
-            arch=model.arch,
-        ) from error
-    except Exception as error:
-        # A download may raise errors of OSError, httpx, huggingface_hub, or requests.
-        if model.encoder_weights is None:
-            raise
-        raise weights_unreachable(model, error) from error
-
-
-def _check_options(model: Model, architecture: type) -> None:
-    """Refuse unknown options, which SMP ignores. Encoders of timm take many, and refuse unknown ones themselves."""
-    if model.encoder.startswith("tu-"):
-        return
-    known = [name for name in inspect.signature(architecture).parameters if name != "kwargs"]
-    for key in model.options:
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            usable = ", ".join(name for name in known if name not in _RESERVED)
-            raise ConfigError(
-                f"unknown model.options.{key} for {model.arch}: {hint}it has {usable}",
-                code="unknown-model-option",
-                key=key,
-                nearest=near,
-            )
-
-
-def weights_unreachable(model: Model, error: Exception) -> ConfigError:
-    reason = " ".join(str(error).split())[:200]
-    return ConfigError(
-        f"model.encoder_weights={model.encoder_weights!r} of {model.encoder} cannot be fetched ({reason}): set "
-        "model.encoder_weights=null to train from scratch, or put the files into the cache that HF_HOME "
-        "(TORCH_HOME for torchvision) names, on a machine with network",
-        code="encoder-weights-unreachable",
-        found=model.encoder_weights,
-        encoder=model.encoder,
-    )
+    weights = model.encoder_weights and (True if from_timm else model.encoder_weights)
+    return known[arch](encoder_name=model.encoder, encoder_weights=weights, classes=num_classes, **options)
 
 
 def _check_encoder(model: Model, arch: str, encoders: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import torch.nn.functional as F
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from segtrain.config import Model
 from segtrain.errors import ConfigError, MissingExtra
 from segtrain.models.base import SegModel
+from segtrain.models.factory import check_options
 
 _RESERVED = {
     "num_classes": "it follows from data.classes",
@@ -62,51 +62,21 @@ class TorchvisionModel(SegModel):
 
 def build(model: Model, num_classes: int) -> SegModel:
     """Build a torchvision network. Raises as ``factory.build_model`` does."""
-    from segtrain.models.factory import reject_options
-    from segtrain.models.smp import weights_unreachable
-
     try:
         from torchvision.models import segmentation
     except ImportError as error:
         if error.name is None or not error.name.startswith("torchvision"):
             raise
         raise MissingExtra("torchvision", "", f"model.arch={model.arch}") from None
-    reject_options(model, _RESERVED)
     name = model.arch.lower().partition("/")[2]
-    _check_options(model, getattr(segmentation, name))
-    options: dict[str, Any] = {} if name.startswith("lraspp") else {"aux_loss": True}
-    options.update(model.options)
+    constructor = getattr(segmentation, name)
+    check_options(model, constructor, _RESERVED)
+    auxiliary: dict[str, Any] = {} if name.startswith("lraspp") else {"aux_loss": True}
     weights = _backbone_weights(model)
-    try:
-        network = getattr(segmentation, name)(
-            weights=None, weights_backbone=weights, num_classes=num_classes, **options
-        )
-    except (TypeError, ValueError, KeyError) as error:
-        reason = " ".join(str(error).strip("\"'").split())
-        raise ConfigError(
-            f"model.arch={model.arch}, options={options}: {reason}",
-            code="model-options-unfit",
-            options=options,
-            arch=model.arch,
-        ) from error
-    except Exception as error:
-        # A download may raise anything.
-        if weights is None:
-            raise
-        raise weights_unreachable(model, error) from error
+    network = constructor(
+        weights=None, weights_backbone=weights, num_classes=num_classes, **{**auxiliary, **model.options}
+    )
     return TorchvisionModel(network, num_classes)
-
-
-def _check_options(model: Model, constructor: Any) -> None:
-    """Refuse unknown options, which torchvision ignores."""
-    known = [name for name in inspect.signature(constructor).parameters if name not in ("kwargs", *_RESERVED)]
-    for key in model.options:
-        if key not in known:
-            raise ConfigError(
-                f"unknown model.options.{key} for {model.arch}: it has {', '.join(known) or 'none'}",
-                code="unknown-model-option",
-                key=key,
-            )
 
 
 def _backbone_weights(model: Model) -> str | None:

@@ -6,9 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from segtrain.models.base import SegModel
-from segtrain.models.compat import is_decoder_block, is_unet_block
-from segtrain.models.fast_ops import upsample_conv
+from segtrain.models.layers import conv_bn, upsample_conv
 from segtrain.models.resnet import ResNet
 
 
@@ -53,16 +51,16 @@ def use_fast_decoder_blocks(decoder: nn.Module) -> int:
         for name, block in parent.named_children():
             if not _is_plain(block):
                 continue
-            kind = FastBlock if is_unet_block(block) else PlusBlock
-            attention = getattr(block, "attention2", None)
-            setattr(parent, name, kind(block.conv1, block.conv2, attention))
+            kind = FastBlock if type(block).__name__ == "UnetDecoderBlock" else PlusBlock
+            setattr(parent, name, kind(block.conv1, block.conv2, getattr(block, "attention2", None)))
             changed += 1
     return changed
 
 
 def _is_plain(block: Any) -> bool:
     """Whether a block of SMP computes conv2(conv1(cat(nearest x2, skip))), with at most an attention after it."""
-    if not is_decoder_block(block) or getattr(block, "conv1", None) is None:
+    # SMP does not export these classes. Checked with SMP 0.6.0.
+    if type(block).__name__ not in ("UnetDecoderBlock", "DecoderBlock") or getattr(block, "conv1", None) is None:
         return False
     between = getattr(block, "attention1", None)
     first = block.conv1[0]
@@ -76,20 +74,16 @@ def _is_plain(block: Any) -> bool:
     )
 
 
-def conv_bn_relu(inputs: int, outputs: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)
-    )
+class UnetDecoder(nn.Module):
+    """Features of strides 2 to 32 to one of stride 1: (N, channels[-1], H, W)."""
 
-
-class FastUnetDecoder(nn.Module):
     def __init__(self, features: tuple[int, ...], channels: tuple[int, ...]) -> None:
         super().__init__()
         deep = features[::-1]
         inputs = (deep[0], *channels[:-1])
         skips = (*deep[1:], 0)
         self.blocks = nn.ModuleList(
-            FastBlock(conv_bn_relu(i + s, o), conv_bn_relu(o, o)) for i, s, o in zip(inputs, skips, channels)
+            FastBlock(conv_bn(i + s, o), conv_bn(o, o)) for i, s, o in zip(inputs, skips, channels)
         )
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
@@ -102,31 +96,13 @@ class FastUnetDecoder(nn.Module):
         return x
 
 
-class Unet(SegModel):
-    """The ``Unet`` of SMP on a ResNet: the same parameter names, initial distribution, outputs, and gradients."""
-
-    stride = 32
-
-    def __init__(
-        self, encoder: str, num_classes: int, decoder_channels: tuple[int, ...] = (256, 128, 64, 32, 16)
-    ) -> None:
-        super().__init__()
-        self.num_classes = num_classes
-        self.encoder = ResNet(encoder)
-        self.decoder = FastUnetDecoder(self.encoder.channels, tuple(decoder_channels))
-        head = nn.Conv2d(decoder_channels[-1], num_classes, 3, padding=1)
-        nn.init.xavier_uniform_(head.weight)
-        nn.init.zeros_(head.get_parameter("bias"))
-        self.segmentation_head = nn.Sequential(head)
-
-    def encoder_parts(self) -> list[nn.Module]:
-        return [self.encoder]
-
-    def heads(self) -> list[nn.Module]:
-        return [self.segmentation_head]
-
-    def _low(self, images: Tensor) -> tuple[Tensor, ...]:
-        return (self.segmentation_head(self.decoder(self.encoder(images))),)
-
-    def _upsample(self, low: Tensor, size: tuple[int, int]) -> Tensor:
-        return low
+def unet(
+    encoder_name: str, classes: int, decoder_channels: tuple[int, ...] = (256, 128, 64, 32, 16)
+) -> tuple[nn.Module, nn.Module, nn.Sequential]:
+    """Encoder, decoder, and head under SMP's parameter names, with SMP's initial distribution."""
+    encoder = ResNet(encoder_name)
+    decoder = UnetDecoder(encoder.channels, tuple(decoder_channels))
+    head = nn.Conv2d(decoder_channels[-1], classes, 3, padding=1)
+    nn.init.xavier_uniform_(head.weight)
+    nn.init.zeros_(head.get_parameter("bias"))
+    return encoder, decoder, nn.Sequential(head, nn.Identity())

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from segtrain.config import is_file_name as is_file_name
 from segtrain.errors import ConfigError
 from segtrain.models.base import SegModel
 
@@ -32,11 +31,9 @@ def read_tensors(path: str | Path, key: str) -> dict[str, Tensor]:
     """
     path = Path(path)
     if not path.is_file():
-        raise ConfigError(
-            f"{key}={path}: there is no such file: check the path", code="weights-missing", file=str(path)
-        )
+        raise _refused(key, path, "weights-missing", "there is no such file: check the path")
     if path.stat().st_size == 0:
-        raise ConfigError(f"{key}={path}: the file is empty: copy it again", code="weights-empty", file=str(path))
+        raise _refused(key, path, "weights-empty", "the file is empty: copy it again")
     kind = _kind(path, key)
     try:
         if kind == "safetensors":
@@ -55,26 +52,21 @@ def read_tensors(path: str | Path, key: str) -> dict[str, Tensor]:
     except Exception as error:
         # safetensors, zip, and pickle each raise their own errors.
         if kind != "safetensors" and ("weights_only" in str(error).lower() or "Unsupported global" in str(error)):
-            raise ConfigError(
-                f"{key}={path}: holds Python objects besides tensors. They are not loaded, because that could run code: save only its "
-                "state_dict()",
-                code="weights-with-code",
-                file=str(path),
-            ) from None
+            problem = "it holds Python objects besides tensors. They are not loaded, because that could run code: save only its state_dict()"
+            raise _refused(key, path, "weights-with-code", problem) from None
         reason = " ".join(str(error).split())[:160]
-        raise ConfigError(
-            f"{key}={path}: cannot be read ({type(error).__name__}: {reason}): the file is damaged: copy it again, or save a state_dict()",
-            code="weights-damaged",
-            file=str(path),
-        ) from None
+        problem = f"cannot be read ({type(error).__name__}: {reason}): the file is damaged: copy it again, or save a state_dict()"
+        raise _refused(key, path, "weights-damaged", problem) from None
     found = _tensors(content)
     if not found:
-        raise ConfigError(
-            f"{key}={path}: holds no tensors by name: save the state_dict() of a model",
-            code="weights-without-tensors",
-            file=str(path),
+        raise _refused(
+            key, path, "weights-without-tensors", "it holds no tensors by name: save the state_dict() of a model"
         )
     return found
+
+
+def _refused(key: str, path: str | Path, code: str, problem: str, **values: Any) -> ConfigError:
+    return ConfigError(f"{key}={path}: {problem}", code=code, file=str(path), **values)
 
 
 def _kind(path: Path, key: str) -> str:
@@ -91,13 +83,11 @@ def _kind(path: Path, key: str) -> str:
         return "zip"
     if head.startswith(b"\x80"):
         return "pickle"
-    raise ConfigError(
-        f"{key}={path}: is neither safetensors nor a file that torch.save wrote (it begins with {head!r}): it is damaged, or something "
-        "else came in its place (a web page, a Git LFS pointer): copy it again",
-        code="weights-format",
-        file=str(path),
-        found=head.hex(),
+    problem = (
+        f"it is neither safetensors nor a file that torch.save wrote (it begins with {head!r}): it is damaged, or something "
+        "else came in its place (a web page, a Git LFS pointer): copy it again"
     )
+    raise _refused(key, path, "weights-format", problem, found=head.hex())
 
 
 def _tensors(content: Any) -> dict[str, Tensor]:
@@ -129,15 +119,19 @@ def _bare(name: str) -> str:
     return name
 
 
+def _few(texts: list[str], separator: str = ", ") -> str:
+    more = f" and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
+    return separator.join(texts[:SHOWN]) + more
+
+
 def refuse_not_finite(tensors: Mapping[str, Tensor], key: str) -> None:
     """Raises ConfigError naming the first tensors that hold NaN or infinity: no training comes back from them."""
     odd = [
         name for name, value in tensors.items() if value.is_floating_point() and not bool(torch.isfinite(value).all())
     ]
     if odd:
-        more = f" and {len(odd) - SHOWN} more" if len(odd) > SHOWN else ""
         raise ConfigError(
-            f"{key}: {', '.join(odd[:SHOWN])}{more} hold values that are not finite: take weights from before that training diverged",
+            f"{key}: {_few(odd)} hold values that are not finite: take weights from before that training diverged",
             code="weights-not-finite",
             found=odd,
         )
@@ -173,30 +167,21 @@ def load_encoder(network: SegModel, path: str) -> None:
     key = "model.encoder_weights"
     own = network.encoder_state()
     if not own:
-        raise ConfigError(
-            f"{key}={path}: {type(network).__name__} has no part that is an encoder: set it to null",
-            code="no-encoder",
-            file=str(path),
-        )
+        problem = f"{type(network).__name__} has no part that is an encoder: set it to null"
+        raise _refused(key, path, "no-encoder", problem)
     source = renamed(read_tensors(path, key), own)
-    odd = misfit(own, source) or [f"{name} is not in the file" for name in own if name not in source and _counts(name)]
+    # Old files lack the batch count of batch norm, which has no effect here.
+    absent = [name for name in own if name not in source and not name.endswith("num_batches_tracked")]
+    odd = misfit(own, source) or [f"{name} is not in the file" for name in absent]
     if odd:
-        more = f" and {len(odd) - SHOWN} more" if len(odd) > SHOWN else ""
-        raise ConfigError(
-            f"{key}={path} does not fit this encoder: {'; '.join(odd[:SHOWN])}{more}: take a file of this encoder "
-            "(model.encoder), or set model.init for a whole network",
-            code="weights-unfit",
-            file=str(path),
-            found=odd,
+        problem = (
+            f"it does not fit this encoder: {_few(odd, '; ')}: take a file of this encoder (model.encoder), or set "
+            "model.init for a whole network"
         )
+        raise _refused(key, path, "weights-unfit", problem, found=odd)
     taken = {name: source[name] for name in own if name in source}
     refuse_not_finite(taken, f"{key}={path}")
     fill(own, taken)
-
-
-def _counts(name: str) -> bool:
-    """Old files lack the batch count of batch norm, which has no effect here."""
-    return not name.endswith("num_batches_tracked")
 
 
 @torch.no_grad()

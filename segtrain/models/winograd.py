@@ -8,7 +8,7 @@ innermost here ("NHWC"), which makes each map a few sums of contiguous rows.
 
 from __future__ import annotations
 
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -148,22 +148,7 @@ class WinogradConv2d(nn.Conv2d):
     tiles = 64
 
     @classmethod
-    def adopt(cls, conv: nn.Conv2d) -> WinogradConv2d:
-        """The same layer with the same parameter."""
-        own = cls(
-            conv.in_channels,
-            conv.out_channels,
-            3,
-            padding=conv.dilation[0],
-            dilation=conv.dilation[0],
-            bias=False,
-            device="meta",
-        )
-        own.weight = conv.weight
-        return own.train(conv.training)
-
-    @classmethod
-    def fits(cls, module: nn.Module) -> TypeGuard[nn.Conv2d]:
+    def fits(cls, module: nn.Module) -> bool:
         """Whether ``module`` is a convolution that this class computes, wide enough to gain."""
         return (
             type(module) is nn.Conv2d
@@ -203,12 +188,8 @@ def _autocast() -> bool:
         return torch.is_autocast_cpu_enabled()
 
 
-def use_winograd_convs(network: nn.Module) -> int:
-    """Put ``WinogradConv2d`` in place of every convolution that it fits; parameters and names stay. Returns how many."""
-    changed = 0
-    for parent in list(network.modules()):
-        for name, child in list(parent.named_children()):
-            if WinogradConv2d.fits(child):
-                setattr(parent, name, WinogradConv2d.adopt(child))
-                changed += 1
-    return changed
+def use_winograd_convs(network: nn.Module) -> None:
+    """Turn every convolution that ``WinogradConv2d`` fits into one; parameters and names stay."""
+    for module in network.modules():
+        if WinogradConv2d.fits(module):
+            module.__class__ = WinogradConv2d

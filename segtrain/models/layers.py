@@ -1,14 +1,23 @@
-"""Exact rewrites of slow operations: the same parameters, values, and gradients with less computation.
+"""Layers that several networks share, and exact rewrites of slow operations.
 
-Every function is an algebraic identity, equal to the plain form up to rounding (1e-12 in float64, tested), and built
-from differentiable operations, so that gradients reach the original parameters.
+A rewrite has the same parameters, values, and gradients with less computation. It is an algebraic identity, equal to the
+plain form up to rounding (1e-12 in float64, tested), and built from differentiable operations.
 """
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+
+
+def conv_bn(inputs: int, outputs: int, kernel: int = 3, stride: int = 1, relu: bool = True) -> nn.Sequential:
+    """Convolution without bias, batch norm and, unless ``relu`` is false, ReLU."""
+    layers: list[nn.Module] = [
+        nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False),
+        nn.BatchNorm2d(outputs),
+    ]
+    return nn.Sequential(*layers, *([nn.ReLU(inplace=True)] if relu else []))
 
 
 def doubled_kernel(weight: Tensor) -> Tensor:
