@@ -23,6 +23,7 @@ from segtrain.data.workers import memory
 from segtrain.data.workers.pool import WorkerPool
 from segtrain.errors import DataError
 from segtrain.evaluate import evaluation as evaluation
+from segtrain.evaluate import tiles
 from segtrain.losses import build_criterion
 from segtrain.models import build_model
 from segtrain.observe.clock import Clock
@@ -138,7 +139,7 @@ def score(net: Any, **view: Any) -> str:
     settings = Eval(**view)
     with evaluation._evaluating(net), torch.no_grad():
         predict = evaluation._predictor(
-            evaluation._forward(net, DEVICE, "bf16"), settings, tuple(settings.scales), DEVICE, True
+            evaluation._forward(net, DEVICE, "bf16"), tiles.View.of(settings, 1.0), settings.size, DEVICE, True
         )
         tally = evaluation._Tally(CLASSES, 2, DEVICE)
         truth, guess = predict(tensors(2, 64, 64, 3), tensors(2, 64, 64))

@@ -119,7 +119,7 @@ def test_predict_writes_ids_that_viewers_show_in_color(run: Path, tmp_path: Path
 
 def test_predict_sees_images_as_the_evaluation_does(tmp_path: Path) -> None:
     """Windows, scales, mirror image and base_scale come from the run's config."""
-    from segtrain.evaluate.tiles import predict_ids
+    from segtrain.evaluate.tiles import View, predict_ids
 
     run = tmp_path / "run"
     make_run(run, {**SETTINGS, "data": {"crop": [64, 64], "base_scale": 0.5}, "eval": {"tile": [32, 32], "flip": True}})
@@ -128,7 +128,7 @@ def test_predict_sees_images_as_the_evaluation_does(tmp_path: Path) -> None:
     model = load_run(run)[0]
     with torch.inference_mode():
         inputs = normalize(torch.from_numpy(pixels)[None])
-        expected = predict_ids(model, inputs, tile=(32, 32), overlap=0.5, scales=(0.5,), flip=True)[0].numpy()
+        expected = predict_ids(model, inputs, View((32, 32), 0.5, (0.5,), flip=True))[0].numpy()
     with Image.open(job.mask) as mask:
         assert np.array_equal(np.asarray(mask), expected)
 

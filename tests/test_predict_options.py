@@ -20,7 +20,7 @@ from segtrain.data.labels.space import class_palette, is_background, plain_space
 from segtrain.data.pixels.normalize import normalize
 from segtrain.errors import CheckpointError, ConfigError, DataError
 from segtrain.evaluate.load import load_run
-from segtrain.evaluate.tiles import predict_ids, predict_scores
+from segtrain.evaluate.tiles import View, predict_ids, predict_scores
 from segtrain.infer import predict, predictor, view
 from segtrain.losses import build_criterion
 from segtrain.memory import memory_free
@@ -58,7 +58,7 @@ def test_settings_of_the_command_line_change_how_an_image_is_seen(
     assert f"1 masks in {tmp_path}/out/masks\n" in capsys.readouterr().out
     model, inputs = seen(run, pixels)
     with torch.inference_mode():
-        expected = predict_ids(model, inputs, tile=(32, 32), flip=True)[0].numpy()
+        expected = predict_ids(model, inputs, View((32, 32), flip=True))[0].numpy()
         whole = predict_ids(model, inputs)[0].numpy()
     found = np.asarray(Image.open(tmp_path / "out/masks/a.png"))
     assert np.array_equal(found, expected)
@@ -97,7 +97,7 @@ def test_probabilities(run: Path, tmp_path: Path, overrides: list[str]) -> None:
     model, inputs = seen(run, pixels)
     with torch.inference_mode():
         if overrides:
-            expected = predict_scores(model, inputs, scales=(0.75, 1.0))
+            expected = predict_scores(model, inputs, View(scales=(0.75, 1.0)))
         else:
             expected = model(inputs).softmax(1)
     assert np.abs(found - expected[0].numpy()).max() < 1e-3
@@ -121,7 +121,7 @@ def test_an_image_that_does_not_fit_is_predicted_in_windows(
     (job,) = predict.predict(run, [tmp_path / "a.png"], tmp_path / "out", say=said.append)
     assert any("a.png: 200 x 260 pixels would take about" in line and "windows of 96 x 96" in line for line in said)
     with torch.inference_mode():
-        expected = predict_ids(model, inputs, tile=(96, 96))[0].numpy()
+        expected = predict_ids(model, inputs, View((96, 96)))[0].numpy()
     assert np.array_equal(np.asarray(Image.open(job.mask)), expected)
     monkeypatch.setattr(predictor, "free_memory", lambda device: 300 * 300 * per_pixel / view.SHARE)
     said.clear()
@@ -146,13 +146,13 @@ def test_memory_that_images_before_have_left_is_free(tmp_path: Path, monkeypatch
 
 
 def test_windows_are_no_smaller_than_the_crop_and_no_larger_than_the_image() -> None:
-    plain = view.View(None, 0.5, (1.0,), False)
+    plain = View(None, 0.5, (1.0,), False)
     assert view.fitted(plain, (100, 100), 10.0, 1e9, (64, 64), 32) == (plain, "")
     assert view.fitted(plain, (1000, 50), 1000.0, 1e5, (64, 80), 32)[0].tile == (64, 50)
-    tiled = view.View((32, 32), 0.5, (1.0,), False)
+    tiled = View((32, 32), 0.5, (1.0,), False)
     assert view.fitted(tiled, (10_000, 10_000), 1e6, 1.0, (64, 64), 32) == (tiled, "")  # as the user said
     assert tiled.windows((64, 64)) == 9
-    assert view.View((32, 32), 0.5, (1.0, 0.5), True).windows((64, 64)) == 2 * (9 + 1)
+    assert View((32, 32), 0.5, (1.0, 0.5), True).windows((64, 64)) == 2 * (9 + 1)
 
 
 def test_the_estimate_of_memory_grows_with_the_network() -> None:

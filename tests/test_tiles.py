@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segtrain.evaluate import tiles
+from segtrain.evaluate.tiles import View
 
 
 def pointwise(images: torch.Tensor) -> torch.Tensor:
@@ -49,8 +50,8 @@ def test_windows_of_a_pointwise_model_change_nothing(size: tuple[int, int], over
     images = picture(*size, count=2)
     whole = tiles.predict_scores(pointwise, images)
     assert torch.equal(whole, pointwise(images))
-    windows = tiles.predict_scores(pointwise, images, tile=(16, 20), overlap=overlap)
-    single = tiles.single_view(size, (16, 20), (1.0,), False)
+    windows = tiles.predict_scores(pointwise, images, View((16, 20), overlap))
+    single = View((16, 20)).is_single(size)
     torch.testing.assert_close(windows, whole if single else whole.softmax(1), rtol=1e-6, atol=1e-6)
 
 
@@ -70,9 +71,9 @@ def test_scores_are_the_plain_mean_over_the_windows_that_see_a_pixel() -> None:
             expected[window] += ((contextual(crop).softmax(1) + mirrored) / 2).double()
             count[window] += 1
     assert count.min() >= 1
-    scores = tiles.predict_scores(contextual, images, tile=(10, 12), overlap=0.5, flip=True)
+    scores = tiles.predict_scores(contextual, images, View((10, 12), flip=True))
     torch.testing.assert_close(scores.double(), expected / count, rtol=1e-6, atol=1e-7)
-    ids = tiles.predict_ids(contextual, images, tile=(10, 12), overlap=0.5, flip=True)
+    ids = tiles.predict_ids(contextual, images, View((10, 12), flip=True))
     assert torch.equal(ids.long(), scores.max(1)[1])
 
 
@@ -84,13 +85,13 @@ def test_flip_and_scales_average_probabilities() -> None:
 
     logits = sided(images).softmax(1)
     flipped = sided(images.flip(-1)).softmax(1).flip(-1)
-    torch.testing.assert_close(tiles.predict_scores(sided, images, flip=True), (logits + flipped) / 2)
+    torch.testing.assert_close(tiles.predict_scores(sided, images, View(flip=True)), (logits + flipped) / 2)
 
     def at(scale: float) -> torch.Tensor:
         part = sided(tiles.resize(images, (round(16 * scale), round(24 * scale)))).softmax(1)
         return torch.nn.functional.interpolate(part, (16, 24), mode="bilinear", align_corners=False)
 
-    scores = tiles.predict_scores(sided, images, scales=(0.5, 1.0, 1.75))
+    scores = tiles.predict_scores(sided, images, View(scales=(0.5, 1.0, 1.75)))
     torch.testing.assert_close(scores, (at(0.5) + logits + at(1.75)) / 3)
     assert torch.allclose(scores.sum(1), torch.ones(1, 16, 24))
 
@@ -103,7 +104,7 @@ def test_one_window_at_a_time_and_strips_of_one_tile_height() -> None:
         return pointwise(crop)
 
     images = picture(100, 40)
-    pieces = list(tiles.strips(watched, images, (16, 20), 0.5))
+    pieces = list(tiles.strips(watched, images, View((16, 20))))
     assert set(seen) == {(1, 3, 16, 20)}
     assert max(piece.shape[2] for _, piece in pieces) <= 16
     assert [top for top, _ in pieces] == tiles.starts(100, 16, 0.5)

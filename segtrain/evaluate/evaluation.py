@@ -27,11 +27,9 @@ from segtrain.data.device_feed import DeviceFeed
 from segtrain.data.workers.pool import WorkerPool
 from segtrain.errors import DataError
 from segtrain.evaluate.image_scores import FIELDS, ImageScores, counts, packed, unpacked
-from segtrain.evaluate.tiles import Forward, nearest, predict_ids, resize
+from segtrain.evaluate.tiles import Forward, Size, View, nearest, predict_ids, resize
 from segtrain.metrics import Scores, confusions, refuse_unknown
 
-# Height, width in pixels.
-Size = tuple[int, int]
 # Batches between two reads of the device.
 _AT_ONCE = 64
 Predict = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -77,7 +75,7 @@ def evaluate(
 
     model: the bare module: the forward of DDP and FSDP holds collectives, so a sharded model must be gathered before.
     all_reduce: sums an int64 tensor over the ranks and returns it; called once, whatever happens before.
-    base_scale: ``data.base_scale`` of the training, multiplied into every scale, so that objects have the trained size.
+    base_scale: ``data.base_scale`` of the training; see ``tiles.View.of``.
     pool: lent workers that read the images, in place of ``workers`` threads.
     pictures: how many images, evenly spread over the split, rank 0 returns with their predictions.
     extremes: how many of the worst, and of the best images it returns besides.
@@ -87,12 +85,12 @@ def evaluate(
     from segtrain.data.order import eval_groups
 
     start, device = time.perf_counter(), torch.device(device)
-    scales = tuple(scale * base_scale for scale in settings.scales)
+    view = View.of(settings, base_scale)
     wanted = _spread(len(dataset), pictures) if rank == 0 else []
     tally = _Tally(dataset.labels.num_classes, len(dataset), device)
     failure: Exception | None = None
-    with _evaluating(model), _one_kernel_a_layer(), torch.inference_mode():
-        predict = _predictor(_forward(model, device, precision), settings, scales, device, channels_last)
+    with _evaluating(model), torch.inference_mode():
+        predict = _predictor(_forward(model, device, precision), view, settings.size, device, channels_last)
         try:
             sizes = [dataset.size(index) for index in range(len(dataset))]
             groups = eval_groups(sizes, settings.batch_size)[rank::world_size]
@@ -110,7 +108,7 @@ def evaluate(
                 # Copies: what is read may be read-only.
                 image, mask = (torch.tensor(array)[None] for array in dataset.read(index))
                 shown[index] = _picture(dataset, index, image, *predict(image, mask))
-    facts = protocol(dataset, settings, sizes, scales, precision)
+    facts = protocol(dataset, settings.size, view, sizes, precision)
     spread, worst_shown, best_shown = (tuple(shown[index] for index in some) for some in (wanted, worst, best))
     return Evaluation(Scores.from_confusion(table), table, facts, images, spread, worst_shown, best_shown, seconds)
 
@@ -196,22 +194,18 @@ class _Tally:
         return table, unpacked(images[:, 1:])
 
 
-def _predictor(
-    forward: Forward, settings: config.Eval, scales: tuple[float, ...], device: torch.device, channels_last: bool
-) -> Predict:
+def _predictor(forward: Forward, view: View, size: Size | None, device: torch.device, channels_last: bool) -> Predict:
     """A function from a batch (images uint8 (n, H, W, 3), masks (n, H, W)) to truth and predicted ids on the device.
 
-    Both are (n, h, w): at ``settings.size``, to which labels go by nearest, else at the masks' own size.
+    Both are (n, h, w): at ``size``, to which labels go by nearest, else at the masks' own size.
     """
     from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD, normalize
 
-    view: dict[str, Any] = {"tile": settings.tile, "overlap": settings.overlap, "scales": scales, "flip": settings.flip}
-
     def predict(images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
         truth = masks.to(device, non_blocking=True)
-        truth = nearest(truth, settings.size) if settings.size else truth
+        truth = nearest(truth, size) if size else truth
         inputs = normalize(images.to(device, non_blocking=True), IMAGENET_MEAN, IMAGENET_STD, channels_last)
-        return truth, predict_ids(forward, inputs, size=(truth.shape[-2], truth.shape[-1]), **view)
+        return truth, predict_ids(forward, inputs, view, (truth.shape[-2], truth.shape[-1]))
 
     return predict
 
@@ -228,29 +222,22 @@ def _forward(model: nn.Module, device: torch.device, precision: str) -> Forward:
 
 @contextlib.contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; afterwards each layer as it was (a frozen batch norm stays frozen)."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
+    """Evaluation mode inside; afterwards each layer as it was (a frozen batch norm stays frozen).
 
-
-@contextlib.contextmanager
-def _one_kernel_a_layer() -> Iterator[None]:
-    """cuDNN takes the kernel that it expects to be the fastest and tries none.
-
-    Trying all of them pays for crops of one size. Here each new image size would cost seconds, and the choice, which depends on
-    timings, could move the last bits of a logit from one rank to the next.
+    cuDNN takes the kernel that it expects to be the fastest and tries none. Trying all of them pays for crops of one size. Here
+    each new image size would cost seconds, and the choice, which depends on timings, could move the last bits of a logit from
+    one rank to the next.
     """
-    before = torch.backends.cudnn.benchmark
+    modes = [(module, module.training) for module in model.modules()]
+    benchmark = torch.backends.cudnn.benchmark
+    model.eval()
     torch.backends.cudnn.benchmark = False
     try:
         yield
     finally:
-        torch.backends.cudnn.benchmark = before
+        torch.backends.cudnn.benchmark = benchmark
+        for module, training in modes:
+            module.training = training
 
 
 def _spread(count: int, wanted: int) -> list[int]:
@@ -269,16 +256,15 @@ def _picture(dataset: Any, index: int, image: Tensor, truth: Tensor, guess: Tens
     return Sample(str(dataset.entries[index].image), *arrays)
 
 
-def protocol(
-    dataset: Any, settings: config.Eval, sizes: list[Size], scales: tuple[float, ...], precision: str
-) -> dict[str, Any]:
+def protocol(dataset: Any, size: Size | None, view: View, sizes: list[Size], precision: str) -> dict[str, Any]:
     """All that a score depends on besides the weights, as plain values, and one ``line`` of it for people.
 
     Two scores can be compared only where their protocols are equal. ``size`` is where logits meet labels, None where
-    each mask has its own; ``labels_resized`` says whether that size was imposed.
+    each mask has its own; ``labels_resized`` says whether that size was imposed. The line reads:
+    ``11 classes, void 255 ignored, 360x480, whole image, scale 1, no flip, fp32, camvid val: 101 images #3fa92c``.
     """
     own = {tuple(size) for size in sizes}
-    size = settings.size or (next(iter(own)) if len(own) == 1 else None)
+    met = size or (next(iter(own)) if len(own) == 1 else None)
     facts = {
         "data": dataset.name,
         "split": dataset.split,
@@ -286,29 +272,23 @@ def protocol(
         "split_hash": dataset.fingerprint(),
         "classes": dataset.labels.num_classes,
         "void": dataset.labels.ignore_index,
-        "size": list(size) if size else None,
-        "labels_resized": settings.size is not None and own != {tuple(settings.size)},
-        "tile": list(settings.tile) if settings.tile else None,
-        "overlap": settings.overlap if settings.tile else None,
-        "scales": list(scales),
-        "flip": settings.flip,
+        "size": list(met) if met else None,
+        "labels_resized": size is not None and own != {tuple(size)},
+        "tile": list(view.tile) if view.tile else None,
+        "overlap": view.overlap if view.tile else None,
+        "scales": list(view.scales),
+        "flip": view.flip,
         "precision": precision,
     }
-    return {**facts, "line": _line(facts)}
-
-
-def _line(facts: dict[str, Any]) -> str:
-    """``11 classes, void 255 ignored, 360x480, whole image, scale 1, no flip, fp32, camvid val: 101 images #3fa92c``."""
-    size = "{}x{}".format(*facts["size"]) if facts["size"] else "each mask's own size"
-    tile = "windows {}x{} overlap {:g}".format(*facts["tile"], facts["overlap"]) if facts["tile"] else "whole image"
-    parts = [
+    shape = f"{met[0]}x{met[1]}" if met else "each mask's own size"
+    line = [
         f"{facts['classes']} classes",
         f"void {facts['void']} ignored",
-        f"labels resized to {size}" if facts["labels_resized"] else size,
-        tile,
-        f"scale{'s' * (len(facts['scales']) > 1)} {' '.join(f'{scale:g}' for scale in facts['scales'])}",
-        "flip" if facts["flip"] else "no flip",
-        facts["precision"],
+        f"labels resized to {shape}" if facts["labels_resized"] else shape,
+        f"windows {view.tile[0]}x{view.tile[1]} overlap {view.overlap:g}" if view.tile else "whole image",
+        f"scale{'s' * (len(view.scales) > 1)} {' '.join(f'{scale:g}' for scale in view.scales)}",
+        "flip" if view.flip else "no flip",
+        precision,
         f"{facts['data']} {facts['split']}: {facts['images']} images #{facts['split_hash']}",
     ]
-    return ", ".join(parts)
+    return {**facts, "line": ", ".join(line)}

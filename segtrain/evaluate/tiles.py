@@ -12,15 +12,46 @@ W) float32, and gives away each row of pixels when its last window is in; ``pred
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from segtrain import config
 from segtrain.metrics import predict_classes
 
 Size = tuple[int, int]  # height, width in pixels
 Forward = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class View:
+    """How an image is seen: in windows of ``tile`` (None: whole) that share ``overlap``, at ``scales``, mirrored with ``flip``."""
+
+    tile: Size | None = None
+    overlap: float = 0.5
+    scales: tuple[float, ...] = (1.0,)
+    flip: bool = False
+
+    @classmethod
+    def of(cls, settings: config.Eval, base_scale: float) -> View:
+        """base_scale: ``data.base_scale`` of the training, multiplied into every scale, so that objects have the trained size."""
+        scales = tuple(scale * base_scale for scale in settings.scales)
+        return cls(settings.tile, settings.overlap, scales, settings.flip)
+
+    def is_single(self, size: Size) -> bool:
+        """Whether one forward pass covers an image of ``size``, so that logits need no softmax and no mean."""
+        return self.windows(size) == 1
+
+    def windows(self, size: Size) -> int:
+        """Forward passes for an image of ``size``."""
+        count = 0
+        for scale in self.scales:
+            height, width = scaled(size, scale)
+            tile = self.tile or (height, width)
+            count += len(starts(height, tile[0], self.overlap)) * len(starts(width, tile[1], self.overlap))
+        return count * (2 if self.flip else 1)
 
 
 def starts(length: int, tile: int, overlap: float) -> list[int]:
@@ -68,39 +99,32 @@ def scaled(size: Size, scale: float) -> Size:
     return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
 
 
-def single_view(size: Size, tile: Size | None, scales: tuple[float, ...], flip: bool) -> bool:
-    """Whether one forward pass covers the image, so that logits need no softmax and no mean."""
-    height, width = scaled(size, scales[0])
-    return len(scales) == 1 and not flip and (tile is None or (height <= tile[0] and width <= tile[1]))
-
-
 def _probabilities(forward: Forward, crop: Tensor, flip: bool) -> Tensor:
     """Mean over a crop and, with ``flip``, its mirror image, of softmax probabilities, float32 (N, C, h, w)."""
     mean = forward(crop).float().softmax(1)
     return (mean + forward(crop.flip(-1)).float().softmax(1).flip(-1)).mul_(0.5) if flip else mean
 
 
-def strips(
-    forward: Forward, images: Tensor, tile: Size | None, overlap: float = 0.5, flip: bool = False, logits: bool = False
-) -> Iterator[tuple[int, Tensor]]:
+def strips(forward: Forward, images: Tensor, view: View, logits: bool = False) -> Iterator[tuple[int, Tensor]]:
     """Slide windows over images (N, 3, H, W); give finished rows from top to bottom as (top, scores (N, C, rows, W)).
 
-    scores: mean probabilities over all windows that cover a pixel, or with ``logits`` (allowed for a single view, see
-    ``single_view``) the logits. Together the strips cover each row once.
+    scores: mean probabilities over all windows that cover a pixel, or with ``logits`` (allowed for a single view) the
+    logits. Together the strips cover each row once. ``view.scales`` play no part.
     """
     height, width = images.shape[-2:]
     if logits:
         yield 0, forward(images).float()
         return
-    tile_height, tile_width = (min(tile[0], height), min(tile[1], width)) if tile else (height, width)
-    tops, lefts = starts(height, tile_height, overlap), starts(width, tile_width, overlap)
+    tile = view.tile or (height, width)
+    tile_height, tile_width = min(tile[0], height), min(tile[1], width)
+    tops, lefts = starts(height, tile_height, view.overlap), starts(width, tile_width, view.overlap)
     counts_down = coverage(height, tile_height, tops, images.device)
     counts_across = coverage(width, tile_width, lefts, images.device)
     total: Tensor | None = None
     for top, following in zip(tops, [*tops[1:], height]):
         for left in lefts:
             crop = images[:, :, top : top + tile_height, left : left + tile_width]
-            part = _probabilities(forward, crop, flip)
+            part = _probabilities(forward, crop, view.flip)
             if total is None:
                 total = part.new_zeros((*part.shape[:2], tile_height, width))
             total[:, :, :, left : left + tile_width] += part
@@ -112,55 +136,37 @@ def strips(
         total[:, :, : tile_height - done] = kept
 
 
-def predict_scores(
-    forward: Forward,
-    images: Tensor,
-    *,
-    size: Size | None = None,
-    tile: Size | None = None,
-    overlap: float = 0.5,
-    scales: tuple[float, ...] = (1.0,),
-    flip: bool = False,
-) -> Tensor:
+def predict_scores(forward: Forward, images: Tensor, view: View = View(), size: Size | None = None) -> Tensor:
     """Scores float32 (N, C, h, w) of images (N, 3, H, W) at ``size`` (default: the images' own).
 
-    For each scale the image is resized, windows of ``tile`` slide over it, and the result is resized (bilinear) to
-    ``size``. The scores are the mean probabilities over scales, or the logits where there is a single view.
+    For each scale the image is resized, windows slide over it, and the result is resized (bilinear) to ``size``. The
+    scores are the mean probabilities over scales, or the logits where there is a single view.
     """
     own = (images.shape[-2], images.shape[-1])
-    size = tuple(size) if size else own  # type: ignore[assignment]
-    logits = single_view(own, tile, scales, flip)
+    size = size or own
     total: Tensor | None = None
-    for scale in scales:
-        pieces = [
-            piece for _, piece in strips(forward, resize(images, scaled(own, scale)), tile, overlap, flip, logits)
-        ]
-        part = pieces[0] if len(pieces) == 1 else torch.cat(pieces, 2)
-        if tuple(part.shape[-2:]) != size:
+    for scale in view.scales:
+        pieces = strips(forward, resize(images, scaled(own, scale)), view, view.is_single(own))
+        part = _joined([piece for _, piece in pieces], 2)
+        if tuple(part.shape[-2:]) != tuple(size):
             part = F.interpolate(part, size=size, mode="bilinear", align_corners=False)
         total = part if total is None else total.add_(part)
     assert total is not None
-    return total if len(scales) == 1 else total.div_(len(scales))
+    return total if len(view.scales) == 1 else total.div_(len(view.scales))
 
 
-def predict_ids(
-    forward: Forward,
-    images: Tensor,
-    *,
-    size: Size | None = None,
-    tile: Size | None = None,
-    overlap: float = 0.5,
-    scales: tuple[float, ...] = (1.0,),
-    flip: bool = False,
-) -> Tensor:
+def predict_ids(forward: Forward, images: Tensor, view: View = View(), size: Size | None = None) -> Tensor:
     """Class ids (N, h, w) of images (N, 3, H, W): the highest score, ties to the lowest id.
 
     At one scale and the image's own size each strip becomes ids at once, so that a large image needs no full-size scores.
     """
     own = (images.shape[-2], images.shape[-1])
-    if (size is not None and tuple(size) != own) or len(scales) > 1 or scaled(own, scales[0]) != own:
-        scores = predict_scores(forward, images, size=size, tile=tile, overlap=overlap, scales=scales, flip=flip)
-        return predict_classes(scores)
-    logits = single_view(own, tile, scales, flip)
-    pieces = [predict_classes(piece) for _, piece in strips(forward, images, tile, overlap, flip, logits)]
-    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)
+    if tuple(size or own) != own or len(view.scales) > 1 or scaled(own, view.scales[0]) != own:
+        return predict_classes(predict_scores(forward, images, view, size))
+    pieces = strips(forward, images, view, view.is_single(own))
+    return _joined([predict_classes(piece) for _, piece in pieces], 1)
+
+
+def _joined(pieces: list[Tensor], dim: int) -> Tensor:
+    """Without a copy where there is one piece."""
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim)

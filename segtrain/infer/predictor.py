@@ -18,9 +18,9 @@ from segtrain.data.pixels.decode import Reading
 from segtrain.data.pixels.normalize import IMAGENET_MEAN, IMAGENET_STD, normalize
 from segtrain.errors import ConfigError, DataError
 from segtrain.evaluate.load import load_run
-from segtrain.evaluate.tiles import predict_ids, predict_scores, single_view
+from segtrain.evaluate.tiles import View, predict_ids, predict_scores
 from segtrain.infer.picture import read_picture
-from segtrain.infer.view import View, bytes_per_pixel, counted, fitted, free_memory, with_settings
+from segtrain.infer.view import bytes_per_pixel, counted, fitted, free_memory, with_settings
 from segtrain.metrics import predict_classes
 from segtrain.terminal import say as say_it
 
@@ -64,7 +64,7 @@ class Predictor:
         self, model: nn.Module, config: Config, labels: LabelSpace, say: Callable[[str], None] = say_it
     ) -> None:
         self.model, self.config, self.labels, self.say = model, config, labels, say
-        self.view = View.of(config)
+        self.view = View.of(config.eval, config.data.base_scale)
 
     def predict(self, images: Image | Iterable[Image]) -> list[np.ndarray]:
         """The mask of each image: uint8 (H, W) of class ids, of the size of the image.
@@ -101,10 +101,10 @@ class Predictor:
         inputs = normalize(inputs, IMAGENET_MEAN, IMAGENET_STD, False)
         forward = counted(self.model, view.windows(size), self.say)
         if not probabilities:
-            return predict_ids(forward, inputs, **view.arguments())[0].to(torch.uint8).cpu().numpy(), None
-        scores = predict_scores(forward, inputs, **view.arguments())
+            return predict_ids(forward, inputs, view)[0].to(torch.uint8).cpu().numpy(), None
+        scores = predict_scores(forward, inputs, view)
         ids = predict_classes(scores)[0].to(torch.uint8).cpu().numpy()
-        if single_view(size, view.tile, view.scales, view.flip):
+        if view.is_single(size):
             scores = scores.softmax(1)
         return ids, scores[0].half().cpu().numpy()
 

@@ -1,11 +1,11 @@
-"""View of an image in a prediction: whole or in windows, scales, and flip, within the free memory."""
+"""Settings of a prediction, and windows where an image would not fit into the free memory whole."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from segtrain.config import Config, make_config
 from segtrain.config.load import parse_overrides
 from segtrain.errors import ConfigError
-from segtrain.evaluate.tiles import Forward, Size, scaled, starts
+from segtrain.evaluate.tiles import Forward, Size, View, scaled
 from segtrain.memory import memory_free
 
 SETTINGS = ("eval.tile", "eval.overlap", "eval.scales", "eval.flip", "data.base_scale", "data.bits", "data.extra_bands")
@@ -22,33 +22,6 @@ SHARE = 0.7  # of the free memory that an image may take whole
 TILE_SHARE = 0.3  # and a window
 PROBE = 256  # side of the image on which memory is estimated
 PROGRESS_S = 10.0  # between two lines about windows of one image
-
-
-@dataclass(frozen=True)
-class View:
-    """As the arguments of ``tiles.predict_scores``."""
-
-    tile: Size | None
-    overlap: float
-    scales: tuple[float, ...]
-    flip: bool
-
-    @classmethod
-    def of(cls, config: Config) -> View:
-        settings, base = config.eval, config.data.base_scale
-        return cls(settings.tile, settings.overlap, tuple(scale * base for scale in settings.scales), settings.flip)
-
-    def arguments(self) -> dict[str, Any]:
-        return {**vars(self)}
-
-    def windows(self, size: Size) -> int:
-        """Forward passes for an image of ``size``."""
-        count = 0
-        for scale in self.scales:
-            height, width = scaled(size, scale)
-            tile = self.tile or (height, width)
-            count += len(starts(height, tile[0], self.overlap)) * len(starts(width, tile[1], self.overlap))
-        return count * (2 if self.flip else 1)
 
 
 def with_settings(config: Config, overrides: Iterable[str]) -> Config:
