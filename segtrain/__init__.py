@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from segtrain.api import Run as Run
     from segtrain.api import train as train
     from segtrain.config import Config as Config
+    from segtrain.infer.export import export as export
     from segtrain.infer.predictor import Predictor as Predictor
     from segtrain.infer.predictor import load as load
     from segtrain.train.score import evaluate as evaluate
 
 __version__ = "0.1.0"
 
-__all__ = ["Config", "Predictor", "Run", "data", "evaluate", "load", "losses", "train"]
+__all__ = ["Config", "Predictor", "Run", "data", "evaluate", "export", "load", "losses", "train"]
 
 # Name -> (module, attribute); "" is the module itself. The packages train and evaluate can be called.
 _FOUND_IN = {
@@ -36,6 +37,7 @@ _FOUND_IN = {
     "Run": ("segtrain.api", "Run"),
     "data": ("segtrain.data", ""),
     "evaluate": ("segtrain.evaluate", ""),
+    "export": ("segtrain.infer.export", "export"),
     "load": ("segtrain.infer.predictor", "load"),
     "losses": ("segtrain.losses", ""),
     "train": ("segtrain.train", ""),

@@ -17,6 +17,7 @@ from torch import nn
 import segtrain
 from segtrain import checkpoint
 from segtrain.config import Config
+from segtrain.errors import ConfigError
 
 ROOT = Path(__file__).parents[1]
 SMALL = [
@@ -329,8 +330,18 @@ def test_a_run_with_an_own_model_and_data_says_what_to_pass(tmp_path: Path) -> N
     )
     with refused("own-model-missing"):
         segtrain.load(run.path)
-    with refused("own-model-misfit"):
+    with refused("weights-unfit"):
         segtrain.load(run.path, model=nn.Conv2d(3, 2, 1))
+    with pytest.raises(ConfigError, match=r"segtrain\.export\(folder, out, model=") as caught:
+        segtrain.export(run.path, tmp_path / "export")
+    assert caught.value.code == "own-model-missing"
+    done = segtrain.export(run.path, tmp_path / "export", model=Wide(2))
+    assert done.onnx is not None
+    pixels = np.random.default_rng(0).integers(0, 256, (32, 48, 3), np.uint8)
+    masks = [segtrain.load(folder, model=Wide(2)).predict(pixels)[0] for folder in (run.path, tmp_path / "export")]
+    assert np.array_equal(*masks)
+    with refused("own-model-missing"):
+        segtrain.load(tmp_path / "export")
     with refused("own-data-missing", data="test_api.Stripes"):
         segtrain.evaluate(run.path, model=Wide(2))
     assert segtrain.evaluate(run.path, data=Stripes(4), model=Wide(2)).miou == run.scores.miou

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,10 +12,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from segtrain import json_text
-from segtrain.config import Config, Model, load_saved, make_config
+from segtrain.config import Config, Model, load_saved, make_config, read_parts
 from segtrain.data.labels.space import LabelSpace
 from segtrain.errors import CheckpointError, ConfigError, DataError
-from segtrain.evaluate.own_model import fill, own_model
+from segtrain.models.base import SegModel
+from segtrain.models.own import as_seg_model
 
 
 def load_run(
@@ -31,14 +34,11 @@ def load_run(
 
     run_dir = Path(run_dir)
     if (run_dir / "model.json").is_file() and not (run_dir / "config.yaml").is_file():
-        model, facts = load_export(run_dir)
+        model, facts = load_export(run_dir, module)
         return model, exported_config(facts), LabelSpace.from_dict(facts["labels"])
     config, labels = read_description(run_dir)
-    own = own_model(run_dir, module, labels.num_classes)
-    weights = load_weights(run_dir, which)
-    if own is not None:
-        return fill(own, weights, str(run_dir)), config, labels
-    return assemble(config.model, labels.num_classes, weights, str(run_dir)), config, labels
+    network = _network(config.model, labels.num_classes, read_parts(run_dir).get("model", ""), module, str(run_dir))
+    return _filled(network, load_weights(run_dir, which), str(run_dir)), config, labels
 
 
 def read_description(run_dir: Path) -> tuple[Config, LabelSpace]:
@@ -66,9 +66,10 @@ def read_description(run_dir: Path) -> tuple[Config, LabelSpace]:
         ) from None
 
 
-def load_export(folder: str | Path) -> tuple[nn.Module, dict[str, Any]]:
+def load_export(folder: str | Path, module: nn.Module | None = None) -> tuple[nn.Module, dict[str, Any]]:
     """The model of an exported folder in evaluation mode, and the content of its model.json.
 
+    module: the network, if the run was trained with a module of the user.
     Raises CheckpointError if a file is missing, damaged, or of another export.
     """
     from safetensors.torch import load
@@ -90,8 +91,9 @@ def load_export(folder: str | Path) -> tuple[nn.Module, dict[str, Any]]:
             code="export-damaged",
             file=str(folder / "weights.safetensors"),
         )
-    labels = LabelSpace.from_dict(facts["labels"])
-    return assemble(exported_config(facts).model, labels.num_classes, load(content), str(folder)), facts
+    settings, classes = exported_config(facts).model, LabelSpace.from_dict(facts["labels"]).num_classes
+    network = _network(settings, classes, facts.get("module", ""), module, str(folder))
+    return _filled(network, load(content), str(folder)), facts
 
 
 def exported_config(facts: Mapping[str, Any]) -> Config:
@@ -102,19 +104,44 @@ def exported_config(facts: Mapping[str, Any]) -> Config:
 
 
 def assemble(settings: Model, num_classes: int, weights: Mapping[str, Tensor], source: str) -> nn.Module:
-    """The model that ``settings`` describe, with ``weights``, in evaluation mode; no pretrained file is fetched.
+    """The model that ``settings`` describe, with ``weights``, in evaluation mode; no pretrained file is fetched."""
+    return _filled(_network(settings, num_classes, "", None, source), weights, source)
 
-    Raises CheckpointError naming the first tensor that does not fit.
+
+def _network(settings: Model, num_classes: int, name: str, module: nn.Module | None, source: str) -> SegModel:
+    """The network that ``settings`` describe, or the user's: ``module``, else a new instance of the class ``name``.
+
+    A class is only made if its module is imported already and it takes no arguments: nothing is imported by a name that stands in a
+    run folder. Raises ConfigError if the module must be passed.
     """
-    from segtrain.checkpoint import misfits
     from segtrain.models import build_model
 
-    model = build_model(settings.model_copy(update={"encoder_weights": None}), num_classes)
+    if not name and module is None:
+        return build_model(settings.model_copy(update={"encoder_weights": None}), num_classes)
+    place, _, attribute = name.rpartition(".")
+    kind = getattr(sys.modules.get(place), attribute, None)
+    if module is None and isinstance(kind, type) and issubclass(kind, nn.Module):
+        with contextlib.suppress(TypeError):  # it takes arguments
+            module = kind()
+    if module is None:
+        raise ConfigError(
+            f"{source} was trained with the module {name}: pass it in Python, as in segtrain.load({source!r}, "
+            f"model={attribute}(...)); segtrain.evaluate and segtrain.export(folder, out, model=...) take it as well",
+            code="own-model-missing",
+            model=name,
+        )
+    return as_seg_model(module, num_classes)
+
+
+def _filled(model: SegModel, weights: Mapping[str, Tensor], source: str) -> nn.Module:
+    """``model`` with ``weights``, in evaluation mode. Raises CheckpointError naming the first tensor that does not fit."""
+    from segtrain.checkpoint import misfits
+
     odd = misfits(model.state_dict(), weights)
     if odd:
         raise CheckpointError(
-            f"the weights of {source} do not fit model.arch={settings.arch} with {num_classes} classes "
-            f"({len(odd)} tensors; {odd[0]}): use the config and the labels that they were trained with",
+            f"the weights of {source} do not fit {type(model).__name__} with {model.num_classes} classes ({len(odd)} tensors; {odd[0]}): "
+            "use the config and the labels that they were trained with, and construct a module of your own as for the training",
             code="weights-unfit",
             source=source,
             found=odd,

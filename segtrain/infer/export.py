@@ -15,7 +15,7 @@ from torch import nn
 
 from segtrain import __version__
 from segtrain.checkpoint import named_best
-from segtrain.config import Config
+from segtrain.config import Config, read_parts
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD
 from segtrain.errors import ConfigError, SegtrainError
@@ -41,6 +41,7 @@ def export(
     which: str = "best",
     size: Size | None = None,
     opset: int = 18,
+    model: nn.Module | None = None,
 ) -> Export:
     """Write ``weights.safetensors`` and ``model.json`` and, with ``onnx``, ``model.onnx`` into the folder ``out``.
 
@@ -48,6 +49,7 @@ def export(
     normalization, padding and cropping inside. N, H and W are open where an exporter manages it, else fixed to 1 and ``size``
     (default: the training crop). It is run by onnxruntime on random pixels, at a second size too where sizes are open,
     and refused where a logit is off by more than a thousandth of the largest.
+    model: the network, if the run was trained with a module of your own.
     Raises MissingExtra, ConfigError for an unknown format, SegtrainError where no exporter succeeds. All files appear at the end, or none.
     ``load.load_export`` is the way back.
     """
@@ -60,8 +62,11 @@ def export(
         )
     if "onnx" in formats:
         require_onnx()
-    model, config, labels = load_run(run_dir, which)
-    facts = describe(config, labels, model, Path(run_dir), which)
+    network, config, labels = load_run(run_dir, which, model)
+    facts = describe(config, labels, network, Path(run_dir), which)
+    module = read_parts(Path(run_dir)).get("model", "") or (type(model).__qualname__ if model is not None else "")
+    if module:
+        facts["module"] = module
     folder = Path(out)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -69,13 +74,15 @@ def export(
             onnx = None
             names = ["model.json"]
             if "safetensors" in formats:
-                facts["weights"] = _write_weights(model, Path(partial, "weights.safetensors"))
+                facts["weights"] = _write_weights(network, Path(partial, "weights.safetensors"))
                 names.append("weights.safetensors")
             if "onnx" in formats:
-                settings = config.model.model_copy(update={"fast": False})
-                plain = assemble(settings, labels.num_classes, model.state_dict(), str(run_dir))
+                plain = network
+                if not module:
+                    settings = config.model.model_copy(update={"fast": False})
+                    plain = assemble(settings, labels.num_classes, network.state_dict(), str(run_dir))
                 path = Path(partial, "model.onnx")
-                onnx = facts["onnx"] = write_onnx(model, path, size or config.data.crop, opset, facts, plain)
+                onnx = facts["onnx"] = write_onnx(network, path, size or config.data.crop, opset, facts, plain)
                 names.append("model.onnx")
             Path(partial, "model.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
             for name in names:

@@ -90,9 +90,9 @@ def write_onnx(
             made = {"file": path.name, "exporter": exporter, "open_sizes": open_sizes, **found, "tried": tried}
             _annotate(path, {**facts, "onnx": made})
             return made
+    made_of = facts.get("module") or f"model.arch={facts['model']['arch']}"
     raise SegtrainError(
-        f"no exporter makes an ONNX file of model.arch={facts['model']['arch']} that agrees with torch: "
-        + "; ".join(tried),
+        f"no exporter makes an ONNX file of {made_of} that agrees with torch: {'; '.join(tried)}",
         code="onnx-not-exportable",
         arch=facts["model"]["arch"],
         tried=tried,
