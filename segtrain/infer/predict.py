@@ -102,29 +102,7 @@ def plan(
     Images of a folder keep their place below it; files given one by one keep their name. Where two images differ in their ending
     alone, both keep it: ``a.jpg.png``. ``say`` is told of files that are left out.
     """
-    found: list[tuple[Path, Path]] = []  # image, name below out
-    for path in map(Path, paths):
-        if path.is_dir():
-            made = [(out / kind).resolve() for kind in ("masks", "overlays")]  # by an earlier call with out below path
-            inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
-            inside = [p for p in inside if not (any(m in p.resolve().parents for m in made) and _ours(p))]
-            if not inside:
-                raise DataError(
-                    f"{path}: no image in this folder ({', '.join(sorted(SUFFIXES))})",
-                    code="no-images",
-                    folder=str(path),
-                )
-            found += [(p, p.relative_to(path)) for p in inside]
-            if say:
-                say_left_out(path, say)
-        elif path.is_file():
-            found.append((path, Path(path.name)))
-        else:
-            raise DataError(
-                f"{path}: no such file or folder" if not path.exists() else f"{path}: is neither a file nor a folder",
-                code="image-missing",
-                file=str(path),
-            )
+    found = [pair for path in map(Path, paths) for pair in _below(path, out, say)]
     if not found:
         raise DataError("no image to predict: name files or folders", code="no-images")
     inputs = {image.resolve() for image, _ in found}
@@ -155,13 +133,26 @@ def plan(
     return list(jobs.values())
 
 
-def say_left_out(folder: Path, say: Callable[[str], None]) -> None:
-    """Name what in a folder is not predicted: not an image by its ending, or not a file (a FIFO, a device, a broken link)."""
-    found = (p for p in folder.rglob("*") if not p.is_dir() and p.name[0] != ".")
-    others = sorted(p for p in found if p.suffix.lower() not in SUFFIXES or not p.is_file())
-    if others:
-        few = ", ".join(str(p.relative_to(folder)) for p in others[:5]) + (", ..." if len(others) > 5 else "")
-        say(f"{folder}: {len(others)} files left out, which are no images by their ending, or no files: {few}")
+def _below(path: Path, out: Path, say: Callable[[str], None] | None) -> list[tuple[Path, Path]]:
+    """(image, its name below ``out``) for a file, or for each image in a folder; ``say`` is told what in it is left out."""
+    if path.is_file():
+        return [(path, Path(path.name))]
+    if not path.is_dir():
+        problem = "is neither a file nor a folder" if path.exists() else "no such file or folder"
+        raise DataError(f"{path}: {problem}", code="image-missing", file=str(path))
+    made = [(out / kind).resolve() for kind in ("masks", "overlays")]  # by an earlier call with out below path
+    files = sorted(file for file in path.rglob("*") if not file.is_dir())
+    images = [file for file in files if file.suffix.lower() in SUFFIXES and file.is_file()]
+    inside = [file for file in images if not (any(m in file.resolve().parents for m in made) and _ours(file))]
+    if not inside:
+        endings = ", ".join(sorted(SUFFIXES))
+        raise DataError(f"{path}: no image in this folder ({endings})", code="no-images", folder=str(path))
+    # Not an image by its ending, or not a file (a FIFO, a device, a broken link).
+    others = [str(f.relative_to(path)) for f in sorted({*files} - {*images}) if f.name[0] != "."]
+    if say and others:
+        few = ", ".join(others[:5]) + (", ..." if len(others) > 5 else "")
+        say(f"{path}: {len(others)} files left out, which are not images by their ending, or not files: {few}")
+    return [(file, file.relative_to(path)) for file in inside]
 
 
 def _ours(path: Path) -> bool:
@@ -197,14 +188,11 @@ def _images(jobs: list[PredictTask], reading: Reading) -> Iterator[tuple[Predict
 
 def write_mask(path: Path, ids: np.ndarray, labels: LabelSpace) -> None:
     """Ids uint8 (H, W) as an 8-bit palette PNG: index = train id, color = class color, void and the rest black."""
-    from PIL import Image, PngImagePlugin
+    from PIL import Image
 
-    palette = labels.colorize(np.arange(256, dtype=np.uint8)[None])[0]
     picture = Image.fromarray(ids)
-    picture.putpalette(palette.tobytes())
-    info = PngImagePlugin.PngInfo()
-    info.add_text(MARK, "class ids")
-    _write(path, lambda file: picture.save(file, format="PNG", pnginfo=info))
+    picture.putpalette(labels.colorize(np.arange(256, dtype=np.uint8)[None])[0].tobytes())
+    _write_png(path, picture, "class ids")
 
 
 def write_probabilities(path: Path, probabilities: np.ndarray, labels: LabelSpace) -> None:
@@ -219,15 +207,13 @@ def write_overlay(path: Path, image: np.ndarray, ids: np.ndarray, labels: LabelS
 
     A first class named background keeps the image's own colors.
     """
-    from PIL import Image, PngImagePlugin
+    from PIL import Image
 
     mixed = image * np.float32(1 - alpha) + labels.colorize(ids) * np.float32(alpha)
     if is_background(labels.names, 0):
         mixed = np.where((ids == 0)[:, :, None], image, mixed)
     pixels = np.concatenate([mixed.round().astype(np.uint8), legend(ids, labels, image.shape[1])])
-    info = PngImagePlugin.PngInfo()
-    info.add_text(MARK, "overlay")
-    _write(path, lambda file: Image.fromarray(pixels).save(file, format="PNG", pnginfo=info, compress_level=1))
+    _write_png(path, Image.fromarray(pixels), "overlay", compress_level=1)
 
 
 def legend(ids: np.ndarray, labels: LabelSpace, width: int) -> np.ndarray:
@@ -241,9 +227,8 @@ def legend(ids: np.ndarray, labels: LabelSpace, width: int) -> np.ndarray:
     entries, x, y = [], gap, 4
     for index in order:
         plain = ", not tinted" if is_background(labels.names, index) else ""
-        text = f"{labels.names[index]} {100 * counts[index] / ids.size:.1f}%{plain}".encode(
-            "latin-1", "replace"
-        ).decode("latin-1")
+        text = f"{labels.names[index]} {100 * counts[index] / ids.size:.1f}%{plain}"
+        text = text.encode("latin-1", "replace").decode("latin-1")  # what the font has
         length = box + gap + round(font.getlength(text)) + 2 * gap
         if x + length > width and x > gap:
             x, y = gap, y + line
@@ -256,6 +241,14 @@ def legend(ids: np.ndarray, labels: LabelSpace, width: int) -> np.ndarray:
         draw.rectangle((x, y, x + box, y + box), fill=fill, outline="black")
         draw.text((x + box + gap, y - 1), text, fill="black", font=font)
     return np.asarray(picture)
+
+
+def _write_png(path: Path, picture: Any, kind: str, **options: Any) -> None:
+    from PIL import PngImagePlugin
+
+    info = PngImagePlugin.PngInfo()
+    info.add_text(MARK, kind)
+    _write(path, lambda file: picture.save(file, format="PNG", pnginfo=info, **options))
 
 
 def _write(path: Path, save: Callable[[BinaryIO], Any]) -> None:
