@@ -91,10 +91,6 @@ class LovaszSoftmax(Term):
     that are absent from an image.
     """
 
-    @property
-    def size(self) -> int:
-        return 1
-
     def totals(self, logits: Tensor | None, target: Tensor) -> Tensor:
         """Number of images with a valid pixel."""
         return (target != self.ignore_index).flatten(1).any(1).sum(dtype=torch.float64)[None]

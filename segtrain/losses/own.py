@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from segtrain.errors import ConfigError
@@ -25,13 +24,6 @@ class OwnLoss(Term):
     """
 
     mean: Mean = None  # type: ignore[assignment]
-
-    @property
-    def size(self) -> int:
-        return 1
-
-    def totals(self, logits: Tensor | None, target: Tensor) -> Tensor:
-        return (target != self.ignore_index).sum(dtype=torch.float64)[None]
 
     def numerator(self, logits: Tensor, target: Tensor, totals: Tensor) -> Tensor:
         valid = (target != self.ignore_index).sum()

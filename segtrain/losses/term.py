@@ -64,11 +64,14 @@ class Term:
     @property
     def size(self) -> int:
         """Length k of the totals."""
-        raise NotImplementedError
+        return 1
 
     def totals(self, logits: Tensor | None, target: Tensor) -> Tensor:
-        """float64 (k,), without gradient; adds up over images. ``logits`` is read only if ``needs_logits``."""
-        raise NotImplementedError
+        """float64 (k,), without gradient; adds up over images. ``logits`` is read only if ``needs_logits``.
+
+        Here: the number of valid pixels.
+        """
+        return (target != self.ignore_index).sum(dtype=torch.float64)[None]
 
     def numerator(self, logits: Tensor, target: Tensor, totals: Tensor) -> Tensor:
         """These images' share of the numerator: a scalar whose value and gradient add up over images.
@@ -100,11 +103,8 @@ class WeightedTerm(Term):
         if len(self.class_weights):
             object.__setattr__(self, "class_weights", checked_weights(self.class_weights, self.num_classes))
 
-    @property
-    def size(self) -> int:
-        return 1
-
     def totals(self, logits: Tensor | None, target: Tensor) -> Tensor:
+        """The sum of the class weights of the valid pixels."""
         valid, index = self.labels(target)
         weights = self.pixel_weights(index, torch.float32)
         return (valid if weights is None else weights * valid).sum(dtype=torch.float64)[None]
