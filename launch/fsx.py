@@ -35,8 +35,8 @@ NAME = "segtrain launch fsx" if PACKAGE in ROOT.parents else "python launch/fsx.
 def build_parser(command: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=command,
-        description="An FSx for Lustre file system that shows a prefix of S3: reused where there is one, else created and checked.",
-        epilog="The names of all objects are there at once, their content when it is first read; what changes in S3 changes there.",
+        description="Find or create an FSx for Lustre file system that shows a prefix of S3, and check it.",
+        epilog="All names appear at once; the content is loaded on the first read. Changes in S3 appear as well.",
         allow_abbrev=False,
     )
     parser.add_argument("--data", required=True, metavar="s3://...", help="the prefix")

@@ -99,7 +99,7 @@ def label(source: str | Path | Mapping[str, Any] | None) -> str:
 def build(
     kind: type[JobT], described: Mapping[str, Any], given: Mapping[str, Any], overrides: Sequence[str] = ()
 ) -> JobT:
-    """The job of checked fields: pairs of file and flags add up; everything else of the file is replaced by the flags."""
+    """A job with checked fields. Flags replace the values of the file, except for pairs, which are merged."""
     added = {item.name for item in fields(kind) if item.metadata["read"] is values.pairs}
     both = {key: {**described[key], **given[key]} for key in added & set(described) & set(given)}
     job = kind(**{**described, **given, **both})

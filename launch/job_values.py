@@ -238,7 +238,7 @@ def pairs(value: Any, where: str) -> dict[str, str]:
 
 
 def dotted(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """``{train: {batch_size: 8}}`` as ``{"train.batch_size": 8}``: segtrain's config has sections with keys, no deeper."""
+    """``{train: {batch_size: 8}}`` as ``{"train.batch_size": 8}``: a training config has sections with keys."""
     flat: dict[str, Any] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping) and "." not in str(key):

@@ -24,11 +24,11 @@ from launch.aws.rehearse import channels, hosts
 from launch.aws.rehearse.plan import ONE_GROUP, set_stage
 from launch.aws.rehearse.report import Report
 from launch.aws.rehearse.run import rehearse
-from launch.aws.rehearse.s3 import Store
+from launch.aws.rehearse.s3 import S3Server
 from launch.aws.rehearse.sync import Sync
 from launch.aws.request import create_training_job
 from launch.rehearse import drawn, fit, network
-from launch.rehearse.cluster import Cluster, Plant, read_plant, refuse_rank
+from launch.rehearse.cluster import Plant, RehearsalCluster, read_plant, refuse_rank
 from launch.rehearse.guard import left
 from segtrain.config import load_config
 from segtrain.errors import EXIT_ERROR, ConfigError
@@ -45,7 +45,7 @@ def request_of(job: SageMakerJob) -> dict[str, Any]:
 
 def stage_of(
     job: SageMakerJob, hosts: int | None = None, procs: int | None = None, isolated: bool = True, **more: Any
-) -> Cluster:
+) -> RehearsalCluster:
     return set_stage(request_of(job), hosts=hosts, procs=procs, isolated=isolated, settings=more)
 
 
@@ -198,7 +198,7 @@ def needs_the_extra() -> None:
 @pytest.fixture(scope="module")
 def store() -> Any:
     needs_the_extra()
-    with Store("127.0.0.1", "eu-west-1") as server:
+    with S3Server("127.0.0.1", "eu-west-1") as server:
         yield server
 
 
@@ -214,7 +214,9 @@ def names(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("distribution", ["FullyReplicated", "ShardedByS3Key"])
-def test_channels_are_downloaded_by_each_host_that_gets_them(store: Store, distribution: str, tmp_path: Path) -> None:
+def test_channels_are_downloaded_by_each_host_that_gets_them(
+    store: S3Server, distribution: str, tmp_path: Path
+) -> None:
     data = {"train": {"uri": f"s3://data/{distribution}/", "distribution": distribution, "groups": ["gpu"]}}
     job = replace(HETERO, data=read_channels(data, "data"))
     request, stage = request_of(job), stage_of(job)
@@ -255,7 +257,7 @@ def test_weights_of_a_channel_are_asked_for(tmp_path: Path, capsys: pytest.Captu
     assert "with DIR/train and DIR/weights" in capsys.readouterr().err
 
 
-def test_checkpoints_go_up_and_come_back_to_every_host(store: Store, tmp_path: Path) -> None:
+def test_checkpoints_go_up_and_come_back_to_every_host(store: S3Server, tmp_path: Path) -> None:
     first, second, third = (tmp_path / name for name in "abc")
     for folder in (first, second, third):
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""Flags of the command for SageMaker jobs. The result has only those given; the rest is up to the job file."""
+"""Command-line flags for SageMaker jobs. Only given flags are in the result; the job file decides about the others."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any, NoReturn
 from segtrain.errors import ConfigError
 
 DEFAULT_REGION = "us-east-1"
-MOST_HOSTS = 3  # that a rehearsal plays unless it is told
-OF_A_REHEARSAL = ("hosts", "procs", "sample", "plant", "folder")  # flags that nothing else reads
+MOST_HOSTS = 3  # default limit of a rehearsal
+OF_A_REHEARSAL = ("hosts", "procs", "sample", "plant", "folder")  # flags that only a rehearsal reads
 EPILOG = """section.key=value changes a setting of the training config, as with `segtrain train`.
 
---data s3://... and --fsx fs-...:/MOUNTNAME/path switch where the data are; --strategy how it trains. Neither
-changes the training code. What is wrong is said before anything is sent: --dry-run and --rehearse need no AWS account.
+--data s3://... and --fsx fs-...:/MOUNTNAME/path choose the data source, --strategy how to train. Neither changes the
+training code. Problems are reported before anything is submitted; --dry-run and --rehearse need no AWS account.
 """
 
 
-# What other tools call a flag -> what it is called here.
+# Names of flags in other tools -> names here.
 CALLED_HERE = {
     "--instance-count": "--instances",
     "--num-instances": "--instances",
@@ -51,118 +51,142 @@ class _Parser(argparse.ArgumentParser):
 
 
 def build_parser(command: str) -> argparse.ArgumentParser:
+    """The parser of all flags. A flag that is not given leaves no attribute, so that the job file decides."""
     parser = _Parser(
         prog=command,
-        usage="%(prog)s [--dry-run | --rehearse | --attach NAME | --stop NAME | --update NAME] [flags] [section.key=value ...]",
-        description="Train on Amazon SageMaker: check the job, rehearse it here, send it, follow it, fetch its model.",
+        usage="%(prog)s [--dry-run | --rehearse | --attach NAME | --stop NAME | --update NAME] [flags] [KEY=VALUE ...]",
+        description="Train on Amazon SageMaker: check a job, rehearse it, submit it, follow it, and fetch its model.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
     parser.add_argument("settings", nargs="*", metavar="section.key=value", help="settings of the training config")
+    for add in (_add_actions, _add_machines, _add_data, _add_limits, _add_account, _add_rehearsal):
+        add(parser)
+    return parser
 
-    what = parser.add_argument_group("what to do (without one of these: check, ask, send, follow, fetch)")
-    what.add_argument(
-        "--dry-run", action="store_true", help="print the request and what is wrong with it; send nothing"
-    )
-    what.add_argument("--rehearse", action="store_true", help="run the very request here, on CPU ranks")
-    what.add_argument("--attach", metavar="NAME", help="follow a job that is there already, and fetch its model")
-    what.add_argument("--stop", metavar="NAME", help="stop a job gently: its state is saved")
-    what.add_argument(
-        "--tune", metavar="FILE", help="send a hyperparameter tuning job: the job, with ranges of settings"
-    )
-    what.add_argument(
+
+def _add_actions(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("action (default: check, ask, submit, follow, and fetch)")
+    group.add_argument("--dry-run", action="store_true", help="print the request and its problems; submit nothing")
+    group.add_argument("--rehearse", action="store_true", help="run the same request on this machine, on CPU ranks")
+    group.add_argument("--attach", metavar="NAME", help="follow a submitted job, and fetch its model")
+    group.add_argument("--stop", metavar="NAME", help="stop a job; it saves its state first")
+    group.add_argument("--tune", metavar="FILE", help="submit a hyperparameter tuning job over ranges of settings")
+    group.add_argument(
         "--update",
         metavar="NAME",
-        help="change a job that has been sent: --profile-ms MS (0: off), --remote-debug, --warm-pool TIME",
+        help="change a submitted job: --profile-ms MS (0: off), --remote-debug, --warm-pool TIME",
     )
-    what.add_argument("--yes", action="store_true", help="send without asking")
-    what.add_argument("--no-follow", action="store_true", help="send, say how to come back, and end")
+    group.add_argument("--yes", action="store_true", help="submit without asking")
+    group.add_argument("--no-follow", action="store_true", help="submit, print how to attach, and exit")
 
-    machines = parser.add_argument_group("machines")
-    machines.add_argument("--instances", type=int, metavar="N", help="how many (default: 1)")
-    machines.add_argument("--type", metavar="TYPE", help="instance type, as ml.p4d.24xlarge (default: ml.g5.12xlarge)")
-    machines.add_argument(
+
+def _add_machines(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("machines")
+    group.add_argument("--instances", type=int, metavar="N", help="number of instances (default: 1)")
+    group.add_argument(
+        "--type", metavar="TYPE", help="instance type, such as ml.p4d.24xlarge (default: ml.g5.12xlarge)"
+    )
+    group.add_argument(
         "--group",
         action="append",
         metavar="NAME=TYPE*N[:train]",
-        help="an instance group; the one marked :train trains, the others are paid for and do nothing yet; repeat",
+        help="an instance group; only the one with :train trains, the others cost money but are unused; repeatable",
     )
-    machines.add_argument(
-        "--unknown-type-ok", action="store_true", help="send a type that neither this table nor botocore knows"
+    group.add_argument(
+        "--unknown-type-ok", action="store_true", help="allow a type that neither segtrain nor botocore knows"
     )
-    machines.add_argument(
+    group.add_argument(
         "--fallback",
         action="append",
         dest="fallbacks",
         metavar="TYPE[*N]",
-        help="a type to take while --type has no capacity; repeat, in order",
+        help="a type to use while --type has no capacity; repeatable, in order",
     )
-    machines.add_argument("--training-plan", metavar="ARN", help="reserved capacity of --type")
-    machines.add_argument("--strategy", metavar="NAME", help="single, ddp, fsdp, smddp or dp (default: ddp)")
-    machines.add_argument("--image", metavar="URI", help="container image (default: picked for type and strategy)")
-    machines.add_argument("--volume-gb", type=int, metavar="GB", help="disk of each instance (default: 100)")
+    group.add_argument("--training-plan", metavar="ARN", help="reserved capacity of --type")
+    group.add_argument("--strategy", metavar="NAME", help="single, ddp, fsdp, smddp, or dp (default: ddp)")
+    group.add_argument("--image", metavar="URI", help="container image (default: chosen for the type and the strategy)")
+    group.add_argument("--volume-gb", type=int, metavar="GB", help="disk of each instance (default: 100)")
 
-    data = parser.add_argument_group("data and results")
-    data.add_argument("--config", metavar="FILE", help="training config (default: configs/scenes.yaml)")
-    data.add_argument(
-        "--data", action="append", metavar="[NAME=]s3://...", help="a channel from S3 (default name: train); repeat"
+
+def _add_data(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("data and results")
+    group.add_argument("--config", metavar="FILE", help="training config (default: configs/scenes.yaml)")
+    group.add_argument(
+        "--data", action="append", metavar="[NAME=]s3://...", help="a channel from S3 (default name: train); repeatable"
     )
-    data.add_argument("--mode", metavar="NAME", help="how S3 channels are read: File (default) or FastFile")
-    data.add_argument("--fsx", metavar="fs-ID:/MOUNTNAME/path", help="channel train from FSx for Lustre")
-    data.add_argument("--data-gb", type=float, metavar="GB", help="size of the data, for checks and estimates")
-    data.add_argument("--output", metavar="s3://...", help="where model and report go (default: the account's bucket)")
-    data.add_argument("--checkpoints", metavar="s3://.../", help="where checkpoints are kept while it trains")
+    group.add_argument("--mode", metavar="NAME", help="how S3 channels are read: File (default) or FastFile")
+    group.add_argument("--fsx", metavar="fs-ID:/MOUNTNAME/path", help="read the channel train from FSx for Lustre")
+    group.add_argument("--data-gb", type=float, metavar="GB", help="size of the data, for checks and estimates")
+    group.add_argument("--output", metavar="s3://...", help="place of model and report (default: the account's bucket)")
+    group.add_argument("--checkpoints", metavar="s3://.../", help="place of the checkpoints during training")
 
-    money = parser.add_argument_group("time and money")
-    money.add_argument("--max-run", metavar="TIME", help="most training time, as 6h or 90m (default: 24h)")
-    money.add_argument("--spot", action="store_true", help="spare machines at a lower price; needs --checkpoints")
-    money.add_argument("--max-wait", metavar="TIME", help="most time to wait for spot machines and train")
-    money.add_argument("--max-pending", metavar="TIME", help="most time to wait for machines, 30m and more")
-    money.add_argument("--retries", type=int, metavar="N", help="start again after a failure of AWS's, up to 30 times")
-    money.add_argument("--warm-pool", metavar="TIME", help="keep the machines for the next job, up to 1h")
-    money.add_argument(
-        "--price", type=float, metavar="USD", help="per hour of an instance that trains, instead of the table's"
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("time and money")
+    group.add_argument("--max-run", metavar="TIME", help="limit of the training time, such as 6h or 90m (default: 24h)")
+    group.add_argument("--spot", action="store_true", help="use spot instances at a lower price; needs --checkpoints")
+    group.add_argument(
+        "--max-wait", metavar="TIME", help="limit of the time for waiting for spot instances and training"
+    )
+    group.add_argument("--max-pending", metavar="TIME", help="limit of the time for waiting for instances, 30m or more")
+    group.add_argument(
+        "--retries", type=int, metavar="N", help="restart after an internal error of AWS, up to 30 times"
+    )
+    group.add_argument("--warm-pool", metavar="TIME", help="keep the instances for the next job, up to 1h")
+    group.add_argument(
+        "--price", type=float, metavar="USD", help="price per hour of a training instance, instead of the table's"
     )
 
-    account = parser.add_argument_group("account")
-    account.add_argument("--role", metavar="ARN", help="execution role of the job (default: SAGEMAKER_ROLE)")
-    account.add_argument("--region", metavar="NAME", help=f"default: AWS_REGION or {DEFAULT_REGION}")
-    account.add_argument("--subnets", type=_list, metavar="A,B", help="of the VPC; FSx needs them")
-    account.add_argument("--security-groups", type=_list, metavar="A,B", help="of the VPC; FSx needs them")
-    account.add_argument("--volume-kms", metavar="KEY", help="KMS key of the machines' disks (ID or ARN)")
-    account.add_argument("--output-kms", metavar="KEY", help="KMS key of what the job leaves in S3")
-    account.add_argument("--network-isolation", action="store_true", help="containers reach nothing but each other")
-    account.add_argument("--encrypt-traffic", action="store_true", help="encrypt what containers send each other")
-    account.add_argument("--remote-debug", action="store_true", help="a shell in the containers: aws ssm start-session")
-    account.add_argument("--tag", action="append", dest="tags", metavar="KEY=VALUE", help="repeat")
-    account.add_argument("--env", action="append", dest="environment", metavar="KEY=VALUE", help="repeat")
-    account.add_argument(
+
+def _add_account(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("account")
+    group.add_argument("--role", metavar="ARN", help="execution role of the job (default: SAGEMAKER_ROLE)")
+    group.add_argument("--region", metavar="NAME", help=f"default: AWS_REGION or {DEFAULT_REGION}")
+    group.add_argument("--subnets", type=_list, metavar="A,B", help="subnets of the VPC; FSx needs them")
+    group.add_argument(
+        "--security-groups", type=_list, metavar="A,B", help="security groups of the VPC; FSx needs them"
+    )
+    group.add_argument("--volume-kms", metavar="KEY", help="KMS key of the instances' disks (ID or ARN)")
+    group.add_argument("--output-kms", metavar="KEY", help="KMS key of the files that the job writes to S3")
+    group.add_argument("--network-isolation", action="store_true", help="containers can reach only each other")
+    group.add_argument("--encrypt-traffic", action="store_true", help="encrypt the traffic between containers")
+    group.add_argument(
+        "--remote-debug", action="store_true", help="allow a shell in the containers: aws ssm start-session"
+    )
+    group.add_argument("--tag", action="append", dest="tags", metavar="KEY=VALUE", help="repeatable")
+    group.add_argument("--env", action="append", dest="environment", metavar="KEY=VALUE", help="repeatable")
+    group.add_argument(
         "--request",
         action="append",
         metavar="MEMBER.MEMBER=VALUE",
-        help="any other member of the request, checked; repeat",
+        help="any other member of the request; it is checked; repeatable",
     )
-    account.add_argument("--name", metavar="WORD", help="beginning of the job's name (default: segtrain)")
-    account.add_argument("--job", metavar="FILE", help="YAML file with all of this, as configs/jobs/sagemaker.yaml")
-    account.add_argument(
-        "--profile-ms", type=int, metavar="MS", help="system profile every so many milliseconds; 0: off (default: 500)"
+    group.add_argument("--name", metavar="WORD", help="prefix of the job's name (default: segtrain)")
+    group.add_argument("--job", metavar="FILE", help="YAML file with all of these, such as configs/jobs/sagemaker.yaml")
+    group.add_argument(
+        "--profile-ms",
+        type=int,
+        metavar="MS",
+        help="interval of the system profile in milliseconds; 0: off (default: 500)",
     )
 
-    stage = parser.add_argument_group("rehearsal")
-    stage.add_argument(
-        "--hosts", type=int, metavar="N", help=f"hosts to play (default: as the request, at most {MOST_HOSTS})"
+
+def _add_rehearsal(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("rehearsal")
+    group.add_argument(
+        "--hosts", type=int, metavar="N", help=f"number of hosts (default: as in the request, at most {MOST_HOSTS})"
     )
-    stage.add_argument("--procs", type=int, metavar="N", help="ranks on each (default: 1)")
-    stage.add_argument("--sample", type=Path, metavar="DIR", help="local folder that fills the data channel")
-    stage.add_argument(
+    group.add_argument("--procs", type=int, metavar="N", help="ranks per host (default: 1)")
+    group.add_argument("--sample", type=Path, metavar="DIR", help="local folder that fills the data channel")
+    group.add_argument(
         "--plant",
         metavar="WHAT",
-        help="fail:RANK, stop:STEP, spot:STEP, kill:STEP or disk: what happens on the way, and what the cloud would show",
+        help="fail:RANK, stop:STEP, spot:STEP, kill:STEP, or disk: inject this fault and show the cloud's response",
     )
-    stage.add_argument("--folder", type=Path, metavar="DIR", help="where it is played (default: a new folder in /tmp)")
-    return parser
+    group.add_argument("--folder", type=Path, metavar="DIR", help="working folder (default: a new folder in /tmp)")
 
 
 def refuse_together(known: Mapping[str, Any]) -> None:

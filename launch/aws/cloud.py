@@ -157,9 +157,10 @@ def _role(asked: str, clients: Clients) -> str:
         ) from None
     if len(found) != 1:
         names = ", ".join(sorted(role["Arn"] for role in found)[:8])
+        candidates = f"{len(found)} roles are possible ({names})" if found else "the account has none"
         raise ConfigError(
-            f"no execution role is set, and {f'{len(found)} roles are possible ({names})' if found else 'the account has none'}"
-            f": give --role ARN of a role that {SERVICE} may assume, or set SAGEMAKER_ROLE"
+            f"no execution role is set, and {candidates}: give --role ARN of a role that "
+            f"{SERVICE} may assume, or set SAGEMAKER_ROLE"
         )
     return str(found[0]["Arn"])
 

@@ -36,8 +36,8 @@ CODES = {
     "UnrecognizedClientException": f"AWS does not know these credentials: {CREDENTIALS}",
     "InvalidClientTokenId": f"AWS does not know these credentials: {CREDENTIALS}",
     "InvalidAccessKeyId": f"AWS does not know these credentials: {CREDENTIALS}",
-    "InvalidSignatureException": "the secret key is not the one of the access key, or the clock of this machine is wrong",
-    "SignatureDoesNotMatch": "the secret key is not the one of the access key, or the clock of this machine is wrong",
+    "InvalidSignatureException": "the secret key does not belong to the access key, or this machine's clock is wrong",
+    "SignatureDoesNotMatch": "the secret key does not belong to the access key, or this machine's clock is wrong",
     "RequestTimeTooSkewed": "set the clock of this machine",
     "OptInRequired": "the account is not signed up for this region: take another --region",
     "NoSuchBucket": "make the bucket (`aws s3 mb s3://NAME --region REGION`), or name another one with --output",
@@ -60,8 +60,10 @@ _MESSAGES = (
      "the --role must be one that sagemaker.amazonaws.com may assume (its trust policy), and this identity "
      "needs iam:PassRole on it"),
     (r"Requested resource not found", CODES["ResourceNotFound"]),
-    (r"No S3 objects found|S3 prefix.*not|no objects", "upload the data first, or fix the URI of --data: `aws s3 ls URI`"),
-    (r"closed to new|no longer (available|accept)|new customers", "this account cannot use that feature of SageMaker: --profile-ms 0 leaves AWS's profiler out"),
+    (r"No S3 objects found|S3 prefix.*not|no objects",
+     "upload the data first, or fix the URI of --data: `aws s3 ls URI`"),
+    (r"closed to new|no longer (available|accept)|new customers",
+     "this account cannot use that feature of SageMaker: --profile-ms 0 leaves AWS's profiler out"),
     (r"instance ?type|InstanceType", "AWS does not offer this type for training here: another --type or --region"),
     (r"in status (Completed|Failed|Stopped)", "the job has ended: --attach NAME fetches what it left"),
 )  # fmt: skip
@@ -75,8 +77,10 @@ _FAILURES = (
      "a GPU was too small: a lower train.batch_size, a higher train.accumulate, a smaller data.crop, or a "
      "--type with more GPU memory"),
     (r"Bus error|shared memory|/dev/shm", "the container's /dev/shm was full: a lower data.workers or data.prefetch"),
-    (r"No space left|disk (is )?full|ENOSPC", "a disk was full: a larger --volume-gb, or read the data with --mode FastFile or from --fsx"),
-    (r"no kernel image is available", "the image's torch has no code for this GPU: leave --image away and let the launcher pick"),
+    (r"No space left|disk (is )?full|ENOSPC",
+     "a disk was full: a larger --volume-gb, or read the data with --mode FastFile or from --fsx"),
+    (r"no kernel image is available",
+     "the image's torch has no code for this GPU: leave --image away and let the launcher pick"),
     (r"smdistributed|smddp", "SMDDP does not run on this image or type: --strategy ddp"),
     (r"No module named|ModuleNotFoundError|No matching distribution|pip.* install",
      "a package is missing in the container: add it with requirements: FILE in the job, or reach the package "
@@ -86,12 +90,14 @@ _FAILURES = (
     (r"FileSystem|mount|Lustre|EFS",
      "the file system could not be mounted: its subnet in --subnets, TCP 988 and 1018-1023 open in "
      "--security-groups, a path that begins with /MOUNTNAME"),
-    (r"No S3 objects found", "nothing is at the URI of --data: upload the data first, and look at it with `aws s3 ls URI`"),
+    (r"No S3 objects found", "the URI of --data is empty: upload the data first, and check it with `aws s3 ls URI`"),
     (r"AccessDenied|Access ?Denied|not authorized|Forbidden|403",
      "the --role lacks a right: s3 on the data, the output and the checkpoints, ecr on the image, ec2 network "
      "interfaces for a VPC"),
-    (r"pull|ECR|image.*(not (found|exist)|does not exist)", "the image cannot be read: look at --image and its region, and at the role's right to ECR"),
-    (r"(exit ?code|status)\D{0,3}137|SIGKILL|\(-9\)", "a host ran out of memory: a lower data.workers, or a --type with more memory"),
+    (r"pull|ECR|image.*(not (found|exist)|does not exist)",
+     "the image cannot be read: check --image, its region, and the role's permissions for ECR"),
+    (r"(exit ?code|status)\D{0,3}137|SIGKILL|\(-9\)",
+     "a host ran out of memory: a lower data.workers, or a --type with more memory"),
     (r"heartbeat|InternalServerError|internal error", "AWS's own failure: start again, and add --retries 3"),
 )  # fmt: skip
 _IN_THE_LOG = "the cause is in the log above; --rehearse runs the same request here"

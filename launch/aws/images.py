@@ -50,8 +50,8 @@ DLC = "aws/deep-learning-containers"
 IMAGES_DATED = date(2026, 11, 22)  # the day on which the table was last compared with AWS's list
 OLD_AFTER_DAYS = 120  # AWS publishes a new torch about every two months
 # What the torch inside has code for: PyTorch's own lists by CUDA version (RELEASE.md and .ci/manywheel/build_cuda.sh;
-# pytorch#157517, #172663, #182849, #197555), for the images up to 2.6 as far as TORCH_CUDA_ARCH_LIST of their Dockerfile
-# agrees: AWS built those itself.
+# pytorch#157517, #172663, #182849, #197555). AWS built the images up to 2.6 itself: for these, only what is also in the
+# TORCH_CUDA_ARCH_LIST of their Dockerfile.
 CU117 = ("sm_70", "sm_75", "sm_80", "sm_86")
 CU118_TO_126 = (*CU117, "sm_90")
 CU128 = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")  # and CUDA 13.0 to 13.3: pytorch#197555 for torch 2.14
@@ -130,7 +130,7 @@ def uri(image: Image, region: str) -> str:
 
 
 def find(wanted: str) -> Image | None:
-    """The row of the table that an address names, whatever its registry and region; AWS's longer tags for it as well."""
+    """The image of the table with this address or tag, in any registry and region; AWS's longer tags match as well."""
     name, _, tag = wanted.rpartition("/")[2].partition("@")[0].partition(":")
     short = re.sub(r"^(\d+\.\d+)\.\d+(?=-.*-amzn2023-sagemaker$)", r"\1", tag)
     short = re.sub(r"^(\S+-py\d+)-.*-sagemaker$", r"\1", short)

@@ -121,7 +121,7 @@ INSTANCES: dict[str, Instance] = {
 
 
 _FAMILY = re.compile(r"(?:ml\.)?(([a-z]+)[^.]*)\.")
-# Families that are older or slower than what costs the same today: kept as asked for, never advised in place of another.
+# Families that are older or slower than others of the same price: accepted, but never suggested.
 _NOT_ADVISED = ("t3", "m4", "c4")
 
 

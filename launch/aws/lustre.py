@@ -18,7 +18,7 @@ from segtrain.errors import ConfigError, SegtrainError
 FOLDER = "/data"  # of the file system, where the prefix shows
 TAG = "segtrain-data"  # its value: the prefix; finds a file system whose association is not made yet
 LEAST_GB, MORE_GB = 1200, 2400
-# $ for a GB and month in us-east-1, by MB/s for each TiB; 0: scratch. https://aws.amazon.com/fsx/lustre/pricing/ has those of today.
+# $ per GB and month in us-east-1, by MB/s per TiB; 0: scratch. Current: https://aws.amazon.com/fsx/lustre/pricing/
 PRICES = {0: 0.140, 125: 0.145, 250: 0.210, 500: 0.340, 1000: 0.600}
 MONTH_H = 730
 PATIENCE_S = 3600.0

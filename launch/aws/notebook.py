@@ -78,8 +78,8 @@ def _arguments(job: SageMakerJob, asked: Mapping[str, Any]) -> dict[str, Any]:
     from sagemaker.debugger import ProfilerConfig
 
     algorithm = asked["AlgorithmSpecification"]
-    # The toolkit's own settings among them are what the SDK makes of `distribution`, whose tables end at torch 2.8, and which
-    # loses the groups that train.
+    # They include the toolkit's settings. The SDK would derive these from `distribution`, but its tables end at torch
+    # 2.8, and it drops the instance groups that train.
     given = hyperparameters(job, name="", code="")
     settings = {
         key: json.loads(text) for key, text in given.items() if key.removeprefix("sagemaker_") not in OF_THE_SDK

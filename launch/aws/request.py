@@ -111,7 +111,7 @@ def create_training_job(
 
 
 def hyperparameters(job: SageMakerJob, *, name: str, code: str) -> dict[str, str]:
-    """What the training and AWS's toolkit read, each value as JSON: a text keeps its quotes, so that "1" stays a text."""
+    """Settings for the training and AWS's toolkit, as JSON values. Strings keep their quotes, so "1" stays a string."""
     training = {"config": config_name(job), **job.settings, "parallel.strategy": job.strategy}
     toolkit = {
         "sagemaker_submit_directory": ISOLATED_CODE if job.network_isolation else code,

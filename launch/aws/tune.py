@@ -276,8 +276,9 @@ def _lost(job: SageMakerJob, tuning: Tuning) -> Iterator[Finding]:
         )
     if tuning.parallel > 1:
         yield note(
-            "tuning-quota", f"parallel={tuning.parallel}: the quota must allow {tuning.parallel * job.hosts} machines at once"
-        )  # fmt: skip
+            "tuning-quota",
+            f"parallel={tuning.parallel}: the quota must allow {tuning.parallel * job.hosts} machines at once",
+        )
 
 
 def cost(job: SageMakerJob, tuning: Tuning) -> str:

@@ -1,4 +1,4 @@
-"""What is known against a training type by its name: retired, unfit, unknown, not offered in the region, not for SMDDP."""
+"""Checks of an instance type by its name: retired, unfit, unknown, not offered in the region, not for SMDDP."""
 
 from __future__ import annotations
 

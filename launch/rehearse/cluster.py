@@ -62,7 +62,7 @@ class RehearsalHost:
 
 
 @dataclass(frozen=True)
-class Cluster:
+class RehearsalCluster:
     """``leader``: the host of rank 0."""
 
     hosts: tuple[RehearsalHost, ...]

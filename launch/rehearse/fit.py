@@ -11,7 +11,7 @@ from typing import Any
 from launch.job import Job, config_file
 from segtrain.errors import ConfigError
 
-STEPS = 12  # of a rehearsal that is not told how long to train: start, evaluation, checkpoint and model are seen all the same
+STEPS = 12  # default: enough for the start, an evaluation, a checkpoint, and the model
 MORE = 4  # steps after a planted fault
 
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from launch.rehearse.cluster import GATEWAY, Cluster, RehearsalHost
+from launch.rehearse.cluster import GATEWAY, RehearsalCluster, RehearsalHost
 
 BRIDGE = "rehearsal"
 _ENVIRONMENT = {**os.environ, "PATH": os.environ.get("PATH", "") + os.pathsep + "/usr/sbin:/sbin"}
@@ -53,7 +53,7 @@ def ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], env=_ENVIRONMENT, check=True, capture_output=True, text=True)
 
 
-def build(stage: Cluster, folder: Path, served: str) -> None:
+def build(stage: RehearsalCluster, folder: Path, served: str) -> None:
     """The bridge, and the file that becomes /etc/hosts on every host. To be called inside ``outer``.
 
     ``served``: the name by which hosts reach what this machine serves on the bridge.
@@ -73,8 +73,8 @@ def wire(host: RehearsalHost, pid: int) -> None:
     ip("link", "set", near, "master", BRIDGE, "up")
 
 
-# Runs as the first process of a host and becomes its container. $1 name, $2 address, $3 hosts file, $4 base folder, $5 what else to
-# mount; the rest is the container's entry point.
+# Runs as the first process of a host and becomes its container. $1 name, $2 address, $3 hosts file, $4 base folder, $5
+# other mounts; the rest is the container's entry point.
 PRELUDE = f"""
 read -r go || exit 1
 set -e

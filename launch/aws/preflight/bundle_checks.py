@@ -28,7 +28,7 @@ _LINE = re.compile(r"\s*([A-Za-z0-9][\w.-]*)\s*(\[[^]]*\])?\s*([^;#@]*)")
 
 
 def decoder_checks(root: Path, choice: ImageChoice) -> Iterator[Finding]:
-    """AWS's own images hold no native decoder: it travels with the code, or reading images takes several times the CPU."""
+    """AWS's images contain no native decoder. Without one in the bundle, decoding takes several times the CPU time."""
     if choice.image is None:  # an image of the user's may hold it
         return
     files, problem = native.carried(root)

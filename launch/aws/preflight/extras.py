@@ -105,8 +105,10 @@ def _isolation(job: SageMakerJob, choice: ImageChoice) -> Iterator[Finding]:
     for key in (f"log.{kind.setting}" for kind in TRACKERS if kind.extra):
         if job.settings.get(key):
             yield error(
-                "isolation-tracker", f"{key}={job.settings[key]} with network_isolation=true: it cannot be reached", f"{key}=''"
-            )  # fmt: skip
+                "isolation-tracker",
+                f"{key}={job.settings[key]} with network_isolation=true: it cannot be reached",
+                f"{key}=''",
+            )
 
 
 def _fallbacks(job: SageMakerJob, choice: ImageChoice) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Check that a listing of S3 keys looks like the data set that the config reads, by the folders that its layout needs."""
+"""Check whether a listing of S3 keys has the folders that the layout in the config needs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def layout_checks(job: SageMakerJob, channel: Channel, keys: Sequence[str]) -> I
 
 
 def _config(job: SageMakerJob) -> Any:
-    """segtrain's config of the job; None where its packages are absent, or where it is wrong, which another check says."""
+    """The training config of the job. None if packages are missing or it is wrong (other checks say so)."""
     from launch.rehearse.fit import load
 
     try:

@@ -21,8 +21,8 @@ TOOLKIT = (
 )
 _WORD = re.compile(r"[A-Za-z0-9]+(-[A-Za-z0-9]+)*", re.ASCII)
 _SECRET = re.compile(r"SECRET|PASSWORD|PASSWD|(API|PRIVATE|ACCESS)_?KEY(?!_ID$)|(^|_)TOKEN$", re.IGNORECASE)
-# Secrets that are known by their form: AWS, private keys, Hugging Face, GitHub, GitLab, Slack, OpenAI and Anthropic, Google, PyPI,
-# npm, and a password inside an address.
+# Secrets with a known format: AWS, private keys, Hugging Face, GitHub, GitLab, Slack, OpenAI and Anthropic, Google,
+# PyPI, npm, and a password inside a URL.
 SECRET_VALUE = re.compile(
     r"\bA(KIA|SIA)[0-9A-Z]{16}\b|BEGIN [A-Z ]*PRIVATE KEY|\bhf_[A-Za-z0-9]{20,}|\bgh[pousr]_[A-Za-z0-9]{20,}"
     r"|\bgithub_pat_\w{20,}|\bglpat-[\w-]{15,}|\bxox[abprs]-[\w-]{10,}|\bsk-[\w-]{20,}|\bAIza[\w-]{30,}"

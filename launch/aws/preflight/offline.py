@@ -90,7 +90,7 @@ def _model(request: Mapping[str, Any], found: Iterable[Finding]) -> Iterator[Fin
         )
         return
     codes = [finding.code for finding in found if finding.level == "error"]
-    # Said already, and let through: a type that is allowed although nothing knows it, and a role that is looked up by its name.
+    # Reported already, and accepted: an allowed unknown type, and a role that is looked up by its name.
     let_through = {"unknown-type": "InstanceType=", "role-name": "RoleArn="}
     passed = tuple(text for code, text in let_through.items() if any(finding.code == code for finding in found))
     for line in wrong:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from launch.aws.rehearse import hosts as trees
-from launch.aws.rehearse.s3 import Store
+from launch.aws.rehearse.s3 import S3Server
 from launch.aws.request import code_uri
-from launch.rehearse.cluster import Cluster, RehearsalHost
+from launch.rehearse.cluster import RehearsalCluster, RehearsalHost
 
 
 def divided(sample: Path, request: Mapping[str, Any]) -> bool:
@@ -30,7 +30,7 @@ def of_data(request: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def upload(store: Store, request: Mapping[str, Any], sample: Path | None) -> int:
+def upload(store: S3Server, request: Mapping[str, Any], sample: Path | None) -> int:
     """The sample to the places in S3 that the channels name. Returns the number of files."""
     count = 0
     if sample is None:
@@ -45,9 +45,9 @@ def upload(store: Store, request: Mapping[str, Any], sample: Path | None) -> int
 
 
 def fill(
-    store: Store,
+    store: S3Server,
     request: Mapping[str, Any],
-    stage: Cluster,
+    stage: RehearsalCluster,
     host: RehearsalHost,
     base: Path,
     sample: Path | None,
@@ -66,7 +66,9 @@ def fill(
             _mount(folder, place, bind, channel["DataSource"]["FileSystemDataSource"]["FileSystemAccessMode"])
 
 
-def _download(store: Store, s3: Mapping[str, Any], stage: Cluster, host: RehearsalHost, place: Path) -> None:
+def _download(
+    store: S3Server, s3: Mapping[str, Any], stage: RehearsalCluster, host: RehearsalHost, place: Path
+) -> None:
     """The whole prefix, or this host's share of its keys."""
     groups = s3.get("InstanceGroupNames") or [group for group, _ in stage.groups]
     sharing = [member for member in stage.hosts if member.group in groups]

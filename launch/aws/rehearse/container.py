@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.rehearse import network
-from launch.rehearse.cluster import Cluster, RehearsalHost
+from launch.rehearse.cluster import RehearsalCluster, RehearsalHost
 from launch.rehearse.guard import MARK, kill_marked
 from segtrain.errors import MissingExtra
 
@@ -25,8 +25,8 @@ ROOM = Path(network.__file__).parent  # holds standin/ and planted/
 KEPT = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TORCH_HOME", "HF_HOME")
 
 
-# /opt/ml is mounted even where the machine has none: over an /opt that shows what was there. Where there is no /opt either,
-# SAGEMAKER_BASE_DIR names the base folder.
+# /opt/ml is mounted even if this machine has no such folder: over an /opt that shows its old contents. If there is no
+# /opt either, SAGEMAKER_BASE_DIR names the base folder.
 MOUNTS = r"""
 if [ ! -d /opt/ml ] && [ -d /opt ]; then
   old=$base.opt
@@ -62,7 +62,7 @@ def toolkit_folder() -> Path:
 
 def environment(
     request: Mapping[str, Any],
-    stage: Cluster,
+    stage: RehearsalCluster,
     base: Path,
     *,
     store: Mapping[str, str],
@@ -104,7 +104,7 @@ def environment(
     return found
 
 
-def _standin(stage: Cluster) -> list[str]:
+def _standin(stage: RehearsalCluster) -> list[str]:
     return ["standin"] if stage.hyperparameters.get("parallel.strategy") == '"smddp"' else []
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launch.rehearse.cluster import Cluster, RehearsalHost
+from launch.rehearse.cluster import RehearsalCluster, RehearsalHost
 
 DEFAULT_CHECKPOINTS = "/opt/ml/checkpoints"
 
@@ -37,7 +37,7 @@ def clear(base: Path) -> None:
                 item.unlink()
 
 
-def lay_out(base: Path, host: RehearsalHost, stage: Cluster, request: Mapping[str, Any]) -> None:
+def lay_out(base: Path, host: RehearsalHost, stage: RehearsalCluster, request: Mapping[str, Any]) -> None:
     for name in ("input/config", "input/data", "model", "output/data", "code"):
         (base / name).mkdir(parents=True, exist_ok=True)
     if (checkpoints := checkpoint_folder(base, request)) is not None:
@@ -46,7 +46,7 @@ def lay_out(base: Path, host: RehearsalHost, stage: Cluster, request: Mapping[st
         (base / "input/config" / name).write_text(json.dumps(content))
 
 
-def described(host: RehearsalHost, stage: Cluster, request: Mapping[str, Any]) -> dict[str, Any]:
+def described(host: RehearsalHost, stage: RehearsalCluster, request: Mapping[str, Any]) -> dict[str, Any]:
     """The files of input/config, by name."""
     files: dict[str, Any] = {
         "hyperparameters.json": dict(stage.hyperparameters),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from launch.aws.progress import machines
-from launch.rehearse.cluster import MOST_HOSTS, Cluster, RehearsalHost
+from launch.rehearse.cluster import MOST_HOSTS, RehearsalCluster, RehearsalHost
 from segtrain.errors import ConfigError
 
 ONE_GROUP = "homogeneousCluster"  # SageMaker's name for the only group of a job without groups
@@ -20,7 +20,7 @@ def set_stage(
     procs: int | None,
     isolated: bool,
     settings: Mapping[str, Any],
-) -> Cluster:
+) -> RehearsalCluster:
     """``hosts``: of the group that trains (None: as asked for, at most 3; a helping group keeps one). ``settings``:
     segtrain's, for this rehearsal alone. Raises ConfigError.
     """
@@ -40,7 +40,7 @@ def set_stage(
     # Where AWS's toolkit puts rank 0: the first host that the training group lists.
     leader = [host for host in stage if host.trains][-1]
     parameters = _hyperparameters(given, procs, settings, said)
-    return Cluster(stage, "eth0" if isolated else "lo", leader, parameters, tuple(said))
+    return RehearsalCluster(stage, "eth0" if isolated else "lo", leader, parameters, tuple(said))
 
 
 def _counted(request: Mapping[str, Any], hosts: int | None, said: list[str]) -> list[tuple[str, str, int]]:
@@ -76,8 +76,10 @@ def _hyperparameters(
         for key in [key for key in parameters if key.startswith("sagemaker_distributed_dataparallel_")]:
             del parameters[key]
         parameters["sagemaker_torch_distributed_enabled"] = "true"
-        said.append("strategy smddp: torchrun starts the ranks (no mpirun and sshd here), on a stand-in for SMDDP that refuses "
-                    "what SMDDP refuses")  # fmt: skip
+        said.append(
+            "strategy smddp: torchrun starts the ranks (instead of mpirun and sshd), with an SMDDP stand-in that has "
+            "the same restrictions"
+        )
     if procs is not None:
         if procs < 1:
             raise ConfigError(f"--procs {procs}: at least one process must train")

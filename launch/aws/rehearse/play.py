@@ -15,11 +15,11 @@ from launch.aws.rehearse import hosts as trees
 from launch.aws.rehearse.logs import HostLogs
 from launch.aws.rehearse.plan import set_stage
 from launch.aws.rehearse.report import HostEnd, Report, Transition
-from launch.aws.rehearse.s3 import Store
+from launch.aws.rehearse.s3 import S3Server
 from launch.aws.rehearse.sync import Sync
 from launch.aws.request import code_uri
 from launch.rehearse import disks, network
-from launch.rehearse.cluster import GATEWAY, Cluster, Plant, read_plant
+from launch.rehearse.cluster import GATEWAY, Plant, RehearsalCluster, read_plant
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class _Act:
     """One rehearsal while it is played."""
 
     orders: Orders
-    stage: Cluster
-    store: Store
+    stage: RehearsalCluster
+    store: S3Server
     logs: HostLogs
     say: Callable[[str], None]
     began: float
@@ -84,7 +84,7 @@ def play(orders: Orders, say: Callable[[str], None]) -> Report:
         network.build(stage, folder, served="s3")
     region = json.loads(stage.hyperparameters.get("sagemaker_region", '"us-east-1"'))
     logs = HostLogs(folder / "logs", stage.leader.name, request, say)
-    with Store(GATEWAY if orders.isolated else "127.0.0.1", region) as store:
+    with S3Server(GATEWAY if orders.isolated else "127.0.0.1", region) as store:
         act = _Act(orders, stage, store, logs, say, began, remarks=[*orders.said, *stage.said])
         act.status("Starting", "Preparing the instances for training")
         store.put(Path(orders.bundle), code_uri(request))
@@ -207,7 +207,7 @@ def _report(act: _Act, ending: attempt.Ending, plant: Plant) -> Report:
 
 
 def _reason(ending: attempt.Ending, hosts: tuple[HostEnd, ...]) -> str:
-    """Of the host that failed first, since SageMaker ends the job then; one that was killed because of it says nothing."""
+    """The failure of the first host that failed. SageMaker then ends the job, so later failures do not count."""
     failed = sorted(
         (host.name in ending.killed, end, host.code, host.failure) for end, host in zip(ending.ends, hosts) if host.code
     )

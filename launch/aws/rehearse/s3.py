@@ -13,7 +13,7 @@ from segtrain.errors import MissingExtra
 SECRET = "rehearsal"  # any key and secret will do
 
 
-class Store:
+class S3Server:
     """A context manager. ``url`` is what AWS_ENDPOINT_URL must be."""
 
     def __init__(self, address: str, region: str) -> None:
@@ -34,7 +34,7 @@ class Store:
         )  # fmt: skip
         self._buckets: set[str] = set()
 
-    def __enter__(self) -> Store:
+    def __enter__(self) -> S3Server:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -58,8 +58,8 @@ class Store:
             place = {} if self.region == "us-east-1" else {"LocationConstraint": self.region}
             self.client.create_bucket(Bucket=bucket, **({"CreateBucketConfiguration": place} if place else {}))
             self._buckets.add(bucket)
-        # Read first: a file that grows while it is sent would not fit its checksum. One request: a client's threads for parts
-        # of a file cost more here than they save.
+        # Read first: a file that grows during the upload would not match its checksum. One request: a client's threads
+        # for parts of a file cost more here than they save.
         self.client.put_object(Bucket=bucket, Key=key, Body=path.read_bytes())
 
     def put_folder(self, folder: Path, uri: str) -> int:
