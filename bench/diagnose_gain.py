@@ -1,14 +1,14 @@
-"""Does the cure of a diagnosis bring what was predicted? Plants each cause, diagnoses, cures, and compares with the second run.
+"""Comparison of predicted and measured gains: injects each cause, diagnoses it, applies the fix, and runs again.
 
     python bench/diagnose_gain.py                  # some minutes; writes bench/results/DATE-diagnose-gain.md and .json
     python bench/diagnose_gain.py --only "decode;main-thread"
     python bench/diagnose_gain.py --draws 3 --seed 1   # each cause thrice (drawn_plants.py)
     python bench/diagnose_gain.py --real              # by the work that causes them (real_plants.py)
 
-Cured is by the settings of the verdict's own cure where it names some, by those that plants.py has in their place where it leaves a
-choice, else by taking the planted cause out. Measured is the ratio of images a second of the two runs, their first second left out.
-Runs take turns: slow, cured, slow, cured; the median over rounds. A sleeping "device" keeps most steps the same on a shared machine;
-where the CPU itself is the cause, other programs show in the figures.
+Cured is by the settings of the verdict's own cure where it names some, by those that plants.py has in their place where
+it leaves a choice, else by taking the planted cause out. Measured is the ratio of images a second of the two runs,
+their first second left out. Runs take turns: slow, cured, slow, cured; the median over rounds. A sleeping "device"
+keeps most steps the same on a shared machine; where the CPU itself is the cause, other programs show in the figures.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How much faster is a training step by the exact rewrites? Against stock SMP, interleaved, medians of pair ratios.
+"""Speed of the exact rewrites of a training step against stock SMP, interleaved; medians of pair ratios.
 
     OMP_NUM_THREADS=1 python bench/fast_unet.py --arch unet --batch 4 --size 256 --pairs 5
 

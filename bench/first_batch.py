@@ -1,12 +1,14 @@
-"""How long from the start of a process to its first batch, on a folder of many small files?
+"""Time from the start of a process to its first batch, on a folder of many small files.
 
     python bench/first_batch.py                      # 25,000 generated pairs; a table, and bench/results/DATE-first-batch.md
     python bench/first_batch.py --images 1000 --rounds 1 --out /tmp/first-batch
 
-Sides take turns, each in a process of its own: segtrain's loader on a folder that it has never seen, the same on one that it has
-listed before, and torch's DataLoader over a Dataset as users write it (glob and sort in ``__init__``, OpenCV or albumentations in
-``__getitem__``, normalized to floats, collated). All with two workers, the same batch, crop and flip; the pages of the files are in
-memory for all. The label check of `segtrain train` is no part of it, since the others have none. A ratio is formed within a round.
+Sides take turns, each in a process of its own: segtrain's loader on a folder that it has never seen, the same on one
+that it has listed before, and torch's DataLoader over a Dataset as users write it (glob and sort in ``__init__``,
+OpenCV or albumentations in
+``__getitem__``, normalized to floats, collated). All with two workers, the same batch, crop and flip; the pages of the
+files are in memory for all. The label check of `segtrain train` is no part of it, since the others have none. A ratio
+is formed within a round.
 """
 
 from __future__ import annotations

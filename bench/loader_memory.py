@@ -1,4 +1,4 @@
-"""Does the loader's memory stay flat however many samples are drawn? Resident MB of the process and its workers over the draws.
+"""Memory of the loader over the number of samples: resident MB of the process and its workers.
 
 python bench/loader_memory.py --draws 200000
 """

@@ -1,4 +1,4 @@
-"""How much memory does the loss take, image by image and in the plain way, and how long?
+"""Memory and time of the loss, image by image and in one tensor.
 
     python bench/loss_memory.py [--losses ce,ce+dice] [--cases 11x8x360x480,...] [--device cuda] [--json FILE]
 

@@ -1,7 +1,8 @@
-"""What makes a run slow on purpose? One cause at a time, planted into a process that then trains.
+"""Injected bottlenecks, one cause each, in a process that then trains.
 
-tests/test_diagnose_planted.py looks whether each is found first; diagnose_gain.py compares what its cure was said to bring with what it
-brings. Each is many times larger than all the rest of a step, in which a "device" takes a fixed time: the loss sleeps.
+tests/test_diagnose_planted.py looks whether each is found first; diagnose_gain.py compares what its cure was said to
+bring with what it brings. Each is many times larger than all the rest of a step, in which a "device" takes a fixed
+time: the loss sleeps.
 """
 
 from __future__ import annotations
@@ -315,7 +316,8 @@ def prepare(name: str, device: bool) -> None:
         {**PLANTS, **REAL}[name].plant()
 
 
-# For the code of a rank: what other programs do to it is neither counted nor looked at, so that it says the same beside any.
+# For the code of a rank: what other programs do to it is neither counted nor looked at, so that it says the same beside
+# any.
 ALONE = "import segtrain.cpu_wait\nsegtrain.cpu_wait.FILE = '/nonexistent'\n"
 UNSEEN = "log.profile_ms=0"
 

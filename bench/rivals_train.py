@@ -1,13 +1,15 @@
-"""How many images a second does segtrain train, next to other trainers, on this machine, in one interleaved run?
+"""Training images/s of segtrain and of other trainers on this machine, in one interleaved run.
 
     python bench/rivals_train.py --install all --envs /tmp/rivals            # once; see rivals/install.py
     python bench/rivals_train.py --envs /tmp/rivals                          # rivals as their users start them: one process
     python bench/rivals_train.py --envs /tmp/rivals --ranks per-core         # rivals too with one process a core (torchrun)
 
-Same SMP model from scratch, global batch, crop, float32, pictures, cross-entropy with void; each rival with its own loop, optimizer,
-logging and input pipeline at their defaults (rivals/*.py say which), in its own environment and process. segtrain runs as
+Same SMP model from scratch, global batch, crop, float32, pictures, cross-entropy with void; each rival with its own
+loop, optimizer, logging and input pipeline at their defaults (rivals/*.py say which), in its own environment and
+process. segtrain runs as
 ``segtrain train`` with its defaults but for scale and color jitter, which the others do not draw either.
-Sides take turns: ours, A, B, ..., ours, A, ...; a ratio is formed within each round, and its median over rounds is reported.
+Sides take turns: ours, A, B, ..., ours, A, ...; a ratio is formed within each round, and its median over rounds is
+reported.
 """
 
 from __future__ import annotations

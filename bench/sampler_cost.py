@@ -1,12 +1,13 @@
-"""What does the sampler of the system profile cost a host, next to the same readings by psutil and json?
+"""CPU cost of the system profile's sampler, and of the same readings by psutil and json.
 
     python bench/sampler_cost.py                                   # 3 rounds of 60 s; a table, and bench/results/DATE-sampler-cost.md
     python bench/sampler_cost.py --seconds 10 --rounds 1 --out /tmp/sampler-cost
 
-All sides run at the same time, each a process of its own at 500 ms. Counted is the time that the kernel gave each one's thread
-(/proc/PID/schedstat, in nanoseconds), from two seconds after its start, so that Python's start is told apart. More cores than the host
-has are made by repeating its lines of /proc/stat: reading them and writing them is real, but not what a kernel takes to make them.
-The plain side is what one writes first: psutil's functions, a dict and json.dumps a line, the file opened for each sample.
+All sides run at the same time, each a process of its own at 500 ms. Counted is the time that the kernel gave each one's
+thread (/proc/PID/schedstat, in nanoseconds), from two seconds after its start, so that Python's start is told apart.
+More cores than the host has are made by repeating its lines of /proc/stat: reading them and writing them is real, but
+not what a kernel takes to make them. The plain side is what one writes first: psutil's functions, a dict and json.dumps
+a line, the file opened for each sample.
 """
 
 from __future__ import annotations

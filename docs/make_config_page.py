@@ -1,4 +1,4 @@
-"""Which settings are there? Writes docs/config.md from the fields of segtrain.config:   python docs/make_config_page.py"""
+"""Writes docs/config.md from the fields of segtrain.config:   python docs/make_config_page.py"""
 
 from __future__ import annotations
 

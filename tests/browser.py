@@ -1,4 +1,4 @@
-"""How does a test drive a real browser without another package? Chromium's own protocol over two pipes."""
+"""A driver for a real browser: Chromium's own protocol over two pipes, without another package."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ def find() -> str | None:
 
 
 class Browser:
-    """One headless page of ``width`` x ``height`` CSS pixels. Commands go to descriptor 3 of the browser, answers come from 4."""
+    """One headless page of ``width`` x ``height`` CSS pixels.
+
+    Commands go to descriptor 3 of the browser, answers come from 4.
+    """
 
     def __init__(self, executable: str, profile: Path, width: int = 1280, height: int = 900) -> None:
         to_read, self._to = os.pipe()

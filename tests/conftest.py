@@ -157,7 +157,10 @@ def segtrain(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 def need_setuptools() -> None:
-    """Skip without the setuptools that builds the wheel. Asked without importing it: that fails beside an imported distutils."""
+    """Skip without the setuptools that builds the wheel.
+
+    Asked without importing it: that fails beside an imported distutils.
+    """
     try:
         found = tuple(int(part) for part in metadata.version("setuptools").split(".")[:2])
     except metadata.PackageNotFoundError:

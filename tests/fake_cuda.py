@@ -1,7 +1,8 @@
 """A GPU that is not there: segtrain runs on fake ``cuda:0`` tensors (shapes, types and devices without values), without a GPU or driver.
 
-What it finds: tensors on a wrong device, types that do not fit, and each place where the host waits for the GPU. What it cannot
-find: wrong numbers, errors of real kernels, speed. ``libraries(folder)`` compiles what must be loaded before torch is;
+What it finds: tensors on a wrong device, types that do not fit, and each place where the host waits for the GPU. What
+it cannot find: wrong numbers, errors of real kernels, speed. ``libraries(folder)`` compiles what must be loaded before
+torch is;
 ``tests/fake_cuda_cases.py`` runs in a process that was started with it.
 """
 

@@ -1,4 +1,7 @@
-"""What a run does on a GPU, on one that is not there: a JSON line for each case. Started by test_fake_cuda.py, see fake_cuda.py."""
+"""What a run does on a GPU, on one that is not there: a JSON line for each case.
+
+Started by test_fake_cuda.py, see fake_cuda.py.
+"""
 
 from __future__ import annotations
 

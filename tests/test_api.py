@@ -27,8 +27,8 @@ SMALL = [
     "log.tensorboard=false", "log.pictures=0", "log.profile_ms=0", "parallel.threads=1",
 ]  # fmt: skip
 
-# Parts that do what the config's own do: 32 * 64 pixels per image, all of them valid, are a power of two, so that a mean over
-# them times their number is exact.
+# Parts that do what the config's own do: 32 * 64 pixels per image, all of them valid, are a power of two, so that a
+# mean over them times their number is exact.
 PARTS = """
 import os, sys
 import torch

@@ -1,4 +1,4 @@
-"""Is a sample what the plain way makes of it: resize the whole image, pad, crop, flip, jitter?
+"""Tests that a sample equals the plain computation: resize the whole image, pad, crop, flip, jitter.
 
 Where a test says ``cut``, it runs twice: with OpenCV's functions and with the native ones.
 """

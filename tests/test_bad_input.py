@@ -1,4 +1,4 @@
-"""Does every mistake in a config, a data set or a command get one error with the place, the value and the cure?"""
+"""Tests that every mistake in a config, data set, or command gives one error with the place, the value, and the fix."""
 
 from __future__ import annotations
 
@@ -138,7 +138,8 @@ def test_pretrained_weights_that_cannot_be_fetched(zygote, tmp_path: Path) -> No
     assert not (tmp_path / "run").exists()
 
 
-# ---- data sets -----------------------------------------------------------------------------------------------------------
+# ---- data sets
+# -----------------------------------------------------------------------------------------------------------
 
 
 def cut(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Does every mistake around run folders, checkpoints, predictions and ranks get one error, from one rank, and leave nothing behind?"""
+"""Tests that mistakes around run folders, checkpoints, and ranks give one error, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -202,7 +202,8 @@ def test_runs_of_torn_files_are_rows_with_gaps(zygote, place: Path) -> None:  # 
     assert "Traceback" not in process.output
 
 
-# ---- disks and rights ----------------------------------------------------------------------------------------------------
+# ---- disks and rights
+# ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -308,7 +309,8 @@ def test_a_disk_that_is_read_only(zygote, tmp_path: Path) -> None:  # type: igno
             subprocess.run(["umount", "-l", folder], check=True)
 
 
-# ---- ranks ---------------------------------------------------------------------------------------------------------------
+# ---- ranks
+# ---------------------------------------------------------------------------------------------------------------
 
 RANKS: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "wrong config": (["optim.lrr=1"], ("optim.lrr", "optim.lr")),
@@ -363,7 +365,10 @@ def test_a_file_that_one_rank_alone_meets(zygote, tmp_path: Path, where: str) ->
 
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_rank_that_is_killed_is_missed(zygote, tmp_path: Path, killed: int) -> None:  # type: ignore[no-untyped-def]
-    """The rank that is left says that it lost one, in words, and ends. Rank 0, with whom all talk, has an error to tell."""
+    """The rank that is left says that it lost one, in words, and ends.
+
+    Rank 0, with whom all talk, has an error to tell.
+    """
     settings = [
         *SCENES,
         "train.batch_size=4",

@@ -1,4 +1,4 @@
-"""Does `segtrain bench data` count what is there, and name what bounds it? No test asserts a time."""
+"""Tests of `segtrain bench data`: it counts what is there, and names the bottleneck. No test asserts a time."""
 
 from __future__ import annotations
 

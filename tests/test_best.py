@@ -1,4 +1,4 @@
-"""Is the best checkpoint known, and its file there, wherever a run is killed? And does no training step wait for the disk?"""
+"""Tests that a kill loses neither the best checkpoint nor its file, and that no step waits for the disk."""
 
 from __future__ import annotations
 
@@ -250,7 +250,8 @@ def test_best_json_follows_its_checkpoint(tmp_path: Path, monkeypatch: pytest.Mo
     assert [path.name for path in checkpoint.checkpoints(tmp_path)] == ["step-00000002.pt"]
 
 
-# ---- what somebody else wrote --------------------------------------------------------------------------------------------
+# ---- what somebody else wrote
+# --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

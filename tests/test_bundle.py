@@ -1,4 +1,4 @@
-"""Does the bundle hold what the machines need, nothing of what they must not get, and start where nothing else is installed from here?"""
+"""Tests that a bundle has all that the machines need, no secrets, and starts without this installation."""
 
 from __future__ import annotations
 

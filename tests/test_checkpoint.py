@@ -1,4 +1,4 @@
-"""Is a checkpoint whole or not there, whatever happens while it is written?"""
+"""Tests that a checkpoint is complete or absent, whatever happens while it is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a launch find the account's role and bucket, send the job once, and say in one line what is missing or refused?"""
+"""Tests that a launch finds the role and the bucket, submits a job once, and explains refusals in one line."""
 
 from __future__ import annotations
 

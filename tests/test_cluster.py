@@ -1,4 +1,4 @@
-"""Does a process find its place under each launcher?"""
+"""Tests that a process finds its rank under each launcher."""
 
 from __future__ import annotations
 

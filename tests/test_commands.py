@@ -1,7 +1,7 @@
 """Tests that every command in the docs and help texts works: its flags exist, its config loads, its plan fits its ranks.
 
-tests/test_docs.py runs the commands of ```bash blocks. This file looks at all of them, those included that need GPUs, a cluster or an
-account, with the real configs of the repository.
+tests/test_docs.py runs the commands of ```bash blocks. This file looks at all of them, those included that need GPUs, a
+cluster or an account, with the real configs of the repository.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Does a process of a SageMaker job do its part: read what is there, obey a stop, and leave the model or the cause?"""
+"""Tests of a SageMaker job's processes: they read their inputs, obey a stop, and leave the model or the cause."""
 
 from __future__ import annotations
 

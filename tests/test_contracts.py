@@ -1,4 +1,4 @@
-"""Is our request the one that AWS's own SDKs send for the same settings, but for what is different on purpose?"""
+"""Tests that a request equals that of AWS's own SDKs, except for intended differences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is the time in which a thread could have run, and had no core, counted for that thread alone?"""
+"""Tests that the time in which a thread had no core is counted for that thread only."""
 
 from __future__ import annotations
 
@@ -95,7 +95,10 @@ def test_a_thread_that_sleeps_is_not_late() -> None:
 
 
 def test_a_clock_leaves_the_time_of_waiting_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Late by 3 s in ``forward``, by 5 s in ``wait``, by 1 s outside of both, in each of 21 laps. It looks at every other one."""
+    """Late by 3 s in ``forward``, by 5 s in ``wait``, by 1 s outside of both, in each of 21 laps.
+
+    It looks at every other one.
+    """
     now = [0.0, 0.0]  # seconds that passed, and those without a core
     monkeypatch.setattr("segtrain.observe.clock.runqueue_wait", lambda: now[1])
     clock = Clock(lambda: now[0])

@@ -1,4 +1,4 @@
-"""Is what too many threads cost measured before the first step, and is nothing else touched by it?"""
+"""Tests that the cost of too many threads is measured before the first step, without side effects."""
 
 from __future__ import annotations
 

@@ -74,7 +74,10 @@ def rank_records(
     other_cpu_wait: float | None = None,
     process_cpu: float | None = None,
 ) -> Records:
-    """A rank whose windows are all alike. ``stages`` and ``sample_cpu``: seconds of one sample; ``cpu``: of the rest of a window."""
+    """A rank whose windows are all alike.
+
+    ``stages`` and ``sample_cpu``: seconds of one sample; ``cpu``: of the rest of a window.
+    """
     phases, stages = {**CALM, **(phases or {})}, {**SAMPLE, **(stages or {})}
     made, own = STEPS * images, sum(stages.values()) if sample_cpu is None else sample_cpu
     begin = {

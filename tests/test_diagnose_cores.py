@@ -1,4 +1,4 @@
-"""Cores that others have, steps that compile, runs that are too short: is what is said of them what their records show?"""
+"""Tests of the diagnosis of busy cores, compiling steps, and runs that are too short, from records."""
 
 from __future__ import annotations
 

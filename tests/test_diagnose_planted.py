@@ -1,8 +1,8 @@
 """Real runs with a planted cause: the diagnosis must name it first, and must name none for healthy runs.
 
-These runs are judged by real time on this machine, so they are not part of the default suite: `make test-planted` runs them.
-The default suite judges recordings of them (test_diagnose_recorded.py). `RECORD_PLANTS=tests/recorded make test-planted`
-writes the recordings again.
+These runs are judged by real time on this machine, so they are not part of the default suite: `make test-planted` runs
+them. The default suite judges recordings of them (test_diagnose_recorded.py). `RECORD_PLANTS=tests/recorded make
+test-planted` writes the recordings again.
 """
 
 from __future__ import annotations

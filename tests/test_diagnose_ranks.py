@@ -1,4 +1,4 @@
-"""Is what ranks wait for as one found in their windows, compared with the steps that these were made of?"""
+"""Tests that the diagnosis finds what ranks wait for together in their windows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ Step = tuple[float, ...]  # what each rank waits for its samples, in one step
 def windows_of(
     steps: list[Step], rank: int, each: int, cpu_wait: float = 0.0, cpu: float = 0.0
 ) -> list[dict[str, Any]]:
-    """Of ranks in lockstep: who has its samples waits in ``sync`` for those that have not. ``late`` of each step, within OWN."""
+    """Of ranks in lockstep: who has its samples waits in ``sync`` for those that have not.
+
+    ``late`` of each step, within OWN.
+    """
     found = []
     for first in range(0, len(steps), each):
         block = steps[first : first + each]

@@ -1,9 +1,9 @@
 """Tests that the commands on the pages run and that the page of settings is current.
 
-Every ```bash block runs line by line, in a folder that holds what the pages mention: a trained run, photos, a small data set, a tiny
-CamVid, and the configs of the repository with settings so small that a run takes a second. ```python blocks run as well. A ```yaml
-block whose first line is a file name is written to that file. What needs GPUs or several hosts is a ```text block, and code of
-another library is a ```py block, which is only parsed.
+Every ```bash block runs line by line, in a folder that holds what the pages mention: a trained run, photos, a small
+data set, a tiny CamVid, and the configs of the repository with settings so small that a run takes a second. ```python
+blocks run as well. A ```yaml block whose first line is a file name is written to that file. What needs GPUs or several
+hosts is a ```text block, and code of another library is a ```py block, which is only parsed.
 """
 
 from __future__ import annotations

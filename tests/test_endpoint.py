@@ -1,4 +1,4 @@
-"""Is the stand-in for SageMaker as strict as the service, does it keep what was sent, and does it play a job's life in order?"""
+"""Tests of the stand-in for SageMaker: it is as strict as the service, stores requests, and plays a job's life."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is entrypoint.sh a good process 1: does a stop reach the ranks, the code come back, and the cause of a failure outlive all?"""
+"""Tests of entrypoint.sh as process 1: it forwards stops, returns the exit code, and keeps the cause of a failure."""
 
 from __future__ import annotations
 

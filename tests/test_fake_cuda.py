@@ -1,4 +1,4 @@
-"""Does a run fit on a GPU, and where does it wait for one? On a GPU that is not there (fake_cuda.py), in one process for all cases."""
+"""Tests on a simulated GPU (fake_cuda.py): a run fits on it, and waits for it only in known places."""
 
 from __future__ import annotations
 
@@ -141,7 +141,10 @@ def test_no_row_of_the_page_is_out_of_date(cases: dict[str, dict[str, Any]]) -> 
 def test_deterministic_training_of_our_networks_runs_no_operator_that_torch_refuses(
     cases: dict[str, dict[str, Any]],
 ) -> None:
-    """Fake tensors cannot show the refusal. These have no deterministic form on CUDA (torch.use_deterministic_algorithms)."""
+    """Fake tensors cannot show the refusal.
+
+    These have no deterministic form on CUDA (torch.use_deterministic_algorithms).
+    """
     refused = re.compile(
         r"aten::(_?adaptive_(avg|max)_pool[23]d|(fractional_)?max_(un)?pool3d|avg_pool3d|max_unpool|fractional_max_pool"
         r"|reflection_pad|replication_pad|grid_sampler|nll_loss2d|ctc_loss|histc|kthvalue|median|put_|bincount"

@@ -1,4 +1,4 @@
-"""A thousand faulty files among two thousand: is each named, and nothing else? Do both policies do what they say, also on resume?"""
+"""Tests that each of a thousand faulty files is named, and that both policies hold, also on resume."""
 
 from __future__ import annotations
 

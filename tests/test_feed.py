@@ -1,4 +1,4 @@
-"""Does the device get the pixels that the loader made, though the loader uses its memory again?"""
+"""Tests that the device gets the loader's pixels although the loader reuses its memory."""
 
 from __future__ import annotations
 

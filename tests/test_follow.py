@@ -1,4 +1,4 @@
-"""Does a follower say what happens to a job and what it costs, leave it alone, stop it gently, and bring home what it left?"""
+"""Tests that following a job shows its events and cost, does not disturb it, stops it gently, and fetches its files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a file system for a prefix created once, waited for, filled with names, and found again, and is nothing paid for unasked?"""
+"""Tests that a file system is created once per prefix, awaited, filled, and found again, and never paid for unasked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does each rank get a GPU of its own, and does a job on GPUs end when one rank fails? On stand-ins: no GPU is needed."""
+"""Tests on stand-ins that each rank gets its own GPU, and that a job ends when one rank fails. They need no GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from segtrain.parallel import board, failure
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.gpus import own_device, refuse_shared_gpus
 
-# What a rank runs before its own code: one GPU in sight, and gloo under the name of nccl, as far as the start of a job goes.
+# What a rank runs before its own code: one GPU in sight, and gloo under the name of nccl, as far as the start of a job
+# goes.
 NCCL = """
 import os, sys, torch, torch.distributed as dist
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""When a rank does not arrive, is it named with its phase, and are the stacks of all ranks written before the group's timeout?"""
+"""Tests that a rank that does not arrive is named with its phase, and that all stacks are written in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is each image's score its own, the same on any number of ranks, and are the worst really the worst, in tables and pictures?"""
+"""Tests that the score of each image is right on any number of ranks, in tables and pictures."""
 
 from __future__ import annotations
 

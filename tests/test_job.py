@@ -1,4 +1,4 @@
-"""Is a job read as it was written, from a file and from flags, and what is wrong refused with the key, the value and the cure?"""
+"""Tests that a job is read from a file and from flags, and that mistakes give the key, the value, and the fix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the journal keep every whole event, whatever happens to the process, and does the clock lose no time?"""
+"""Tests that the journal keeps every complete event, and that the clock loses no time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the command that users type work: from anywhere, without AWS, and with an error that says what to set?"""
+"""Tests of the launch command: it works from any folder, without AWS, and its errors name what to set."""
 
 from __future__ import annotations
 

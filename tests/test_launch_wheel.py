@@ -1,4 +1,4 @@
-"""Does `segtrain launch` work from an installed wheel as `python launch/sagemaker.py` does from a checkout?"""
+"""Tests that `segtrain launch` works from an installed wheel as `python launch/sagemaker.py` does in a checkout."""
 
 from __future__ import annotations
 

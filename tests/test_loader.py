@@ -1,4 +1,4 @@
-"""Does a loader give the same pixels however it runs, in bounded memory, with errors that name the file?"""
+"""Tests that a loader gives the same pixels however it runs, in bounded memory, with errors that name the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does one process alone write into a run folder, and does the next one get in when the first is gone, however it went?"""
+"""Tests that only one process writes into a run folder, and that the next one can take over however it ended."""
 
 from __future__ import annotations
 
@@ -387,7 +387,8 @@ def test_who_has_lost_the_lock_takes_no_part_of_the_next_one_away(tmp_path: Path
     assert left(tmp_path / "checkpoints") == ["step-00000001.pt"]
 
 
-# ---- runs ----------------------------------------------------------------------------------------------------------------
+# ---- runs
+# ----------------------------------------------------------------------------------------------------------------
 
 LONG = ["train.duration=100000st", "eval.every=100000st", "checkpoint.every=1st", "log.digest=true"]
 

@@ -1,7 +1,8 @@
-"""Is each usual encoding of masks read right, or refused with settings that, pasted, read it right?
+"""Tests that each usual mask encoding is read right, or refused with settings that read it right.
 
-Each set is made here: shapes of a known truth, written in one encoding. Where the check refuses it, the settings that it proposes
-(values, not parsed from text) are appended to the command line, and the pixels of each class must then be those of the truth.
+Each set is made here: shapes of a known truth, written in one encoding. Where the check refuses it, the settings that
+it proposes (values, not parsed from text) are appended to the command line, and the pixels of each class must then be
+those of the truth.
 """
 
 from __future__ import annotations

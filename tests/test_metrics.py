@@ -1,4 +1,4 @@
-"""Is every pixel counted once, and are the scores what their names say?"""
+"""Tests that every pixel counts once, and that the scores match their definitions."""
 
 from __future__ import annotations
 

@@ -84,7 +84,8 @@ def part(content: bytes, top: int, left: int, height: int, width: int, index: by
     return image
 
 
-# Preloaded, it changes what libjpeg does in the second decode of a process: the self-check's decode by the fast decoder.
+# Preloaded, it changes what libjpeg does in the second decode of a process: the self-check's decode by the fast
+# decoder.
 OTHER_LIBJPEG = r"""
 #define _GNU_SOURCE
 #include <stdio.h>

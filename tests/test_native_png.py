@@ -1,4 +1,4 @@
-"""Does the native PNG reader give the pixels that OpenCV and Pillow give, of every kind of PNG, and name what is damaged?"""
+"""Tests that the native PNG reader gives the pixels of OpenCV and Pillow, and names damaged files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are the native resampler's crops those of the plain way, on every kind of processor: resize, crop, pad, flip, color?"""
+"""Tests that the native resampler equals the plain computation on every kind of processor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are colors that are changed with the whole batch those of the workers, and does padding stay what it was?"""
+"""Tests that color jitter of a whole batch equals that of the workers, and leaves padding alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do `launch.sagemaker.request` and `estimator` give a notebook the very request that the command would send?"""
+"""Tests that `launch.sagemaker.request` and `estimator` give the request that the command would send."""
 
 from __future__ import annotations
 

@@ -98,7 +98,8 @@ def test_a_run_of_two_ranks_goes_on_with_one(old: Path, zygote: Zygote) -> None:
     assert "going on from step 15 of 30" in process.output
     assert [event["world_size"] for event in journal("sgd", "resume")] == [2]
     resumed = losses("sgd")
-    # The recorded steps are those of torch 2.15. Rounding grows from step to step: with torch 2.0, to 0.2 % in 15 steps.
+    # The recorded steps are those of torch 2.15. Rounding grows from step to step: with torch 2.0, to 0.2 % in 15
+    # steps.
     assert {step: loss for step, loss in resumed.items() if step <= 20} == pytest.approx(
         {step: loss for step, loss in whole.items() if step <= 20}, rel=ROUNDING
     )

@@ -1,4 +1,4 @@
-"""Are the schedules the curves they claim to be, and do averaging, clipping and loss scaling keep their word?"""
+"""Tests of schedules, averaging, clipping, and loss scaling."""
 
 from __future__ import annotations
 

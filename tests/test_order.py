@@ -1,4 +1,4 @@
-"""Does each sample come exactly once an epoch, and does every way of sharing a step out give the same step?"""
+"""Tests that each sample comes exactly once per epoch, and that a step does not depend on how it is split."""
 
 from __future__ import annotations
 

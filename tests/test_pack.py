@@ -1,4 +1,4 @@
-"""Does a pack give the pixels and batches of the files, go on after a kill, refuse faults, and say what it costs?"""
+"""Tests that a pack gives the pixels of the files, continues after a kill, refuses faults, and prints its cost."""
 
 from __future__ import annotations
 

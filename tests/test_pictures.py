@@ -1,4 +1,4 @@
-"""Does the contact sheet show what is there: the right colors in the right places, errors red, void hatched?"""
+"""Tests of the contact sheet: colors in their places, errors red, void hatched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a PNG in strips the same picture for everyone, and does the native reader take single strips only where that is right?"""
+"""Tests that any reader can read a PNG in strips, and that the native reader decodes single strips correctly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does prediction see what a viewer shows: upright, with the run's own reading of deep images, and no file silently left out?"""
+"""Tests that prediction sees what a viewer shows: orientation, deep images, and no file omitted silently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a system profile the Debugger's own format, true, and there for every run; can it be switched while a run goes on?"""
+"""Tests that a system profile has the Debugger's format, is true, and can be switched while a run trains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are the training's own lines understood, and is what they cost added up as AWS bills it?"""
+"""Tests that the training's log lines are understood, and that costs are computed as AWS bills them."""
 
 from __future__ import annotations
 

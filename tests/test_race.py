@@ -1,4 +1,4 @@
-"""Does the speed comparison measure what it says, for any side that writes down its steps?"""
+"""Tests that the speed comparison measures any side that records its steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are deep images, bands beyond RGB, and what is no file read right in every way, or refused with the setting that reads them?"""
+"""Tests that deep images and extra bands are read right, or refused with the setting that reads them."""
 
 from __future__ import annotations
 

@@ -421,7 +421,8 @@ def test_the_training_itself_on_two_hosts(tmp_path: Path) -> None:
     assert "strategy smddp" in next((tmp_path / "stage/logs").glob("*2.log")).read_text()
 
 
-# A launcher in a process of its own. Its containers have an entry point that needs neither toolkit nor torch, and never ends.
+# A launcher in a process of its own. Its containers have an entry point that needs neither toolkit nor torch, and never
+# ends.
 LAUNCHER = """
 import json, sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Is a run in S3, or a SageMaker job's, told of as the same run on a disk, by its small files alone, and each refusal one line?"""
+"""Tests that a run in S3 or of a SageMaker job is reported like a local one, from its small files only."""
 
 from __future__ import annotations
 
@@ -88,7 +88,10 @@ def put(s3: Any, folder: Path, prefix: str, bucket: str = "here") -> None:
 
 @pytest.fixture
 def job(s3: Any, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A job as the launcher starts it: the run at one prefix, the platform's profile at another. Both in a folder, to compare."""
+    """A job as the launcher starts it: the run at one prefix, the platform's profile at another.
+
+    Both in a folder, to compare.
+    """
     import boto3
 
     both = tmp_path / "both"

@@ -1,4 +1,4 @@
-"""Does the page of a run say what the run folder holds, whatever state that is in, and does it work in a browser?"""
+"""Tests that the report page shows what the run folder holds, in any state, and works in a browser."""
 
 from __future__ import annotations
 

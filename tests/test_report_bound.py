@@ -1,4 +1,4 @@
-"""Does the page of a run say first what held it up, as the diagnosis has it, with a cure that can be copied?"""
+"""Tests that the report page starts with the diagnosis, with a fix that can be copied."""
 
 from __future__ import annotations
 

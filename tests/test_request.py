@@ -1,4 +1,4 @@
-"""Does each setting of a job become the field of CreateTrainingJob that AWS reads, and does AWS's own model accept it?"""
+"""Tests that each setting of a job becomes the right field of CreateTrainingJob, and that AWS's model accepts it."""
 
 from __future__ import annotations
 

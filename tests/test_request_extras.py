@@ -1,4 +1,4 @@
-"""Keys, isolation, plans, fallback types and the `request:` key: do they arrive in the request, and is what cannot work refused?"""
+"""Tests of keys, isolation, plans, fallback types, and the `request:` key in a request."""
 
 from __future__ import annotations
 

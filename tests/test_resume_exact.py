@@ -1,4 +1,4 @@
-"""Does a run of several ranks that was stopped end with the very weights of one that was not?"""
+"""Tests that a stopped and resumed run of several ranks ends with the weights of an uninterrupted one."""
 
 from __future__ import annotations
 

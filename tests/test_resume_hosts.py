@@ -1,4 +1,4 @@
-"""Do all hosts go on from rank 0's checkpoint, whatever lies on their own disks?"""
+"""Tests that all hosts resume from rank 0's checkpoint, whatever is on their own disks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a resumed run keep each weight's own moment when its tensors lie in memory otherwise than before, or on other ranks?"""
+"""Tests that a resumed run keeps the state of each weight with another memory layout or other ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the comparison of input pipelines count all CPU time, form its ratios right, and make the pictures that it says?"""
+"""Tests that the comparison of input pipelines counts all CPU time, and computes its ratios right."""
 
 from __future__ import annotations
 

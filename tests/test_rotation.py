@@ -1,4 +1,4 @@
-"""Is a rotated crop what turning the whole scaled picture about the crop's center gives, image and mask alike?"""
+"""Tests that a rotated crop equals rotating the whole scaled image about the center of the crop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the table of runs tell what each run folder holds, also when the folder is half-written?"""
+"""Tests that the table of runs shows what each run folder holds, even a half-written one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a run resumed on the data that it was trained on alone, are the files named that differ, and is what is the same let in?"""
+"""Tests that a run resumes only on its own data, and that differing files are named."""
 
 from __future__ import annotations
 
@@ -209,7 +209,8 @@ def test_left_out_samples_stay_left_out_without_a_word(
     assert any("are whole now" in remark for remark in told["remarks"])
 
 
-# ---- shards --------------------------------------------------------------------------------------------------------------
+# ---- shards
+# --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("divided", [False, True])
@@ -252,7 +253,8 @@ def test_a_file_in_the_place_of_the_lists_is_named(place: Path) -> None:
         again()
 
 
-# ---- a run that is scored, or goes on from what it did not write ---------------------------------------------------------
+# ---- a run that is scored, or goes on from what it did not write
+# ---------------------------------------------------------
 
 
 def warnings_of(*overrides: str) -> list[str]:
@@ -319,7 +321,8 @@ def test_a_run_that_has_lost_its_checkpoints_begins_again_with_a_remark(place: P
     assert "begins again at step 0" in told
 
 
-# ---- records -------------------------------------------------------------------------------------------------------------
+# ---- records
+# -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_record_is_of_plain_values_and_comes_back(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Are generated scenes a function of (seed, index) alone, and is there something to learn in them?"""
+"""Tests that generated scenes depend only on (seed, index), and can be learned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a rank that comes apart from the others named, with what and where, before a long run is lost? Real gloo ranks, planted faults."""
+"""Tests on real gloo ranks that a diverging rank is named, with what and where."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ SMALL = [
 STANDIN = {"PYTHONPATH": str(ROOT / "launch/rehearse/standin")}
 CPU = torch.device("cpu")
 
-# What is planted runs in every rank before the command line; ``rank``, ``loop``, ``sentinel`` and ``after`` are at hand.
+# What is planted runs in every rank before the command line; ``rank``, ``loop``, ``sentinel`` and ``after`` are at
+# hand.
 PLANT = """
 import os, time
 import numpy as np, torch

@@ -1,4 +1,4 @@
-"""Is every rule of AWS's service model seen when it is broken, and nothing else?"""
+"""Tests that a violation of each rule of AWS's service model is found, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are shards read as they were written, by whomever, at little memory; and is each damage one error that names the file?"""
+"""Tests that shards of any writer are read right in little memory, and that damage gives one error."""
 
 from __future__ import annotations
 

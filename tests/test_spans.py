@@ -1,4 +1,4 @@
-"""Do the spans of a run say what its ranks and workers did, also on a device that works later, and add up?"""
+"""Tests that the spans of a run describe its ranks and workers, and add up."""
 
 from __future__ import annotations
 

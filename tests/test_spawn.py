@@ -1,4 +1,4 @@
-"""How many ranks does one command start? One per GPU, or on a CPU host one per core."""
+"""Tests of the number of ranks that one command starts: one per GPU, or one per core without GPUs."""
 
 from __future__ import annotations
 

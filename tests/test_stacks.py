@@ -1,4 +1,4 @@
-"""Is a hot function found in the stacks of ranks, threads and worker processes, and shown in the report?"""
+"""Tests that a hot function is found in the stacks of ranks, threads, and workers, and shown in the report."""
 
 from __future__ import annotations
 

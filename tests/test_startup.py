@@ -1,4 +1,4 @@
-"""Does a run that compiles nothing stay without torch's compiler, and can whoever wants it still have it?"""
+"""Tests that a run that compiles nothing does not import torch's compiler, and that others still can."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a rank that is asked for a trace write its steps, its workers' samples and torch's operators on one time line?"""
+"""Tests that a trace has the steps, the workers' samples, and torch's operators on one time line."""
 
 from __future__ import annotations
 

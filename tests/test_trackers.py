@@ -1,4 +1,4 @@
-"""Do the numbers reach the trackers, and does a tracker that is missing or broken leave the run alone?"""
+"""Tests that trackers get the metrics, and that a missing or broken tracker does not stop the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a run train, stop, go on and end as it says, on one rank and on several?"""
+"""Tests that a run trains, stops, resumes, and ends correctly on one rank and on several."""
 
 from __future__ import annotations
 

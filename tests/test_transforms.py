@@ -1,4 +1,4 @@
-"""Does augmentation of one's own give each sample the same pixels in any thread, process and order, and true labels?"""
+"""Tests that custom augmentation is reproducible in any thread, process, and order, with true labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a tuning job the request of its training jobs with ranges, and is a range that the training would refuse found here?"""
+"""Tests that a tuning job has the request of its training jobs with ranges, and finds invalid ranges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is SageMaker's profiler switched on, off and to another interval on a running job, and is what cannot change refused?"""
+"""Tests that SageMaker's profiler can be switched on a running job, and that other changes are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do ranks read the same votes of the same step?"""
+"""Tests that all ranks read the same votes of the same step."""
 
 from __future__ import annotations
 

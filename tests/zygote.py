@@ -1,7 +1,9 @@
 """A process that has imported torch and segtrain and forks at request: a rank starts in milliseconds, and can be killed.
 
-Requests are JSON lines on stdin: ``{"args": [...]}`` runs segtrain's command line, ``{"code": "..."}`` runs Python; both with
-``env``, ``cwd`` and ``out`` (a file for stdout and stderr). The answer is the child's pid; ``{"wait": pid}`` answers its exit code.
+Requests are JSON lines on stdin: ``{"args": [...]}`` runs segtrain's command line, ``{"code": "..."}`` runs Python;
+both with
+``env``, ``cwd`` and ``out`` (a file for stdout and stderr). The answer is the child's pid; ``{"wait": pid}`` answers
+its exit code.
 """
 
 from __future__ import annotations

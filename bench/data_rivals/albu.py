@@ -1,4 +1,4 @@
-"""What does the usual albumentations transform look like? cv2 decoding, scale, crop, flip, color, Normalize, ToTensorV2.
+"""The usual albumentations transform: cv2 decoding, scale, crop, flip, color, Normalize, ToTensorV2.
 
 OpenCV's own threads are off, as albumentations' guide for loaders with workers advises.
 """

@@ -1,4 +1,4 @@
-"""What do all pipelines share? The work of a sample, the arguments, and the list of files. Standard library alone."""
+"""What all pipelines share: the work of a sample, the arguments, and the list of files. Standard library only."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def many_pairs(args: argparse.Namespace) -> list[tuple[str, str]]:
 def draw_scale(u: float, uniform: bool) -> float:
     """``u`` in [0, 1) to a scale.
 
-    Log-uniform: the crop's rectangle in the source has 1.35 times the crop's pixels on average, the scaled image 1.35 times the
-    source's. Uniform: 1.00 times and 1.75 times.
+    Log-uniform: the crop's rectangle in the source has 1.35 times the crop's pixels on average, the scaled image 1.35
+    times the source's. Uniform: 1.00 times and 1.75 times.
     """
     low, high = SCALE
     return low + (high - low) * u if uniform else low * (high / low) ** u

@@ -1,4 +1,7 @@
-"""The reference: decoding image and mask, and nothing else. Threads; simplejpeg for JPEG, the faster of OpenCV and Pillow for PNG."""
+"""The reference: decoding image and mask, and nothing else.
+
+Threads; simplejpeg for JPEG, the faster of OpenCV and Pillow for PNG.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""How does each input pipeline get an environment of its own?
+"""Virtual environments for the input pipelines, one each.
 
     python bench/rivals_data.py --install all --envs DIR [--base PYTHON]
 
-One environment, DIR/base, holds what nearly all of them use: torch, torchvision, albumentations and OpenCV (about 5 GB with the
-CUDA libraries of the PyPI wheels). Each rival has its own environment DIR/NAME with its own packages, which reads those of the
-base by one line in a .pth file; what it installs itself goes before them. With --base another interpreter's packages are the base.
+One environment, DIR/base, holds what nearly all of them use: torch, torchvision, albumentations and OpenCV (about 5 GB
+with the CUDA libraries of the PyPI wheels). Each rival has its own environment DIR/NAME with its own packages, which
+reads those of the base by one line in a .pth file; what it installs itself goes before them. With --base another
+interpreter's packages are the base.
 """
 
 from __future__ import annotations

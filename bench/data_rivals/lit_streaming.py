@@ -33,7 +33,8 @@ def content(pair: tuple[str, str]) -> dict[str, bytes]:
 
 def main() -> None:
     args = arguments()
-    # It has no way to repeat a set within an epoch: the files are written so often that an epoch outlasts the measurement.
+    # It has no way to repeat a set within an epoch: the files are written so often that an epoch outlasts the
+    # measurement.
     folder = beside(args, f"litdata-{repeats(args)}")
     if not (folder / "index.json").exists():
         litdata.optimize(content, many_pairs(args), str(folder), chunk_bytes="64MB", num_workers=1, verbose=False)

@@ -1,8 +1,8 @@
-"""What does a pipeline cost for one sample? CPU time of its whole process tree, rate, and memory, in the steady state.
+"""CPU time of the process tree, rate, and memory of a pipeline per sample, in the steady state.
 
-The CPU time is read while the pipeline is quiet, before the first measured batch and after the last one: nobody takes batches, all
-queues are full, all workers wait. So what was read ahead before is balanced to the sample by what is read ahead after.
-The rate leaves out the first batches, which were ready. Memory is read later, as its reading costs time.
+The CPU time is read while the pipeline is quiet, before the first measured batch and after the last one: nobody takes
+batches, all queues are full, all workers wait. So what was read ahead before is balanced to the sample by what is read
+ahead after. The rate leaves out the first batches, which were ready. Memory is read later, as its reading costs time.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def pss(root: int) -> float:
 def first_awaited(times: list[float]) -> int:
     """Number of the first batch that was not ready when it was asked for, by the times at which batches were got.
 
-    It took more than a quarter of what the batches of the second half took on average. At least 1, and below len(times) - 1.
+    It took more than a quarter of what the batches of the second half took on average. At least 1, and below len(times)
+    - 1.
     """
     half = len(times) // 2
     usual = (times[-1] - times[half - 1]) / (len(times) - half)
@@ -63,8 +64,9 @@ def measure(
 ) -> None:
     """Take batches, print one JSON line.
 
-    ``look`` gives a batch's images and masks (torch or NumPy, any layout); it is called on the first batch, for its form, and on
-    those after the measurement, for the mean of the normalized values: a pipeline that does other work shows there.
+    ``look`` gives a batch's images and masks (torch or NumPy, any layout); it is called on the first batch, for its
+    form, and on those after the measurement, for the mean of the normalized values: a pipeline that does other work
+    shows there.
     ``facts`` go into the line.
     """
     root, source = os.getpid(), iter(batches)

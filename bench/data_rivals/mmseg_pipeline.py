@@ -1,7 +1,7 @@
 """mmsegmentation's pipeline of transforms with torch's DataLoader, without its data preprocessor, which normalizes on the device.
 
-PhotoMetricDistortion stands for the color jitter, as in its configs. The whole of mmcv is not needed for transforms: its compiled
-part, which importing mmseg's data sets asks for, is replaced by an empty module.
+PhotoMetricDistortion stands for the color jitter, as in its configs. The whole of mmcv is not needed for transforms:
+its compiled part, which importing mmseg's data sets asks for, is replaced by an empty module.
 """
 
 from __future__ import annotations

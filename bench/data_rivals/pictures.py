@@ -1,7 +1,7 @@
-"""On which files do all pipelines work? Folders images/train and masks/train (PNG, ids 0..18, 255 void), written once for each kind.
+"""Data sets for all pipelines: images/train and masks/train (PNG, ids 0..18, 255 void), written once per kind.
 
-Large pictures are crops of real frames, upscaled, with sensor noise added: so that a file has the entropy of a camera's picture, and a
-decoder its usual work. Without frames segtrain's generated streets take their place.
+Large pictures are crops of real frames, upscaled, with sensor noise added: so that a file has the entropy of a camera's
+picture, and a decoder its usual work. Without frames segtrain's generated streets take their place.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-# CamVid's id -> a Cityscapes train id: sky, building, pole, road, pavement, tree, sign, fence, car, pedestrian, bicyclist; 11 is void.
+# CamVid's id -> a Cityscapes train id: sky, building, pole, road, pavement, tree, sign, fence, car, pedestrian,
+# bicyclist; 11 is void.
 NINETEEN = np.full(256, 255, np.uint8)
 NINETEEN[:11] = (10, 2, 5, 0, 1, 8, 7, 4, 13, 11, 18)
 QUALITY = [cv2.IMWRITE_JPEG_QUALITY, 95, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420]
@@ -46,7 +47,8 @@ KINDS = {
 def make(kind: str, folder: Path, frames: str = "", count: int = 64) -> str:
     """Write a data set of ``count`` pairs into ``folder``, or take the one that is there. Returns one line that says what it is.
 
-    ``frames``: CamVid's folder (train, trainannot); of these, kind 'camvid' takes all. Raises SystemExit where the folder is none.
+    ``frames``: CamVid's folder (train, trainannot); of these, kind 'camvid' takes all. Raises SystemExit where the
+    folder is none.
     """
     what, made = KINDS[kind], folder / "made.json"
     source = f"frames of {Path(frames).name}" if frames else "generated streets"
@@ -94,8 +96,8 @@ def enlarge(
 ) -> tuple[np.ndarray, np.ndarray]:
     """A crop of a small frame, as large as the shape of ``size`` allows, upscaled to ``size`` (height, width).
 
-    Image uint8 (h, w, 3) by bicubic with what upscaling lacks: fine texture where the picture has some, and a sensor's noise, more in
-    the dark. Mask uint8 by nearest, to 19 classes.
+    Image uint8 (h, w, 3) by bicubic with what upscaling lacks: fine texture where the picture has some, and a sensor's
+    noise, more in the dark. Mask uint8 by nearest, to 19 classes.
     """
     height, width = image.shape[:2]
     part = min(height / size[0], width / size[1])

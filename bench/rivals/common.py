@@ -1,7 +1,7 @@
-"""What do all rivals share? The task: the same model, pictures, batch and crop, and how the end of a step is written down.
+"""What all rivals share: model, pictures, batch, crop, and the record of each step.
 
-Each rival script keeps its own library's loop, optimizer, schedule, logging and input pipeline; this file holds what a fair
-race must hold equal. It imports torch and SMP inside functions, so that a rival pays for its imports itself.
+Each rival script keeps its own library's loop, optimizer, schedule, logging and input pipeline; this file holds what a
+fair race must hold equal. It imports torch and SMP inside functions, so that a rival pays for its imports itself.
 """
 
 from __future__ import annotations

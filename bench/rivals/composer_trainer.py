@@ -1,5 +1,8 @@
-"""How fast is Composer's Trainer? Its defaults, its DecoupledSGDW, its MIoU and cross-entropy metrics while training (what its
-segmentation model logged), a PIL input pipeline with 8 loader processes (bounded by the cores)."""
+"""Training with Composer's Trainer at its defaults.
+
+DecoupledSGDW, MIoU and cross-entropy metrics during training (which its segmentation model logged), and a PIL input
+pipeline with 8 loader processes (at most one per core).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does the usual albumentations input pipeline look like? cv2 decoding, RandomCrop, HorizontalFlip, optionally Normalize."""
+"""The usual albumentations input pipeline: cv2 decoding, RandomCrop, HorizontalFlip, optionally Normalize."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""How fast is Hugging Face's Trainer? Its TrainingArguments as they come (fused AdamW, clipping at 1.0, loading in the main
-process, progress bar), albumentations as in its segmentation example, and the SMP network behind its model protocol."""
+"""Training with Hugging Face's Trainer at the defaults of its TrainingArguments.
+
+Fused AdamW, clipping at 1.0, loading in the main process, progress bar; albumentations as in its segmentation example;
+the SMP network behind its model protocol.
+"""
 
 from __future__ import annotations
 

@@ -1,13 +1,14 @@
-"""How does each rival get an environment of its own?
+"""Virtual environments for the rivals, one each.
 
     python bench/rivals_train.py --install lightning,hf --envs DIR [--base PYTHON]
 
 Makes DIR/NAME, a virtual environment, for each rival. A complete one downloads its own torch (about 5 GB with the CUDA
-libraries of the PyPI wheels). With --base it reads torch, torchvision, SMP, ... from the site-packages of that interpreter, by
-one line in a .pth file: the same torch for all, and minutes and gigabytes saved.
+libraries of the PyPI wheels). With --base it reads torch, torchvision, SMP, ... from the site-packages of that
+interpreter, by one line in a .pth file: the same torch for all, and minutes and gigabytes saved.
 
 Composer pins torch below 2.7.1 and mmengine asks for a second OpenCV, although both run without: such packages are
-installed bare (``--no-deps``), and what they need in fact is listed here. pip then warns of conflicts; that is expected.
+installed bare (``--no-deps``), and what they need in fact is listed here. pip then warns of conflicts; that is
+expected.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How fast is SMP with Lightning, arranged like SMP's CamVid example?
+"""Training with SMP and Lightning, arranged like SMP's CamVid example.
 
-As there: albumentations, no loader processes, mean and std as buffers of the module, a class prediction by softmax and argmax
-and SMP's ``get_stats`` at every training step, kept until the epoch ends; Adam 2e-4 with a cosine schedule stepped every
-iteration; the Trainer's defaults (logger, checkpoints, progress bar, model summary) with ``log_every_n_steps=1``. The loss is
-cross-entropy, as for all in this race (the example's Dice loss costs more).
+As there: albumentations, no loader processes, mean and std as buffers of the module, a class prediction by softmax and
+argmax and SMP's ``get_stats`` at every training step, kept until the epoch ends; Adam 2e-4 with a cosine schedule
+stepped every iteration; the Trainer's defaults (logger, checkpoints, progress bar, model summary) with
+``log_every_n_steps=1``. The loss is cross-entropy, as for all in this race (the example's Dice loss costs more).
 """
 
 from __future__ import annotations

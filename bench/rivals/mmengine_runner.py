@@ -1,8 +1,8 @@
-"""How fast is mmengine's Runner? An iteration-based loop as mmsegmentation configures it (SGD 0.01, poly schedule each step,
-log every 50, 4 loader processes bounded by the cores), mmcv's transforms, and the SMP network as a BaseModel.
+"""Training with mmengine's Runner, in an iteration-based loop as mmsegmentation configures it.
 
-The Runner cannot start several ranks on a machine without CUDA by itself (it selects a GPU while it makes the process group),
-so the group is made before, with gloo.
+SGD 0.01, poly schedule per step, log every 50 steps, 4 loader processes (at most one per core), mmcv's transforms, and
+the SMP network as a BaseModel. The Runner cannot start several ranks on a machine without CUDA (it selects a GPU while
+it makes the process group), so the group is made before, with gloo.
 """
 
 from __future__ import annotations

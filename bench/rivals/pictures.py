@@ -1,4 +1,4 @@
-"""On which pictures do all sides train? A folder images/{train,val} (JPEG) and masks/{train,val} (PNG, ids 0..C-1, 255 void)."""
+"""The pictures of all sides: images/{train,val} (JPEG) and masks/{train,val} (PNG, ids 0..C-1, 255 void)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does the usual PIL input pipeline look like? Decode, random crop, random flip, tensor, normalize (torchvision functions)."""
+"""The usual PIL input pipeline: decode, random crop, random flip, tensor, normalize (torchvision functions)."""
 
 from __future__ import annotations
 

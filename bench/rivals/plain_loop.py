@@ -1,4 +1,4 @@
-"""How fast is no trainer at all? A DataLoader, cross-entropy, AdamW, and nothing else in the loop."""
+"""Training without a trainer: a DataLoader, cross-entropy, AdamW, and nothing else in the loop."""
 
 from __future__ import annotations
 

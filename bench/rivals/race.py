@@ -1,8 +1,9 @@
-"""How is one side of a race started and measured? Same clock, same definition of a step, same end for all.
+"""Start and measurement of one side of a race: the same clock, definition of a step, and end for all.
 
-Every side writes the time at the end of each optimizer step into a file: rivals by ``common.Marks``, segtrain by the ``step``
-events of its journal. This process watches that file, reads the CPU time of the whole process tree at the end of the last warm-up
-step and at the end of the last step, then ends the tree (so that no side's final evaluation or checkpoint costs time).
+Every side writes the time at the end of each optimizer step into a file: rivals by ``common.Marks``, segtrain by the
+``step`` events of its journal. This process watches that file, reads the CPU time of the whole process tree at the end
+of the last warm-up step and at the end of the last step, then ends the tree (so that no side's final evaluation or
+checkpoint costs time).
 """
 
 from __future__ import annotations

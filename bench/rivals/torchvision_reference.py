@@ -1,10 +1,10 @@
-"""How fast is a script built like torchvision's segmentation reference?
+"""Training as torchvision's segmentation reference does it.
 
-Those scripts are in torchvision's repository and in no package, so their documented structure is rebuilt here in own words:
-a model that answers with a dict of outputs, cross-entropy summed over it with ignore index 255, SGD (lr 0.02, momentum 0.9,
-weight decay 1e-4), a polynomial schedule stepped every iteration, a logger that takes ``loss.item()`` and the learning rate
-each step and prints every tenth, 16 loader processes (bounded by the cores), batches padded to a common size. SyncBatchNorm,
-which the scripts switch on with several ranks, has no CPU kernel and is left out.
+Those scripts are in torchvision's repository and in no package, so their documented structure is rebuilt here in own
+words: a model that answers with a dict of outputs, cross-entropy summed over it with ignore index 255, SGD (lr 0.02,
+momentum 0.9, weight decay 1e-4), a polynomial schedule stepped every iteration, a logger that takes ``loss.item()`` and
+the learning rate each step and prints every tenth, 16 loader processes (bounded by the cores), batches padded to a
+common size. SyncBatchNorm, which the scripts switch on with several ranks, has no CPU kernel and is left out.
 """
 
 from __future__ import annotations

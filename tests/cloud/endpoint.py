@@ -1,8 +1,8 @@
-"""What does SageMaker answer? A strict server on loopback for SageMaker, FSx, Service Quotas and CloudWatch Logs.
+"""A strict server on loopback for SageMaker, FSx, Service Quotas, and CloudWatch Logs.
 
-Every request is checked against botocore's own service model and against rules of the service that the model does not hold;
-nothing that was sent is dropped; a job's life is played by a script (tests/cloud/life.py) on a fake clock, which goes on with
-each DescribeTrainingJob (``per_describe`` seconds) and with ``tick``.
+Every request is checked against botocore's own service model and against rules of the service that the model does not
+hold; nothing that was sent is dropped; a job's life is played by a script (tests/cloud/life.py) on a fake clock, which
+goes on with each DescribeTrainingJob (``per_describe`` seconds) and with ``tick``.
 
     with CloudEndpoint(plays={"mine": play("Starting", Act("Failed", message="..."))}) as cloud:
         for key, value in environment(cloud.url).items(): monkeypatch.setenv(key, value)
@@ -85,7 +85,10 @@ def rules(request: Mapping[str, Any]) -> list[str]:
 
 
 class CloudEndpoint(Lustre):
-    """``jobs``: name -> Life. ``plays``: name or longest matching prefix ("" for all) -> Play. ``calls``: what came in."""
+    """``jobs``: name -> Life.
+
+    ``plays``: name or longest matching prefix ("" for all) -> Play. ``calls``: what came in.
+    """
 
     def __init__(
         self, plays: Mapping[str, Play] | None = None, per_describe: float = 60.0, saving: float = 0.7

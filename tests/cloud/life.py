@@ -1,7 +1,7 @@
-"""How does a training job live: which status when, which log lines, how many billable seconds?
+"""The life of a training job: its statuses, log lines, and billable seconds.
 
-A play is a tuple of acts; each lasts some seconds of a fake clock. The names of the statuses and what follows what are those of
-DescribeTrainingJob's SecondaryStatusTransitions.
+A play is a tuple of acts; each lasts some seconds of a fake clock. The names of the statuses and what follows what are
+those of DescribeTrainingJob's SecondaryStatusTransitions.
 """
 
 from __future__ import annotations

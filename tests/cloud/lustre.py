@@ -1,4 +1,4 @@
-"""How does FSx for Lustre answer? File systems, associations with S3 and import tasks that take their time on the endpoint's clock."""
+"""FSx for Lustre on the endpoint: file systems, associations with S3, and import tasks that take time on its clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where do S3, EC2, IAM and STS live in tests? In one moto server a test process, which dies with it."""
+"""S3, EC2, IAM, and STS for tests: one moto server per test process, which ends with it."""
 
 from __future__ import annotations
 

@@ -10,7 +10,10 @@ from launch.aws.service_model import violations
 
 
 class Policies:
-    """``allowed``: ARN of a principal -> patterns of (action, resource). ``denied``: the same, and stronger. ``asked``: the requests."""
+    """``allowed``: ARN of a principal -> patterns of (action, resource).
+
+    ``denied``: the same, and stronger. ``asked``: the requests.
+    """
 
     def __init__(self, allowed: dict[str, list[tuple[str, str]]]) -> None:
         self.allowed = allowed

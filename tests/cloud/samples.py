@@ -1,4 +1,4 @@
-"""Which requests do the tests of the cloud send when the request itself is not what they test?"""
+"""Sample requests for tests of the cloud."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""Can any bytes in a shard or an index make the reader fail other than with its own error?
+"""Fuzzing of shards and indexes: the reader may fail only with its own error.
 
     python tests/fuzz/fuzz_shards.py --seconds 60 [--library /tmp/libsanitized.so] [--seed 0]
 
-Each round takes a small set of shards (of segtrain's or foreign, JPEG, PNG or arrays inside), harms the tar or the index, repairs
-the checksums so that the harm gets past them, and makes every sample and every whole picture. What comes out must be a sample or a
-DataError. A finding is kept in a folder, with the seed that makes it again. README.md says how to run it under sanitizers.
+Each round takes a small set of shards (of segtrain's or foreign, JPEG, PNG or arrays inside), harms the tar or the
+index, repairs the checksums so that the harm gets past them, and makes every sample and every whole picture. What comes
+out must be a sample or a DataError. A finding is kept in a folder, with the seed that makes it again. README.md says
+how to run it under sanitizers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which small files does the fuzzing of the native decoders start from?
+"""Small files with which the fuzzing of the native decoders starts.
 
     python tests/fuzz/make_corpus.py
 
