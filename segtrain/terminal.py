@@ -1,4 +1,4 @@
-"""Prints text from files and libraries without the control characters that could change the terminal."""
+"""Text for the terminal: aligned columns, and printing without the control characters that could change it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import re
 import sys
 import warnings
+from collections.abc import Container, Sequence
 from typing import TextIO
 
 # C0 and C1 control characters and DEL, except tab and line feed; and characters that change the writing direction.
@@ -19,6 +20,19 @@ def printable(text: str) -> str:
     'road\\x1b[31m'
     """
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def columns(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[str]:
+    """Lines with the cells of each row below each other; those of the columns in ``right`` end together.
+
+    >>> columns([("class", "IoU"), ("road", "9")], right={1})
+    ['class  IoU', 'road     9']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return [
+        "  ".join(f"{cell:{'><'[k not in right]}{width}}" for k, (cell, width) in enumerate(zip(row, widths))).rstrip()
+        for row in rows
+    ]
 
 
 def say(text: object) -> None:

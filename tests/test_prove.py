@@ -205,18 +205,7 @@ def test_the_table_is_aligned_and_counts() -> None:
         ProofRow("3 c", "z", "0", "0", PASS, "why"),
     ]
     lines = table(rows).splitlines()
-    assert [line.split()[0] for line in lines[2:5]] == ["1", "2", "3"]
-    assert (
-        len(
-            {
-                line.index(word)
-                for line, word in zip(lines, ("verdict", "-------", SKIPPED, FAIL, PASS))
-                if word != "-------"
-            }
-        )
-        == 1
-    )
-    assert lines[2].endswith("[1]")
-    assert lines[3].endswith("[2]")
-    assert lines[4].endswith("[2]")
+    assert [line.split()[0] for line in lines[1:4]] == ["1", "2", "3"]
+    assert len({line.index(word) for line, word in zip(lines, ("verdict", SKIPPED, FAIL, PASS))}) == 1
+    assert [line[-3:] for line in lines[1:4]] == ["[1]", "[2]", "[2]"]
     assert lines[-1] == "1 PASS, 1 FAIL, 1 SKIPPED"

@@ -13,7 +13,7 @@ from segtrain.errors import ConfigError, SegtrainError
 from segtrain.prove import counts, gradient, plant, resume
 from segtrain.prove.ranks import RankFailed, on_ranks
 from segtrain.prove.short import changed, shortened, smaller_images, survey
-from segtrain.prove.table import FAIL, ProofRow, failed, live, row, table
+from segtrain.prove.table import FAIL, ProofRow, live, row, table
 
 PROMISES = (gradient.NAME, resume.NAME, counts.SCORES, counts.WORKERS, plant.NAME)
 
@@ -26,7 +26,7 @@ def parse_ranks(text: str) -> list[int]:
         ranks = [0]
     if min(ranks) < 1:
         raise ConfigError(
-            f"--ranks={text}: expected world sizes of at least 1, such as --ranks=1,2,4",
+            f"--ranks={text}: name numbers of ranks of at least 1, such as --ranks=1,2,4",
             code="invalid-ranks",
             found=text,
         )
@@ -44,25 +44,14 @@ def prove(
     config = load_config(config_path, overrides)
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="segtrain-prove-") as scratch:
-        rows = [
-            _printed(found, seconds, say)
-            for found, seconds in _timed(_rows(Path(scratch), config, sorted(set(ranks)), say))
-        ]
+        rows, last = [], begin
+        for found in _rows(Path(scratch), config, sorted(set(ranks)), say):
+            now = time.perf_counter()
+            say(live(found, now - last))
+            rows.append(found)
+            last = now
     say(f"\n{table(rows)}   ({time.perf_counter() - begin:.0f} s)")
     return 1 if any(found.verdict == FAIL for found in rows) else 0
-
-
-def _timed(rows: Iterator[ProofRow]) -> Iterator[tuple[ProofRow, float]]:
-    last = time.perf_counter()
-    for found in rows:
-        now = time.perf_counter()
-        yield found, now - last
-        last = now
-
-
-def _printed(found: ProofRow, seconds: float, say: Callable[[str], None]) -> ProofRow:
-    say(live(found, seconds) + (f"\n         {found.remark}" if found.verdict == FAIL else ""))
-    return found
 
 
 def _rows(folder: Path, config: Config, worlds: list[int], say: Callable[[str], None]) -> Iterator[ProofRow]:
@@ -92,4 +81,4 @@ def _rows(folder: Path, config: Config, worlds: list[int], say: Callable[[str], 
         try:
             yield from proof()
         except (RankFailed, SegtrainError) as error:
-            yield failed(promise, "did not finish", error)
+            yield row(promise, "did not finish", " ".join(str(error).split()), kept=False)

@@ -17,7 +17,7 @@ from segtrain.models import build_model
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import start
 from segtrain.prove.ranks import RankFailed, on_ranks
-from segtrain.prove.table import ProofRow, listed, row
+from segtrain.prove.table import ONE_RANK, ProofRow, listed, row
 from segtrain.train.loop import _digest
 
 SCORES, WORKERS = "3 evaluation", "4 workers"
@@ -30,12 +30,10 @@ def prove_evaluation(folder: Path, config: Config, worlds: list[int]) -> Iterato
     The weights are those of the run in ``folder/whole``, or initial ones if there is none.
     """
     several = list(range(2, min(3, max(worlds)) + 1))
-    what = f"confusion matrix on {listed(several)} ranks compared with 1, split {config.data.split!r}"
     if not several:
-        yield row(
-            SCORES, "confusion matrix on several ranks", "--ranks has only one rank, so there is nothing to compare"
-        )
+        yield row(SCORES, "confusion matrix on several ranks", ONE_RANK)
         return
+    what = f"confusion matrix on {listed(several)} ranks compared with 1, split {config.data.split!r}"
     expected, miou, images = on_ranks(folder, 1, score, config, folder)[0]
     odd = 0
     for world in several:
@@ -64,14 +62,12 @@ def score(place: Cluster, config: Config, folder: Path) -> tuple[np.ndarray, flo
 def prove_workers(folder: Path, config: Config, full_size: Config) -> Iterator[ProofRow]:
     """Compare the first batches of 0, 1, and 4 workers, with crops of the user's size."""
     steps = 6
-    first, *others = [
-        on_ranks(folder, 1, consumed, config, full_size.data.crop, steps, workers)[0] for workers in COUNTS
-    ]
+    crop = full_size.data.crop
+    first, *others = [on_ranks(folder, 1, consumed, config, crop, steps, workers)[0] for workers in COUNTS]
     if not all(first):
         raise RankFailed("a batch has no checksum")
     odd = max(sum(a != b for a, b in zip(first, other)) for other in others)
-    size = "{}x{}".format(*full_size.data.crop)
-    what = f"samples and pixels of {steps} batches with {listed(COUNTS)} workers, crops of {size}"
+    what = f"samples and pixels of {steps} batches with {listed(COUNTS)} workers, crops of {crop[0]}x{crop[1]}"
     yield row(WORKERS, what, "", not odd, f"{odd} of {steps} batches differ", "0")
 
 

@@ -24,7 +24,7 @@ from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import start, unwrapped
 from segtrain.prove.ranks import on_ranks
 from segtrain.prove.short import changed
-from segtrain.prove.table import ProofRow, listed, row
+from segtrain.prove.table import ONE_RANK, ProofRow, listed, row
 from segtrain.train.initial import starting_network
 from segtrain.train.step import Micro, Precision, gradients
 
@@ -49,30 +49,31 @@ def prove_gradient(folder: Path, config: Config, worlds: list[int]) -> Iterator[
     """Compare the gradient on each of ``worlds`` ranks with that on one rank."""
     batch = 2 * max(2, *worlds)
     wide = [world for world in worlds if world > 1]
-    reference = str(folder / "gradient.pt")
-    first = on_ranks(folder, 1, gradient, config, batch, 1, False, reference)[0]
-    split = listed(wide)
+
+    def measure(world: int, accumulate: int = 1, frozen: bool = False, write: bool = False) -> Measured:
+        settings = batch, accumulate, frozen, str(folder / "gradient.pt"), write
+        return on_ranks(folder, world, gradient, config, *settings)[0]  # type: ignore[no-any-return]
+
+    first = measure(1)
     if not wide:
-        yield row(NAME, "gradient on several ranks", "--ranks has only one rank, so there is nothing to compare")
+        yield row(NAME, "gradient on several ranks", ONE_RANK)
     elif first.unsynced:
         why = f"{first.unsynced} batch norms cannot be synchronized over ranks; the next row compares them frozen"
-        yield row(NAME, f"gradient on {split} ranks compared with 1", why)
+        yield row(NAME, f"gradient on {listed(wide)} ranks compared with 1", why)
     else:
-        found = [on_ranks(folder, world, gradient, config, batch, 1, False, reference)[0] for world in wide]
         norm = ", synchronized batch norm" if first.norms else ""
-        yield _row(f"gradient on {split} ranks compared with 1{norm}", found)
+        yield _row(f"gradient on {listed(wide)} ranks compared with 1{norm}", [measure(world) for world in wide])
 
     # With accumulation, batch norm sees micro-batches instead of the batch. That is a different function, so freeze it.
     frozen = first.norms > 0
     if frozen:
-        on_ranks(folder, 1, gradient, config, batch, 1, True, reference, True)
-    cases = [(1, 2), *((world, 2) for world in wide), *(((max(wide), 1),) if wide and frozen else ())]
-    found = [on_ranks(folder, world, gradient, config, batch, parts, frozen, reference)[0] for world, parts in cases]
-    ranks = listed([1, *wide])
-    remark = (
-        "batch norm is frozen, because with accumulation its statistics are those of a micro-batch" if frozen else ""
-    )
-    yield _row(f"gradient in 2 micro-batches on {ranks} ranks compared with 1 whole batch", found, remark)
+        measure(1, frozen=True, write=True)
+    found = [measure(world, 2, frozen) for world in (1, *wide)]
+    if wide and frozen:
+        found.append(measure(max(wide), frozen=True))
+    what = f"gradient in 2 micro-batches on {listed([1, *wide])} ranks compared with 1 whole batch"
+    why = "batch norm is frozen, because with accumulation its statistics are those of a micro-batch"
+    yield _row(what, found, why if frozen else "")
 
 
 def _row(what: str, found: list[Measured], remark: str = "") -> ProofRow:

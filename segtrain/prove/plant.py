@@ -57,28 +57,19 @@ def prove_audit(found: Survey) -> ProofRow:
 def prove_planted(folder: Path, config: Config) -> Iterator[ProofRow]:
     """Training must refuse each planted fault before its first step, and name the file and the problem."""
     for planted in on_ranks(folder, 1, plant_all, config, folder)[0]:
-        missing = "" if planted.found else _why(planted)
-        measured = "found before training" if planted.found else "not found"
-        yield row(
-            NAME, f"planted {planted.kind} is found, by file and value", missing, planted.found, measured, "found"
-        )
-
-
-def _why(planted: Planted) -> str:
-    if planted.started:
-        return f"{planted.kind}: training began anyway"
-    return f"{planted.kind}: the message must contain {', '.join(planted.named)}: {planted.message or '(none)'}"
+        kind, found = planted.kind, planted.found
+        why = f"the message must contain {', '.join(planted.named)}: {planted.message or '(none)'}"
+        missing = "" if found else f"{kind}: {'training began anyway' if planted.started else why}"
+        measured = "found before training" if found else "not found"
+        yield row(NAME, f"planted {kind} is found, by file and value", missing, found, measured, "found")
 
 
 def plant_all(place: Cluster, config: Config, folder: Path) -> list[Planted]:
     """For each kind of fault: copy two samples, damage one of them, and start training."""
     dataset = open_dataset(config.data, config.data.train_split)
     found = []
-    for kind, damage in (
-        ("unknown id", _unknown_id),
-        ("mask of another size", _other_size),
-        ("truncated file", _truncated),
-    ):
+    kinds = {"unknown id": _unknown_id, "mask of another size": _other_size, "truncated file": _truncated}
+    for kind, damage in kinds.items():
         root = folder / kind.replace(" ", "-")
         broken, extra = _copy(dataset, root)
         named = damage(*broken, dataset.labels)
@@ -107,14 +98,13 @@ def _copy(dataset: Dataset, root: Path) -> tuple[tuple[Path, Path], bool]:
         image, mask = (root / part / "train" / f"sample{index}.png" for part in ("images", "masks"))
         if dataset.draw:
             pixels, ids = dataset.read(index)
-            Image.fromarray(pixels).save(image)
-            Image.fromarray(_raw(ids, dataset.labels)).save(mask)
+            _save(pixels, image)
+            _save(_raw(ids, dataset.labels), mask)
         else:
             record = dataset.record(index)
             image = _written(record.image, image.with_suffix(Path(entry.image).suffix))
             mask = _written(record.mask, mask.with_suffix(Path(str(entry.mask)).suffix))
-            raw = decode_mask(mask)
-            colored = raw.ndim == 3
+            colored = decode_mask(mask).ndim == 3
     return (image, mask), colored
 
 
@@ -122,14 +112,14 @@ def _written(stored: Stored | None, path: Path) -> Path:
     """Write an image or mask to a file: its bytes, or its pixels as PNG. Returns the path."""
     if isinstance(stored, np.ndarray):
         path = path.with_suffix(".png")
-        Image.fromarray(stored).save(path)
+        _save(stored, path)
     else:
         path.write_bytes(stored or b"")
     return path
 
 
 def _raw(ids: np.ndarray, labels: LabelSpace) -> np.ndarray:
-    """Class ids as the values that mask files contain."""
+    """Class ids as the values that mask files contain: the smallest of each class."""
     table = np.zeros(256, np.uint8)
     for raw, train_id in sorted(labels.raw_to_train.items(), reverse=True):
         if 0 <= raw < 256:
@@ -196,7 +186,6 @@ def _truncated(image: Path, mask: Path, labels: LabelSpace) -> tuple[str, ...]:
     return image.name, f"{len(content) // 2:,} bytes"
 
 
-def _save(raw: np.ndarray, mask: Path) -> None:
+def _save(pixels: np.ndarray, file: Path) -> None:
     """Write as PNG, whatever the extension is. The decoder goes by the content."""
-    with open(mask, "wb") as file:
-        Image.fromarray(np.ascontiguousarray(raw)).save(file, format="PNG")
+    Image.fromarray(np.ascontiguousarray(pixels)).save(file, format="PNG")

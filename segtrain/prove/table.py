@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+
+from segtrain.terminal import columns
 
 PASS, FAIL, SKIPPED = "PASS", "FAIL", "SKIPPED"
-HEAD = ("guarantee", "what was compared", "measured", "bound", "verdict")
+ONE_RANK = "--ranks has only one rank, so there is nothing to compare"
+HEAD = ("guarantee", "what was compared", "measured", "bound", "verdict", "")
 
 
 @dataclass(frozen=True)
@@ -20,10 +23,6 @@ class ProofRow:
     verdict: str
     remark: str = ""
 
-    @property
-    def cells(self) -> tuple[str, ...]:
-        return self.promise, self.compared, self.measured, self.bound, self.verdict
-
 
 def row(
     promise: str, compared: str, remark: str = "", kept: bool | None = None, measured: str = "-", bound: str = "-"
@@ -32,33 +31,25 @@ def row(
     return ProofRow(promise, compared, measured, bound, SKIPPED if kept is None else PASS if kept else FAIL, remark)
 
 
-def failed(promise: str, compared: str, error: Exception) -> ProofRow:
-    """A row for a proof that did not finish, which counts as a failure."""
-    return ProofRow(promise, compared, "-", "-", FAIL, " ".join(str(error).split()))
-
-
 def listed(numbers: Sequence[int]) -> str:
     """``1, 2 and 4``."""
-    words = [str(number) for number in numbers]
-    return " and ".join([*([", ".join(words[:-1])] if words[:-1] else []), *words[-1:]])
+    *first, last = map(str, numbers)
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def live(found: ProofRow, seconds: float) -> str:
+    """The line of a comparison that was just made."""
     measured = "" if found.measured == "-" else f": {found.measured}"
-    return f"{found.verdict:<7}  {found.promise:<13}  {found.compared}{measured}  ({seconds:.1f} s)"
+    remark = f"\n         {found.remark}" if found.verdict == FAIL else ""
+    return f"{found.verdict:<7}  {found.promise:<13}  {found.compared}{measured}  ({seconds:.1f} s){remark}"
 
 
 def table(rows: list[ProofRow]) -> str:
     """Aligned columns, with numbered remarks below."""
     rows = sorted(rows, key=lambda r: r.promise)
     remarks = list(dict.fromkeys(r.remark for r in rows if r.remark))
-    cells = [HEAD, *(r.cells for r in rows)]
-    wide = [max(len(line[k]) for line in cells) for k in range(len(HEAD))]
-    marks = [""] + [f"  [{remarks.index(r.remark) + 1}]" if r.remark else "" for r in rows]
-    lines = [
-        "  ".join(cell.ljust(w) for cell, w in zip(line, wide)).rstrip() + mark for line, mark in zip(cells, marks)
-    ]
-    lines.insert(1, "  ".join("-" * w for w in wide))
+    marks = [f"[{remarks.index(r.remark) + 1}]" if r.remark else "" for r in rows]
+    lines = columns([HEAD, *((*astuple(r)[:-1], mark) for r, mark in zip(rows, marks))])
     lines += [f"[{k}] {text}" for k, text in enumerate(remarks, 1)]
     verdicts = [r.verdict for r in rows]
     counts = ", ".join(f"{verdicts.count(v)} {v}" for v in (PASS, FAIL, SKIPPED) if v in verdicts)
