@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from segtrain.diagnose.data_rules import STARVED
-from segtrain.diagnose.earlier_prediction import earlier_prediction
 from segtrain.diagnose.evidence import Evidence, gather
 from segtrain.diagnose.judge import UNKNOWN, judge
 from segtrain.diagnose.words import closing, line
@@ -56,15 +55,11 @@ class Starving:
 
 
 def closing_line(run: Path) -> str | None:
-    """What held a run up, if anything did, and what an earlier run predicted of it.
-
-    None where the run was too short to tell, or has no spans.
-    """
+    """What held a run up, if anything did; None where the run was too short to tell, or has no spans."""
     try:
         found = judge(gather(run, say=lambda text: None))
     except (DataError, OSError):
         return None
     if found.bound == UNKNOWN:
         return None
-    before = earlier_prediction(run)
-    return f"speed     {closing(found, run)}" + (f"\n{before}" if before else "")
+    return f"speed     {closing(found, run)}"
