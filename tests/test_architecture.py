@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "diagnose": BASE | {"observe", "runs"},
     "train": BASE | PARTS | {"checkpoint", "evaluate", "diagnose"},
     "infer": BASE | PARTS | {"checkpoint", "evaluate"},
-    "bench": BASE | {"data"},
+    "bench": BASE | {"data", "diagnose", "observe"},
     "report": BASE | {"observe", "runs", "diagnose"},
 }
 HOME = {  # outside library -> the one room that touches it

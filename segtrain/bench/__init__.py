@@ -1,1 +1,1 @@
-"""Measurements on the user's own data and machine: what does a sample cost, and does that feed the devices?"""
+"""Measurements on the user's own data and machine: the cost of a sample, and whether it feeds the devices."""

@@ -1,4 +1,4 @@
-"""How is something measured in a process of its own? The parent sends a request as JSON, the child answers as JSON."""
+"""Measurements in a process of their own: the parent sends a request as JSON, and the child answers as JSON."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from segtrain.config import Config, make_config
 from segtrain.data.audit.audit import check_before_training
 from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.index.subset import without
+from segtrain.data.pixels import native
 from segtrain.errors import SegtrainError
 
 
 def child(module: str, request: dict[str, Any], changes: dict[str, str] | None = None) -> dict[str, Any]:
-    """The answer of ``python -m segtrain.bench.MODULE`` to a request, with one compute thread and ``changes`` of the environment.
+    """The answer of ``python -m segtrain.bench.MODULE`` to a request.
 
-    Raises SegtrainError with the child's own message, or the end of what it wrote where it died.
+    It has one compute thread and the environment with ``changes``; an empty SEGTRAIN_NATIVE is left out.
+    Raises SegtrainError with the child's own message, or the last line that it wrote where it died.
     """
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **(changes or {})}
     done = subprocess.run(
@@ -44,20 +46,26 @@ def child(module: str, request: dict[str, Any], changes: dict[str, str] | None =
 
 
 def answer_with(work: Callable[[Config, dict[str, Any]], dict[str, Any]]) -> None:
-    """The child's side: read the request, do the ``work``, write its result, or the error that it met."""
+    """The child's side: read the request, do the ``work``, and write its result or its error."""
     request = json.load(sys.stdin)
     cv2.setNumThreads(1)
     try:
-        answer = work(make_config(request["config"]), request)
+        answer = work(make_config(request.get("config", {})), request)
     except SegtrainError as error:
         answer = {"error": str(error), "code": error.code, "values": error.values}
     json.dump(answer, sys.stdout, default=str)
 
 
-def few(config: Config, request: dict[str, Any]) -> Dataset:
-    """The samples to measure: ``request["samples"]`` of the training split, evenly spread; with data.faults=skip without faulty ones.
+def decoder() -> dict[str, str]:
+    """``path``: the decoder of this process, native or packages. ``path_says``: one line that says why."""
+    return {"path": "native" if native.available() else "packages", "path_says": native.describe()}
 
-    What samples leave in the cache folder goes to ``request["scratch"]`` from here on: nothing of it is of use later.
+
+def few(config: Config, request: dict[str, Any]) -> Dataset:
+    """The samples to measure: ``request["samples"]`` of the training split, evenly spread.
+
+    With data.faults=skip, faulty ones are left out. From here on, ``request["scratch"]`` is the cache folder: what
+    samples leave there is of no use later.
     """
     dataset = open_dataset(config.data.model_copy(update={"limit": request["samples"]}), config.data.train_split)
     os.environ["SEGTRAIN_CACHE"] = request["scratch"]

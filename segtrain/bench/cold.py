@@ -1,4 +1,4 @@
-"""How long does a file take that is not in the page cache? Its pages are dropped first, where the system can do and show that."""
+"""Time to read a file that is not in the page cache: its pages are dropped first, where the system can show that."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WHY_NOT = {
 
 
 class ColdRead:
-    """Cold reading of one file after another, and the reason where it could not be told from warm reading."""
+    """Cold reads of one file after another, and the reason where they cannot be told from warm ones."""
 
     def __init__(self) -> None:
         self._wall_ms: list[float] = []
@@ -24,7 +24,7 @@ class ColdRead:
         self._why = "no files"
 
     def file(self, path: str) -> int:
-        """Drop the file's pages and read it. Returns the bytes read, 0 where it is no plain file or stayed in memory."""
+        """Drop the pages of a file and read it. Returns the bytes read; 0 if it is not a file or stayed in memory."""
         if not path or not os.path.isfile(path):
             return 0
         if not dropped(path):

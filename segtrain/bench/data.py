@@ -1,4 +1,4 @@
-"""`segtrain bench data`: what does a sample cost on this data and machine, what bounds it, and are the devices fed?"""
+"""`segtrain bench data`: the cost of a sample on this data and machine, what bounds it, and whether devices are fed."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from segtrain.bench.table import table
 from segtrain.config import Config, load_config
 from segtrain.cores import usable_cores
 from segtrain.data.datasets import open_dataset
+from segtrain.diagnose.verdict import HEALTHY
 from segtrain.errors import ConfigError
 from segtrain.memory import memory_limit
 
@@ -35,24 +36,20 @@ def bench_data(
     as_json: bool = False,
     say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
-    """Measure, say a table (or one JSON object), and return what was measured.
+    """Measure, print a table or one JSON object, and return what was measured.
 
-    ``device_ms``: milliseconds that a device takes for a batch of train.batch_size images; ``rate``: or images a second of a device.
-    Raises SegtrainError for a wrong config, and for bad files with their names.
+    ``device_ms``: milliseconds that a device takes for a batch of train.batch_size images. ``rate``: the same as images
+    per second. Raises SegtrainError for a wrong config, and for bad files with their names.
     """
-    if samples < 1 or seconds <= 0:
-        raise ConfigError(
-            f"--samples {samples} --seconds {seconds}: both must be above 0",
-            code="not-positive",
-            samples=samples,
-            seconds=seconds,
-        )
+    given = {"samples": samples, "seconds": seconds, "device_ms": device_ms, "rate": rate}
+    for name, value in given.items():
+        if value is not None and value <= 0:
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{option}={value}: must be above 0", code="not-positive", key=option, found=value)
     if device_ms is not None and rate is not None:
         raise ConfigError(
             "--device-ms and --rate say the same: give one of them", code="two-rates", device_ms=device_ms, rate=rate
         )
-    if min(device_ms or 1.0, rate or 1.0) <= 0 or 0 in (device_ms, rate):
-        raise ConfigError("--device-ms and --rate must be above 0", code="not-positive", device_ms=device_ms, rate=rate)
     config = load_config(config_path, overrides)
     if device_ms is not None:
         rate = 1000 * config.train.batch_size / device_ms
@@ -62,7 +59,7 @@ def bench_data(
 
 
 def measure(config: Config, samples: int, seconds: float, device_per_s: float | None) -> dict[str, Any]:
-    """Everything that the table tells, as one JSON object; times in ms, sizes in bytes, shares and gains as fractions."""
+    """Everything that the table tells, for JSON; times in ms, sizes in bytes, shares and gains as fractions."""
     data = config.data
     total = len(open_dataset(data, data.train_split))
     cores = usable_cores()
@@ -70,14 +67,14 @@ def measure(config: Config, samples: int, seconds: float, device_per_s: float | 
         request = {"config": config.model_dump(mode="json"), "samples": min(samples, total), "scratch": scratch}
         here = child("stages", {**request, "cures": True})
         other = other_path(request, here["path"])
-        rates = child("rates", {**request, "workers": worker_counts(cores), "seconds": seconds})["rates"]
-    best = max(rates, key=lambda found: found["per_s"])
+        loader = child("rates", {**request, "workers": worker_counts(cores), "seconds": seconds})
+    best = max(loader["rates"], key=lambda found: found["per_s"])
     limit, says = memory_limit()
     needed = int(4 * here["pixels"] * total)
     bytes_a_sample = here["bytes_image"] + here["bytes_mask"]
     fits = bytes_a_sample * total < 0.8 * limit
-    cold_ms = None if fits or "ms_a_file" not in here["cold"] else 2 * here["cold"]["ms_a_file"]
-    name, why = verdict.bound(here["stages"], best, min(cores, MOST_WORKERS), cold_ms)
+    cold_s = None if fits or "ms_a_file" not in here["cold"] else 2 * here["cold"]["ms_a_file"] / 1000
+    found = verdict.verdicts(loader["window"], config, cores, device_per_s, cold_s)
     return {
         "config": config.name or "defaults",
         "hash": config.hash,
@@ -94,17 +91,18 @@ def measure(config: Config, samples: int, seconds: float, device_per_s: float | 
             "decoded_bytes": needed,
         },
         "host": {"cores": cores, "memory": int(limit) if says != "unknown" else 0, "memory_by": says},
-        "paths": {found["path"]: found for found in (here, other) if found},
+        "paths": {each["path"]: each for each in (here, other) if each},
         "path": here["path"],
         "path_says": here["path_says"],
-        "rates": rates,
+        "rates": loader["rates"],
         "limit_per_s": 1000 * cores / best["cpu_ms"],
         "measured_per_s": best["per_s"],
         "bytes_a_sample": bytes_a_sample,
         "storage_mb_per_s": bytes_a_sample * best["per_s"] / 1e6,
-        "bound": name,
-        "why": why,
-        "cures": verdict.cures(here, other, needed, limit, data.cache == "ram"),
+        "bound": found[0].cause if found else HEALTHY,
+        "why": found[0].evidence if found else "the samples are there before the device needs them",
+        "verdicts": [each.to_dict() for each in found],
+        "cures": verdict.fixes(here, other, needed, limit, data.cache == "ram"),
         "device_per_s": device_per_s,
         "feeding": verdict.feeding(best["per_s"], device_per_s) if device_per_s else [],
     }

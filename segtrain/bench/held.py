@@ -1,4 +1,4 @@
-"""How else could a sample be stored, and what would it cost then? One sample in memory, in its own or another form."""
+"""One sample in memory, in its own form or another, to measure what it costs when stored so."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ JPEG_QUALITY = 95
 
 @dataclass(frozen=True)
 class Held:
-    """A ``Source`` that gives the same record whatever the index, so that the draw of a sample stays its own."""
+    """A ``SampleSource`` that returns the same record for every index, so that the draw of a sample stays its own."""
 
     kept: StoredSample
     labels: LabelSpace
@@ -66,9 +66,9 @@ def decoded(record: StoredSample, labels: LabelSpace) -> tuple[np.ndarray, np.nd
 
 
 def cut_to_size(record: StoredSample, image: np.ndarray, data: Data) -> tuple[StoredSample, Data] | None:
-    """The sample at the largest scale that is ever drawn, as JPEG and PNG, and settings for it; None where that is the whole size.
+    """The sample at the largest scale that is ever drawn, as JPEG and PNG, and settings for it.
 
-    ``image`` is the decoded one. Nothing is tried for pixels in memory, nor with transforms of one's own.
+    None where that is the whole size, for pixels in memory, and with the user's transforms. ``image``: the decoded one.
     """
     most = max(data.scale[1], (data.scale_end or data.scale)[1]) * data.base_scale
     if most >= 1 or data.transforms or isinstance(record.mask, np.ndarray) or isinstance(record.image, np.ndarray):
@@ -82,9 +82,8 @@ def cut_to_size(record: StoredSample, image: np.ndarray, data: Data) -> tuple[St
 
 def jpeg(image: np.ndarray) -> bytes:
     """RGB pixels as JPEG of quality 95."""
-    return cv2.imencode(".jpg", cv2.cvtColor(image, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])[
-        1
-    ].tobytes()
+    options = [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY]
+    return cv2.imencode(".jpg", cv2.cvtColor(image, cv2.COLOR_RGB2BGR), options)[1].tobytes()
 
 
 def png(ids: np.ndarray) -> bytes:

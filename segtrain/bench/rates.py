@@ -1,49 +1,67 @@
-"""How many samples a second does the real loader give, with one worker and with more? What CPU and memory do they take?
+"""Samples per second of the real loader with one worker and with more, and the CPU time and memory that they take.
 
 Runs as a process of its own (``python -m segtrain.bench.rates``): a request as JSON comes in, the result as JSON goes out.
 """
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 import time
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from segtrain.bench.child import answer_with, few
-from segtrain.bench.host import tree_cpu_s, tree_memory
 from segtrain.config import Config, Data
+from segtrain.cpu_wait import runqueue_wait
 from segtrain.data.datasets import Dataset
 from segtrain.data.loader import TrainLoader
+from segtrain.data.workers.pool import WorkerPool
+from segtrain.observe.spans import Work
 
 
 def worker_kinds(data: Data) -> list[str]:
-    """What workers can be here: threads, and processes unless each would keep a copy of the cached images."""
+    """The kinds of workers: threads, and processes unless each would keep a copy of the cached images."""
     return ["thread", "process"] if data.cache == "off" and hasattr(socket, "send_fds") else ["thread"]
 
 
 def rate(config: Config, dataset: Dataset, workers: int, kind: str, seconds: float, warm: int) -> dict[str, Any]:
-    """Samples a second, CPU milliseconds a sample and memory of a loader with ``workers``, after ``warm`` samples at least."""
+    """Samples per second, CPU milliseconds per sample, and memory of a loader, after at least ``warm`` samples.
+
+    ``window``: the same as a window of the spans of a run whose loop does nothing but wait for samples.
+    """
     data = config.data
     batch = max(1, config.train.batch_size // config.train.accumulate)
-    with TrainLoader(
-        dataset,
-        data,
-        seed=config.train.seed,
-        batch_size=batch,
-        last_step=sys.maxsize // batch,
-        workers=workers,
-        kind=kind,
-        prefetch=data.prefetch,
-    ) as loader:
-        steps = iter(loader)
-        for _ in range(max(1, -(-warm // batch))):
-            next(steps)
-        begin, cpu, count = time.perf_counter(), tree_cpu_s(), 0
-        while count < 2 * batch or time.perf_counter() - begin < seconds:
-            next(steps)
-            count += batch
-        wall, cpu, memory = time.perf_counter() - begin, tree_cpu_s() - cpu, tree_memory()
+    with WorkerPool(workers, kind) as pool:
+
+        def work() -> Work:
+            return Work(pool.count, kind, pool.tally.samples, *pool.tally.cost, process_cpu_s=pool.cpu_s())
+
+        with TrainLoader(
+            dataset,
+            data,
+            seed=config.train.seed,
+            batch_size=batch,
+            last_step=sys.maxsize // batch,
+            prefetch=data.prefetch,
+            pool=pool,
+        ) as loader:
+            steps = iter(loader)
+            for _ in range(max(1, -(-warm // batch))):
+                next(steps)
+            begin, cpu, before, count = time.perf_counter(), time.process_time(), work(), 0
+            while count < 2 * batch or time.perf_counter() - begin < seconds:
+                next(steps)
+                count += batch
+            wall, cpu, after = time.perf_counter() - begin, time.process_time() - cpu, work()
+            memory = _memory([os.getpid(), *pool.pids()])
+    window = {
+        "ts": 1.0, "seconds": wall, "first": 1, "last": count // batch, "images": count, "phases": {"wait": wall},
+        "cpu_s": cpu, "workers": after.since(before), **({"cpu_wait_s": 0.0} if runqueue_wait() is not None else {}),
+    }  # fmt: skip
+    cpu += after.process_cpu_s - before.process_cpu_s
     return {
         "kind": kind,
         "workers": workers,
@@ -51,20 +69,35 @@ def rate(config: Config, dataset: Dataset, workers: int, kind: str, seconds: flo
         "per_s": count / wall,
         "cpu_ms": 1000 * cpu / count,
         "memory": memory,
+        "window": window,
     }
 
 
-def measure(config: Config, request: dict[str, Any]) -> list[dict[str, Any]]:
-    """One rate for each kind and number of workers."""
+def _memory(processes: Iterable[int]) -> int:
+    """Bytes of memory; what the processes share counts once (PSS). 0 where the system does not tell."""
+    total = 0
+    for process in processes:
+        try:
+            rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
+        except OSError:
+            continue
+        total += sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")) * 1024
+    return total
+
+
+def measure(config: Config, request: dict[str, Any]) -> dict[str, Any]:
+    """``rates``: one for each kind and number of workers. ``window``: that of the fastest."""
     dataset = few(config, request)
     rates: list[dict[str, Any]] = []
     for kind in worker_kinds(config.data):
         for workers in request["workers"]:
-            # The first pass over files keeps where their tiles begin; one over cached images fills the cache of each loader.
+            # The first pass over files records where their tiles begin. A pass over cached images fills the cache of
+            # each loader.
             warm = len(dataset) if config.data.cache == "ram" or not rates else 1
             rates.append(rate(config, dataset, workers, kind, request["seconds"], warm))
-    return rates
+    windows = {found["per_s"]: found.pop("window") for found in rates}
+    return {"rates": rates, "window": windows[max(windows)]}
 
 
 if __name__ == "__main__":
-    answer_with(lambda config, request: {"rates": measure(config, request)})
+    answer_with(measure)

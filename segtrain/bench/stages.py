@@ -1,9 +1,9 @@
-"""What does each stage of a training sample cost on one core? CPU and wall milliseconds, on samples spread over the data set.
+"""CPU and wall milliseconds of each stage of a training sample on one core, on samples spread over the data set.
 
-A stage is what the whole sample costs less without it: with the mask decoded already, with the image too, without the transforms of
-one's own. So the figures are those of the very code that trains, in each path of decoding.
+A stage is what the whole sample costs less without it: with the mask decoded already, with the image too, without the
+user's transforms. So the figures are those of the code that trains, with each decoder.
 
-Runs as a process of its own (``python -m segtrain.bench.stages``), which has one core, one thread and one path of decoding for
+Runs as a process of its own (``python -m segtrain.bench.stages``), which has one core, one thread, and one decoder for
 itself: a request as JSON comes in, the result as JSON goes out. Without torch.
 """
 
@@ -14,15 +14,14 @@ import statistics
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from segtrain.bench import cold
-from segtrain.bench.child import answer_with, few
+from segtrain.bench.child import answer_with, decoder, few
 from segtrain.bench.held import Held, cut_to_size, decoded
-from segtrain.bench.paths import path
 from segtrain.config import Config, Data
 from segtrain.data.augment.geometry import class_center, draw
 from segtrain.data.cache import RamCache, SampleSource
@@ -42,7 +41,7 @@ Times = tuple[float, float]  # CPU and wall milliseconds
 
 
 def clock(call: Callable[[], Any]) -> Times:
-    """CPU and wall milliseconds of one call: the mean of repeated ones where one is too short to be told."""
+    """CPU and wall milliseconds of one call: a mean of several where one is too short to measure."""
     count, begin, wall = 0, time.thread_time(), time.perf_counter()
     while True:
         call()
@@ -66,7 +65,6 @@ class Bench:
         self.costs: defaultdict[str, list[Times]] = defaultdict(list)
         self.cured: defaultdict[str, list[Times]] = defaultdict(list)
         self.reading = cold.ColdRead()
-        self._renamed: dict[str, list[Entry]] = {}
         self.formats: Counter[str] = Counter()
         self.image_bytes: list[int] = []
         self.mask_bytes: list[int] = []
@@ -92,24 +90,23 @@ class Bench:
             self.costs["full decode"].append(clock(partial(full_decode, record)))
             small = cut_to_size(record, image, self.data) if self.cures else None
             if small is not None:
-                self.cured["files cut to size"].append(self._made(task, *small, "files cut to size"))
+                self.cured["files cut to size"].append(self._made(task, *small, self.smaller))
 
     def _task(self, index: int) -> Task:
         return Task(index, 0, self.data.crop, self.data.scale)
 
-    def _made(self, task: Task, stored: StoredSample, settings: Data, form: str = "") -> Times:
-        """The sample from memory, stored so; ``form``: the name of another form than its own."""
-        held = Held(stored, self.dataset.labels, self._entries(form))
+    @cached_property
+    def smaller(self) -> list[Entry]:
+        """The entries under other names: what is recorded about a file must not be used for a smaller one."""
+        kept = (self.dataset.entries[index] for index in range(len(self.dataset)))
+        return [Entry(f"files cut to size: {entry.image}", entry.mask) for entry in kept]
+
+    def _made(self, task: Task, stored: StoredSample, settings: Data, entries: Sequence[Any] = ()) -> Times:
+        """The sample from memory, stored so; ``entries``: those of files in another form."""
+        held = Held(stored, self.dataset.labels, entries or self.dataset.entries)
         made = partial(SampleMaker(held, settings, self.seed), task, *self.out)
         made()  # what the first reading of a file leaves in the cache folder is there from here on
         return clock(made)
-
-    def _entries(self, form: str) -> Sequence[Any]:
-        """The entries, under other names for another form: what is kept about a file must not be taken for that of another."""
-        if form and form not in self._renamed:
-            kept = (self.dataset.entries[index] for index in range(len(self.dataset)))
-            self._renamed[form] = [Entry(f"{form}: {entry.image}", entry.mask) for entry in kept]
-        return self._renamed[form] if form else self.dataset.entries
 
     def _stages(self, task: Task, stored: StoredSample, image: np.ndarray, mask: np.ndarray) -> None:
         flat = StoredSample(image, mask, stored.image_name, stored.mask_name, "train")
@@ -144,7 +141,7 @@ class Bench:
 
 
 def length(stored: Any) -> int:
-    """Bytes that storage gives for it: none for pixels that were drawn."""
+    """Bytes to read from storage; 0 for generated pixels."""
     return 0 if stored is None or isinstance(stored, np.ndarray) else len(stored)
 
 
@@ -161,7 +158,7 @@ def full_decode(record: StoredSample) -> None:
 
 
 def summary(times: dict[str, list[Times]]) -> dict[str, dict[str, float]]:
-    """By stage: ``cpu_ms`` and ``wall_ms`` are medians over the samples, ``cpu_mean_ms`` is what many samples cost each."""
+    """By stage: ``cpu_ms`` and ``wall_ms`` are medians over the samples, ``cpu_mean_ms`` is their mean."""
     result = {}
     for stage, pairs in times.items():
         cpu, wall = zip(*pairs)
@@ -175,7 +172,7 @@ def summary(times: dict[str, list[Times]]) -> dict[str, dict[str, float]]:
 
 
 def packed(config: Config, request: dict[str, Any]) -> list[dict[str, Any]]:
-    """Ways to pack the data (see ``pack_estimate.Row``), tried on a few of the samples. Nothing for what is packed, or in memory."""
+    """Ways to pack the data (``pack_estimate.EstimateRow``), tried on a few samples; none if packed or in memory."""
     data = config.data
     if data.layout == "shards" or data.cache == "ram":
         return []
@@ -184,7 +181,7 @@ def packed(config: Config, request: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def measure(config: Config, request: dict[str, Any]) -> dict[str, Any]:
-    """All stages, in the path of decoding that this process uses; ``request["cures"]``: also the whole sample stored otherwise.
+    """All stages with the decoder of this process; with ``request["cures"]`` also the sample in other forms.
 
     Raises SegtrainError for a bad file.
     """
@@ -194,10 +191,8 @@ def measure(config: Config, request: dict[str, Any]) -> dict[str, Any]:
     bench = Bench(config, dataset, request["cures"])
     for index in range(len(dataset)):
         bench.sample(index)
-    name, says = path()
     return {
-        "path": name,
-        "path_says": says,
+        **decoder(),
         "samples": len(bench.pixels),
         "stages": summary(bench.costs),
         "cures": summary(bench.cured),

@@ -1,9 +1,16 @@
-"""What bounds the input of a run, what would help, and are the devices fed? Pure functions of what was measured."""
+"""Judgment of a measured input: what bounds it, by the rules of `segtrain diagnose`, and what each way out brings."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+
+from segtrain.config import Config
+from segtrain.diagnose.data_rules import CUT, IN_MEMORY, NATIVE, PACK, data_verdicts
+from segtrain.diagnose.evidence import Evidence
+from segtrain.diagnose.stats import run_stats
+from segtrain.diagnose.verdict import Verdict
+from segtrain.observe.spans import Records
 
 RANKS = (1, 2, 4, 8)
 ENOUGH = 0.02  # a device that waits less than this share of its time is fed
@@ -18,12 +25,7 @@ STAGES = {  # stage -> what it is called
     "transforms": "transforms",
     "other": "the rest",
 }
-CURES = {
-    "native": "build the native decoder: see `segtrain doctor`",
-    "pixels in memory": "data.cache=ram",
-    "files cut to size": "cut files to the largest scale that is drawn",
-}
-WORTH = 0.05  # a cure that gains less is not named
+WORTH = 1.05  # a fix that gains less is not named
 
 
 def shares(stages: dict[str, dict[str, float]]) -> dict[str, float]:
@@ -35,64 +37,56 @@ def shares(stages: dict[str, dict[str, float]]) -> dict[str, float]:
     return {name: value / total for name, value in seen.items()}
 
 
-def bound(
-    stages: dict[str, dict[str, float]], best: dict[str, Any], cores: float, cold_ms: float | None = None
-) -> tuple[str, str]:
-    """What to look at first, and why: ``storage``, ``cores`` or the stage that takes most CPU.
+def verdicts(
+    window: dict[str, Any], config: Config, cores: float, device_per_s: float | None, cold_s: float | None = None
+) -> list[Verdict]:
+    """What `segtrain diagnose` says of a run with this loader and one device, which is as fast as can be by default.
 
-    ``best``: the fastest setting of the loader. ``cold_ms``: what reading a sample takes where the page cache cannot hold the files,
-    else None. ``cores``: workers were made to wait, so that they did not keep the cores busy that they had.
+    None where the device is fed. ``cold_s``: seconds of reading a sample, where the page cache cannot hold the files.
     """
-    workers, cpu_ms = best["workers"], best["cpu_ms"]
-    if cold_ms is not None and cold_ms / workers > cpu_ms / min(cores, workers):
-        return "storage", (
-            f"a sample that is not in memory takes {cold_ms:.1f} ms to read, its CPU work {cpu_ms:.1f} ms; "
-            "more workers, or shards, hide it"
-        )
-    busy = best["per_s"] * cpu_ms / 1000
-    if busy < 0.7 * cores:
-        return "cores", (
-            f"{workers} worker{'s' if workers > 1 else ''} kept {busy:.1f} cores busy, of {cores:.3g}: "
-            "more brought no more; other programs, or storage, make workers wait"
-        )
-    part = shares(stages)
-    name = max(part, key=lambda key: part[key])
-    return name, f"{100 * part[name]:.0f} % of a sample's CPU"
+    work, wall = window["workers"], window["seconds"]
+    if cold_s is not None and cold_s * work["samples"] > work["seconds"]["read"]:
+        seconds = {**work["seconds"], "read": cold_s * work["samples"]}
+        work = {key: value for key, value in work.items() if key != "reads"} | {"seconds": seconds}
+        wall = max(wall, sum(seconds.values()) / work["count"])
+    busy = window["images"] / device_per_s if device_per_s else 0.0
+    phases = {"wait": max(0.0, wall - busy), "forward": busy}
+    begin = {"ts": 0.0, "cores": cores, "device": "cuda"}
+    records = Records(0, (begin,), ({**window, "phases": phases, "workers": work},))
+    figures = run_stats(Evidence((records,), config=config.model_dump(mode="json")))
+    return data_verdicts(figures) if figures else []
 
 
-def cures(
+def fixes(
     now: dict[str, Any], other: dict[str, Any] | None, needed: int, memory: float, cached: bool
 ) -> list[dict[str, Any]]:
-    """What would help, with the factor of samples a CPU-second that was measured on the sample; best first.
+    """What would help, with the factor of samples per CPU-second that was measured on the samples; best first.
 
-    ``needed``: bytes of all decoded samples, ``memory``: bytes that this process may use, ``cached``: data.cache=ram is on already.
+    ``needed``: bytes of all decoded samples. ``memory``: bytes that this process may use. ``cached``: data.cache=ram is
+    on already.
     """
-    found = []
     whole = now["stages"]["whole"]["cpu_mean_ms"]
+    found = []
     if other is not None and now["path"] != "native" and other["path"] == "native":
-        found.append(_cure("native", whole / other["stages"]["whole"]["cpu_mean_ms"]))
-    plain = now["cures"].get("as it is", {}).get("cpu_mean_ms")
-    for name, cost in now["cures"].items():
-        if name == "as it is" or not plain or (name == "pixels in memory" and (cached or needed > 0.8 * memory)):
-            continue
-        # Reading from storage stays, but for pixels in memory.
-        left = 0.0 if name == "pixels in memory" else max(0.0, whole - plain)
-        found.append(_cure(name, whole / (left + cost["cpu_mean_ms"])))
+        found.append(("native", NATIVE.text, whole / other["stages"]["whole"]["cpu_mean_ms"]))
+    cost = {name: times["cpu_mean_ms"] for name, times in now["cures"].items()}
+    if "pixels in memory" in cost and not cached and needed <= 0.8 * memory:
+        found.append(("pixels in memory", IN_MEMORY.text, whole / cost["pixels in memory"]))
+    if "files cut to size" in cost:
+        reading = max(0.0, whole - cost["as it is"])  # stays
+        found.append(("files cut to size", CUT.text, whole / (reading + cost["files cut to size"])))
     rows = {row["name"]: row for row in now["packed"] if not row["fault"]}
     for form, row in rows.items():
         if form != "files" and row["ms"]:
             size = row["sample"] / (rows["files"]["sample"] or 1)
-            words = f"segtrain data pack --image {form}: {row['pixels']}, {size:.2g} x the bytes"
-            found.append({"name": f"pack {form}", "do": words, "gain": rows["files"]["ms"] / row["ms"]})
-    return sorted((cure for cure in found if cure["gain"] > 1 + WORTH), key=lambda cure: -cure["gain"])
-
-
-def _cure(name: str, gain: float) -> dict[str, Any]:
-    return {"name": name, "do": CURES.get(name, name), "gain": gain}
+            words = f"{PACK} --image {form}: {row['pixels']}, {size:.2g} x the bytes"
+            found.append((f"pack {form}", words, rows["files"]["ms"] / row["ms"]))
+    named = [{"name": name, "do": words, "gain": gain} for name, words, gain in found if gain > WORTH]
+    return sorted(named, key=lambda fix: -fix["gain"])
 
 
 def feeding(limit_per_s: float, device_per_s: float, ranks: Sequence[int] = RANKS) -> list[dict[str, Any]]:
-    """For each number of ranks on this host, each with a device that takes ``device_per_s``: the share of time that the devices wait.
+    """Share of time that the devices wait, for each number of ranks on this host whose devices take ``device_per_s``.
 
     All ranks together get ``limit_per_s`` from the host's cores. What a rank's own process computes is not in it.
     """
@@ -100,13 +94,6 @@ def feeding(limit_per_s: float, device_per_s: float, ranks: Sequence[int] = RANK
     for count in ranks:
         wanted = count * device_per_s
         wait = max(0.0, 1 - limit_per_s / wanted)
-        rows.append(
-            {
-                "ranks": count,
-                "wanted_per_s": wanted,
-                "given_per_s": min(wanted, limit_per_s),
-                "wait": wait,
-                "fed": wait < ENOUGH,
-            }
-        )
+        given = min(wanted, limit_per_s)
+        rows.append({"ranks": count, "wanted_per_s": wanted, "given_per_s": given, "wait": wait, "fed": wait < ENOUGH})
     return rows

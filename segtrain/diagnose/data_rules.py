@@ -1,12 +1,9 @@
-"""Rules for a loop that waits for its samples: the one cause that bounds making them, from the cost of a sample and its
-workers.
-"""
+"""Rules for a loop that waits for its samples, and the advice on how to make samples cheaper."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from segtrain.diagnose.evidence import Evidence
 from segtrain.diagnose.fix import Fix
 from segtrain.diagnose.model import Stages, idle, stages_of, workers_needed
 from segtrain.diagnose.rank_rules import behind
@@ -20,8 +17,52 @@ SLACK = 0.6  # of the workers' time: below it they are not what the loop waits f
 HELPED = 1.3  # times as much as its own thread that a worker may compute
 WORTH = 1.2  # gain from which on more workers are the fix
 MOST_WAITING = 64  # workers of a rank that only wait
-FITS = "if the decoded images fit into memory"
 STREAM = 20e6  # bytes a second that any storage gives to one reader
+
+# Ways to make samples cheaper. `segtrain bench data` measures what each of them brings.
+PACK = "segtrain data pack"
+PACKED = Fix(advice=f"smaller files with restart markers: {PACK}")
+IN_MEMORY = Fix({"data.cache": "ram"}, "if the decoded images fit into memory", (PACKED,))
+CUT = Fix(advice="cut files to the largest scale that is drawn")
+NATIVE = Fix(advice="build the native decoder: see `segtrain doctor`")
+THREADS = Fix({"data.worker_kind": "thread"})
+
+
+@dataclass(frozen=True)
+class _Starved:
+    """The rank that waits most for its samples, the terms of its step, and the share of time that is lost."""
+
+    figures: Figures
+    rank: Rank
+    samples: Samples
+    now: Stages
+    wait: float
+
+    def verdict(
+        self, cause: str, evidence: str, fix: Fix, then: Stages | None, confidence: str, part: float = 1.0
+    ) -> Verdict:
+        """``then``: the terms with the fix; None where they are not known. ``part``: of the lost time."""
+        gain = max(1.0, self.rank.step / max(then.step, 1e-9)) if then else 1.0
+        return Verdict(cause, self.wait * part, evidence, fix, gain, confidence)
+
+    @property
+    def costs(self) -> str:
+        of = self.samples
+        parts = [f"{stage} {_ms(s)}" for stage, s in of.stages.items() if s > 0.005 * of.wall]
+        return f"a sample takes {_ms(of.wall)} ({', '.join(parts)}; {_ms(of.cpu)} of CPU)"
+
+    @property
+    def workers(self) -> str:
+        count, kind = self.samples.workers, self.samples.kind
+        many = {"thread": "threads", "process": "processes"}.get(kind, kind)
+        return f"{count:.3g} {kind if round(count) == 1 else many}"
+
+    @property
+    def largest(self) -> tuple[str, str]:
+        """The stage that takes longest, other than reading, and its cause."""
+        stage = max((s for s in self.samples.stages if s != "read"), key=lambda s: self.samples.stages[s])
+        late = "shm" if self.samples.kind == "process" else "main-thread"
+        return stage, {"decode": "decode", "augment": "augmentation"}.get(stage, late)
 
 
 def data_verdicts(figures: Figures) -> list[Verdict]:
@@ -30,27 +71,28 @@ def data_verdicts(figures: Figures) -> list[Verdict]:
     None where the loop does not wait, or nothing is known of its samples.
     """
     rank = figures.most_starved_rank
-    if figures.starved <= STARVED or rank.samples is None:
+    samples = rank.samples
+    if figures.starved <= STARVED or samples is None:
         return []
-    now, samples, wait = stages_of(figures, rank), rank.samples, _lost(figures)
+    of = _Starved(figures, rank, samples, stages_of(figures, rank), _lost(figures))
     if not samples.workers:
-        return [_in_the_loop(now, rank, wait)]
+        return [_in_the_loop(of)]
     busy = samples.made * samples.wall / (samples.workers * rank.step)
     if busy < SLACK:
-        return [_on_the_way(rank, wait, busy)]
+        return [_on_the_way(of, busy)]
     waiting = idle(rank, figures.crowded) / samples.wall
-    if _has_own_threads(rank, samples):
-        return [_own_threads(rank, wait), _stage(figures, now, rank, wait)]
+    # Threads of the workers' own, which together with the workers of all ranks of the host are more than its cores.
+    if samples.threads > HELPED and samples.workers * samples.threads * rank.ranks_here > rank.host_cores:
+        return [_own_threads(of), _stage(of)]
     if samples.largest == "read" and samples.stages["read"] > MOSTLY * samples.wall:
-        return [_storage(now, rank, wait)]
+        return [_storage(of)]
     if waiting > IDLE:
-        return [_stage_that_waits(now, rank, wait, waiting)]
-    stage = _stage(figures, now, rank, wait)
+        return [_stage_that_waits(of, waiting)]
     # Without other programs: cores that these use do not mean that there are enough workers.
-    own = stages_of(figures, rank, others=False)
-    if samples.workers < int(rank.cores) and _too_few(own, rank, wait).gain > WORTH:
-        return [_too_few(now, rank, wait), stage]
-    return [stage]
+    alone = replace(of, now=stages_of(figures, rank, others=False))
+    if samples.workers < int(rank.cores) and _too_few(alone).gain > WORTH:
+        return [_too_few(of), _stage(of)]
+    return [_stage(of)]
 
 
 def _lost(figures: Figures) -> float:
@@ -58,187 +100,100 @@ def _lost(figures: Figures) -> float:
 
     Where the samples of one rank are late, that rank is the main cause, and less is theirs.
     """
-    cpu_wait = behind(figures)
-    return figures.mean("wait") if cpu_wait is not None and cpu_wait.phase == "wait" else figures.starved
-
-
-def _gain(rank: Rank, cured: Stages) -> float:
-    return max(1.0, rank.step / max(cured.step, 1e-9))
+    late = behind(figures)
+    return figures.mean("wait") if late is not None and late.phase == "wait" else figures.starved
 
 
 def _ms(seconds: float) -> str:
     return f"{1000 * seconds:.3g} ms"
 
 
-def _costs(samples: Samples) -> str:
-    parts = [f"{stage} {_ms(s)}" for stage, s in samples.stages.items() if s > 0.005 * samples.wall]
-    return f"a sample takes {_ms(samples.wall)} ({', '.join(parts)}; {_ms(samples.cpu)} of CPU)"
+def _in_the_loop(of: _Starved) -> Verdict:
+    enough = workers_needed(replace(of.now, workers=1), max(1, int(of.rank.cores)))
+    why = f"samples are made in the loop (data.workers=0), {of.wait:.0%} of the time: {of.costs}"
+    return of.verdict("main-thread", why, Fix({"data.workers": enough}), replace(of.now, workers=enough), "high")
 
 
-def _workers(samples: Samples) -> str:
-    many = {"thread": "threads", "process": "processes"}.get(samples.kind, samples.kind)
-    return f"{samples.workers:.3g} {samples.kind if round(samples.workers) == 1 else many}"
-
-
-def _in_the_loop(now: Stages, rank: Rank, wait: float) -> Verdict:
-    samples = rank.samples
-    assert samples is not None
-    enough = workers_needed(replace(now, workers=1), max(1, int(rank.cores)))
-    return Verdict(
-        "main-thread",
-        wait,
-        f"samples are made in the loop (data.workers=0), {wait:.0%} of the time: {_costs(samples)}",
-        Fix({"data.workers": enough}),
-        _gain(rank, replace(now, workers=enough)),
-        "high",
+def _on_the_way(of: _Starved, busy: float) -> Verdict:
+    shared = of.samples.kind == "process"
+    why = (
+        f"the loop waits {of.wait:.0%} of the time, but its {of.workers} work only {busy:.0%} of theirs: samples are "
+        f"late on their way {'through shared memory' if shared else 'to the loop'}"
     )
+    fix = THREADS if shared else Fix({"data.prefetch": 16})
+    gain = 1 / max(1 - of.wait, 1e-3)  # where the loop does nothing but wait: `segtrain bench data`
+    return Verdict("shm" if shared else "main-thread", of.wait, why, fix, gain, "low")
 
 
-def _on_the_way(rank: Rank, wait: float, busy: float) -> Verdict:
-    samples = rank.samples
-    assert samples is not None
-    shared = samples.kind == "process"
-    return Verdict(
-        "shm" if shared else "main-thread",
-        wait,
-        f"the loop waits {wait:.0%} of the time, but its {_workers(samples)} work only {busy:.0%} of theirs: "
-        "samples are late on their " + ("way through shared memory" if shared else "way to the loop"),
-        Fix({"data.worker_kind": "thread"} if shared else {"data.prefetch": 16}),
-        1 / (1 - wait),
-        "low",
-    )
-
-
-def _storage(now: Stages, rank: Rank, wait: float) -> Verdict:
-    samples = rank.samples
-    assert samples is not None
-    read, rate = samples.stages["read"], samples.bytes / samples.stages["read"]
+def _storage(of: _Starved) -> Verdict:
+    samples, now = of.samples, of.now
+    read, size = samples.stages["read"], f"{samples.bytes / 1e3:.3g} kB"
     grows, sure = samples.by_size, "high"
     if grows is None:  # All reads are of one size: assume the rate of slow storage.
         grows, sure = min(1.0, samples.bytes / STREAM / read), "low"
-    total = samples.bytes * samples.made / rank.step
+    why = f"reading takes {_ms(read)} of the {_ms(samples.wall)} of a sample"
     if grows > MOSTLY:
-        kept = replace(now, wall=now.wall - read)
-        return Verdict(
-            "storage-bandwidth",
-            wait,
-            f"reading takes {_ms(read)} of the {_ms(samples.wall)} of a sample, and {grows:.0%} of that grows "
-            "with its size: "
-            f"storage gives only {total / 1e6:.3g} MB/s ({samples.bytes / 1e3:.3g} kB per sample)",
-            Fix(
-                {"data.cache": "ram"},
-                FITS,
-                (Fix(advice="make the files smaller and move them closer: segtrain data pack"),),
-            ),
-            _gain(rank, kept),
-            sure,
-        )
+        rate = samples.bytes * samples.made / of.rank.step
+        why += f", and {grows:.0%} of that grows with its size: storage gives only {rate / 1e6:.3g} MB/s ({size} per sample)"
+        closer = Fix(advice=f"make the files smaller and move them closer: {PACK}")
+        fix = replace(IN_MEMORY, alternatives=(closer,))
+        return of.verdict("storage-bandwidth", why, fix, replace(now, wall=now.wall - read), sure)
     enough = workers_needed(now, MOST_WAITING)
-    return Verdict(
-        "storage-latency",
-        wait,
-        f"reading takes {_ms(read)} of the {_ms(samples.wall)} of a sample, whatever its size "
-        f"({samples.bytes / 1e3:.3g} kB at "
-        f"{rate / 1e6:.3g} MB/s): {_workers(samples)} wait for storage to answer",
-        Fix({"data.workers": enough}),
-        _gain(rank, replace(now, workers=enough)),
-        sure,
-    )
+    why += f", whatever its size ({size} at {samples.bytes / read / 1e6:.3g} MB/s): {of.workers} wait for storage to answer"
+    return of.verdict("storage-latency", why, Fix({"data.workers": enough}), replace(now, workers=enough), sure)
 
 
-def _named(samples: Samples) -> str:
-    rest = {stage: s for stage, s in samples.stages.items() if stage != "read"}
-    largest = max(rest, key=lambda stage: rest[stage])
-    if largest == "assemble":
-        return "shm" if samples.kind == "process" else "main-thread"
-    return {"decode": "decode", "augment": "augmentation"}[largest]
-
-
-def _stage_that_waits(now: Stages, rank: Rank, wait: float, waiting: float) -> Verdict:
-    samples = rank.samples
-    assert samples is not None
-    enough = workers_needed(now, MOST_WAITING)
+def _stage_that_waits(of: _Starved, waiting: float) -> Verdict:
+    samples, now = of.samples, of.now
     if samples.kind == "thread" and samples.workers >= 2 and samples.workers * samples.cpu / samples.wall > 0.7:
         # The threads together have about one core.
         fix, then = Fix({"data.worker_kind": "process"}), replace(now, wall=samples.cpu)
-        why = "threads wait for each other (Python's GIL)"
+        what = "threads wait for each other (Python's GIL)"
     else:
-        fix, then, why = Fix({"data.workers": enough}), replace(now, workers=enough), "it waits for something"
-    return Verdict(
-        _named(samples),
-        wait,
-        f"{_costs(samples)}; for {waiting:.0%} of that time it uses no core: {why}",
-        fix,
-        _gain(rank, then),
-        "medium",
+        enough = workers_needed(now, MOST_WAITING)
+        fix, then, what = Fix({"data.workers": enough}), replace(now, workers=enough), "it waits for something"
+    why = f"{of.costs}; for {waiting:.0%} of that time it uses no core: {what}"
+    return of.verdict(of.largest[1], why, fix, then, "medium")
+
+
+def _too_few(of: _Starved) -> Verdict:
+    samples, rank = of.samples, of.rank
+    enough = max(int(samples.workers) + 1, workers_needed(of.now, max(1, int(rank.cores))))
+    used = samples.workers + rank.computed / rank.step
+    why = f"{of.workers} work all the time and use, with the loop, {used:.2g} of {rank.cores:.3g} cores: {of.costs}"
+    return of.verdict("too-few-workers", why, Fix({"data.workers": enough}), replace(of.now, workers=enough), "high")
+
+
+def _own_threads(of: _Starved) -> Verdict:
+    why = (
+        f"each worker computes {of.samples.threads:.2g} times as much as its own thread does: a library in the "
+        f"transforms starts threads of its own, and {of.workers} of each rank share {of.rank.cores:.3g} cores with the "
+        "loop"
     )
+    fix = Fix(advice="use one thread in each worker: OMP_NUM_THREADS=1, and cv2.setNumThreads(1) in the transforms")
+    return of.verdict("too-many-threads", why, fix, None, "medium")
 
 
-def _too_few(now: Stages, rank: Rank, wait: float) -> Verdict:
-    samples = rank.samples
-    assert samples is not None
-    enough = max(int(samples.workers) + 1, workers_needed(now, max(1, int(rank.cores))))
-    return Verdict(
-        "too-few-workers",
-        wait,
-        f"{_workers(samples)} work all the time and use, with the loop, "
-        f"{samples.workers + rank.computed / rank.step:.2g} of {rank.cores:.3g} "
-        f"cores: {_costs(samples)}",
-        Fix({"data.workers": enough}),
-        _gain(rank, replace(now, workers=enough)),
-        "high",
-    )
+def _stage(of: _Starved) -> Verdict:
+    """The stage that takes longest, while the cores are in use; the gain is that of samples without it."""
+    stage, cause = of.largest
+    part = of.samples.stages[stage] / of.samples.wall
+    left = max(0.0, 1 - part)
+    then = replace(of.now, wall=of.now.wall * left, cpu=of.now.cpu * left)
+    why = f"{of.costs}; {of.workers} and the loop have {of.rank.cores:.3g} cores"
+    return of.verdict(cause, why, _cheaper(of, cause), then, "medium", part)
 
 
-def _has_own_threads(rank: Rank, samples: Samples) -> bool:
-    """Whether workers have threads of their own, and these and the workers of all ranks of the host are more than its
-    cores.
-    """
-    all_of_host = samples.workers * samples.threads * rank.ranks_here
-    return samples.threads > HELPED and all_of_host > rank.host_cores
-
-
-def _own_threads(rank: Rank, wait: float) -> Verdict:
-    samples = rank.samples
-    assert samples is not None
-    return Verdict(
-        "too-many-threads",
-        wait,
-        f"each worker computes {samples.threads:.2g} times as much as its own thread does: a library in the "
-        "transforms starts threads "
-        f"of its own, and {_workers(samples)} of each rank share {rank.cores:.3g} cores with the loop",
-        Fix(advice="use one thread in each worker: OMP_NUM_THREADS=1, and cv2.setNumThreads(1) in the transforms"),
-        1.0,
-        "medium",
-    )
-
-
-def _stage(figures: Figures, now: Stages, rank: Rank, wait: float) -> Verdict:
-    samples = rank.samples
-    assert samples is not None
-    cause = _named(samples)
-    part = samples.stages["augment" if cause == "augmentation" else cause if cause == "decode" else "assemble"]
-    left = max(0.0, 1 - part / samples.wall)
-    return Verdict(
-        cause,
-        wait * part / samples.wall,
-        f"{_costs(samples)}; {_workers(samples)} and the loop have {rank.cores:.3g} cores",
-        _cheaper(cause, figures.evidence),
-        _gain(rank, replace(now, wall=now.wall * left, cpu=now.cpu * left)),
-        "medium",
-    )
-
-
-def _cheaper(cause: str, evidence: Evidence) -> Fix:
+def _cheaper(of: _Starved, cause: str) -> Fix:
     """Ways to make a stage cost less."""
+    setting = of.figures.evidence.setting
     if cause == "decode":
-        packed = Fix(advice="smaller files with restart markers: segtrain data pack")
-        cached = evidence.setting("data.cache", "off") == "ram" or evidence.setting("data.worker_kind") == "process"
-        return packed if cached else Fix({"data.cache": "ram"}, FITS, (packed,))
+        cached = setting("data.cache", "off") == "ram" or setting("data.worker_kind") == "process"
+        return PACKED if cached else IN_MEMORY
     if cause == "augmentation":
-        if evidence.setting("data.transforms"):
+        if setting("data.transforms"):
             return Fix(advice="cheaper data.transforms")
         return Fix({"data.color_jitter_prob": 0.5, "data.rotate": 0}, "fewer changes of color, no rotation")
     if cause == "shm":
-        return Fix({"data.worker_kind": "thread"})
+        return THREADS
     return Fix({"data.worker_kind": "process"}, "putting samples into their batch needs a core of its own")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -47,6 +48,7 @@ def look() -> Iterator[CheckLine]:
 def _tried(switch: str) -> dict[str, object] | str:
     """The measurement of ``segtrain.bench.quick`` with this SEGTRAIN_NATIVE ("": unset), or an error message."""
     try:
-        return child("quick", {"seconds": SECONDS}, {"SEGTRAIN_NATIVE": switch})
+        with tempfile.TemporaryDirectory(prefix="segtrain-bench-") as scratch:
+            return child("quick", {"seconds": SECONDS}, {"SEGTRAIN_NATIVE": switch, "SEGTRAIN_CACHE": scratch})
     except SegtrainError as error:
         return str(error)
