@@ -18,13 +18,12 @@ from segtrain.data.pixels.decode import load
 from segtrain.diagnose import Diagnosis, diagnose, judge
 from segtrain.diagnose.causes import CAUSES, Cause
 from segtrain.diagnose.evidence import Evidence, HostLoad, gather
-from segtrain.diagnose.fix import Fix
 from segtrain.diagnose.length import Length, length_of, rarer
 from segtrain.diagnose.live import Starving, closing_line
 from segtrain.diagnose.model import Stages, workers_needed
 from segtrain.diagnose.stats import Figures
 from segtrain.diagnose.terms import phases
-from segtrain.diagnose.verdict import Verdict
+from segtrain.diagnose.verdict import Fix, Verdict
 from segtrain.diagnose.words import line, page
 from segtrain.errors import DataError
 from segtrain.observe.clock import Clock

@@ -24,11 +24,10 @@ from segtrain.config import parse_overrides
 from segtrain.diagnose import diagnose
 from segtrain.diagnose.differences import _flat, changes, differing, fit
 from segtrain.diagnose.earlier_prediction import earlier_prediction
-from segtrain.diagnose.fix import Fix
 from segtrain.diagnose.live import closing_line
 from segtrain.diagnose.reasons import reasons
 from segtrain.diagnose.terms import phases
-from segtrain.diagnose.verdict import Verdict
+from segtrain.diagnose.verdict import Fix, Verdict
 from segtrain.diagnose.verify import Verification, verify
 from segtrain.diagnose.verify_words import outcome, page, sentences
 from segtrain.errors import DataError

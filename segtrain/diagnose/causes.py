@@ -43,18 +43,10 @@ class Cause:
     charts: tuple[Chart, ...] = ()
 
 
-def _failure(figures: Figures) -> Verdict | None:
-    return loop_rules.failure(figures.evidence)
-
-
-def _compiling(figures: Figures) -> Verdict | None:
-    return compiling(figures.evidence)
-
-
 # The order of the rules decides between verdicts of equal shares: the first one explains the others.
 CAUSES: dict[str, Cause] = {
-    "shm": Cause("shared memory between workers and the rank", _failure, "always", _FOR_SAMPLES, _DATA),
-    "compiling": Cause("torch.compile, which a run this short does not pay back", _compiling, "always",
+    "shm": Cause("shared memory between workers and the rank", loop_rules.failure, "always", _FOR_SAMPLES, _DATA),
+    "compiling": Cause("torch.compile, which a run this short does not pay back", compiling, "always",
                        charts=("step-phases",)),
     "memory": Cause("a lack of memory", loop_rules.memory, "always", charts=("cores",)),
     "sync-point": Cause("a wait in the loop's own thread", loop_rules.own_thread, shortens=("other",),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from segtrain.diagnose.fix import Fix
 from segtrain.diagnose.model import stages_of
 from segtrain.diagnose.stats import Figures, Rank
-from segtrain.diagnose.verdict import Verdict
+from segtrain.diagnose.verdict import OTHER_PROGRAMS, Fix, Verdict
 
 LOST = 0.10  # share of the time
 CROWD = 0.3  # cores of other programs
@@ -26,24 +25,19 @@ def other_programs(figures: Figures) -> Verdict | None:
     lost = 1 - alone / rank.step
     if lost <= LOST:
         return None
-    cores = _cores(figures)
-    counted = figures.as_one.cpu_wait is not None
+    counted = figures.as_one.cpu_wait is not None and bool(figures.hosts)
     return Verdict(
-        "other-programs",
+        OTHER_PROGRAMS,
         lost,
-        f"other programs keep {others:.2g} of {cores:g} cores busy, and this run, which needs more, gets "
-        f"{figures.own_cpu:.2g}"
-        + _told(figures, rank)
-        + (
-            "" if counted and figures.hosts else "; this is a guess, because this system does not count waits for cores"
-        ),
+        f"other programs keep {others:.2g} of {_cores(figures):g} cores busy, and this run, which needs more, gets "
+        f"{figures.own_cpu:.2g}{_told(figures, rank)}"
+        + ("" if counted else "; this is a guess, because this system does not count waits for cores"),
         Fix(
-            advice="stop the other programs, or train where none run; until then, use fewer compute threads and "
-            "workers than there "
-            "are cores left"
+            advice="stop the other programs, or train where none run; until then, use fewer compute threads and workers "
+            "than there are cores left"
         ),
         rank.step / max(alone, 1e-9),
-        "high" if counted and figures.hosts else "low",
+        "high" if counted else "low",
     )
 
 
@@ -55,25 +49,20 @@ def too_few_cores(figures: Figures) -> Verdict | None:
     own = cpu_wait * figures.own_part
     if own <= LOST * rank.step:
         return None
-    samples = rank.samples
+    samples, count = rank.samples, len(figures.ranks)
     gain, made = 1.0, ""
     if samples is not None and samples.workers:
-        now = stages_of(figures, rank)
-        gain = max(1.0, rank.step / max(1e-9, replace(now, wall=0.0, cpu=0.0).step))
-        made = (
-            ", of which making samples takes "
-            f"{samples.made * samples.cpu * samples.threads / rank.step * len(figures.ranks):.2g}"
-        )
+        gain = max(1.0, rank.step / max(1e-9, replace(stages_of(figures, rank), wall=0.0, cpu=0.0).step))
+        used = samples.made * samples.cpu * samples.threads / rank.step * count
+        made = f", of which making samples takes {used:.2g}"
     return Verdict(
         "too-few-cores",
         own / rank.step,
-        f"its {len(figures.ranks)} rank{'s' * (len(figures.ranks) > 1)} and their workers keep "
-        f"{figures.own_cpu:.2g} of "
-        f"{_cores(figures):g} cores busy{made}{_told(figures, rank)}",
+        f"its {count} rank{'s' * (count > 1)} and their workers keep {figures.own_cpu:.2g} of {_cores(figures):g} cores "
+        f"busy{made}{_told(figures, rank)}",
         Fix(
-            advice="use more cores; or cheaper samples (data.cache=ram, segtrain data pack, cheaper "
-            "augmentation), for which the gain "
-            "is predicted; or fewer ranks and threads (parallel.procs, parallel.threads)"
+            advice="use more cores; or cheaper samples (data.cache=ram, segtrain data pack, cheaper augmentation), for "
+            "which the gain is predicted; or fewer ranks and threads (parallel.procs, parallel.threads)"
         ),
         gain,
         "medium",
@@ -111,19 +100,14 @@ def _alone(figures: Figures, rank: Rank, others: float) -> float:
 
 def _told(figures: Figures, rank: Rank) -> str:
     """How long loop and workers waited for a core, where that is counted."""
-    cpu_wait, samples = figures.as_one.cpu_wait, rank.samples
-    said = ""
+    cpu_wait, samples, said = figures.as_one.cpu_wait, rank.samples, []
     if cpu_wait is not None and not figures.on_gpu:
-        said = (
-            f": its loop was ready to run but had no core for {1000 * cpu_wait:.3g} of the "
-            f"{1000 * rank.step:.3g} ms of a step"
-        )
+        waited = f"{1000 * cpu_wait:.3g} of the {1000 * rank.step:.3g} ms of a step"
+        said.append(f"its loop was ready to run but had no core for {waited}")
     if samples is not None and samples.cpu_wait and samples.workers:
-        said += (
-            f"{', and' if said else ':'} a worker for {1000 * min(samples.cpu_wait, samples.wall):.3g} of "
-            f"the {1000 * samples.wall:.3g} ms of a sample"
-        )
-    return said
+        waited = f"{1000 * min(samples.cpu_wait, samples.wall):.3g} of the {1000 * samples.wall:.3g} ms of a sample"
+        said.append(f"a worker for {waited}")
+    return f": {', and '.join(said)}" if said else ""
 
 
 def _cores(figures: Figures) -> float:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from segtrain.diagnose.fix import Fix
 from segtrain.diagnose.model import Stages, idle, stages_of, workers_needed
 from segtrain.diagnose.rank_rules import behind
 from segtrain.diagnose.stats import Figures, Rank, Samples
-from segtrain.diagnose.verdict import Verdict
+from segtrain.diagnose.verdict import Fix, Verdict
 
 STARVED = 0.10  # share of the time in which the loop may wait
 MOSTLY = 0.5

@@ -27,7 +27,7 @@ def diagnose(run: str | Path) -> Diagnosis:
 def judge(evidence: Evidence) -> Diagnosis:
     found = run_stats(evidence)
     if found is None:
-        failure = loop_rules.failure(evidence)
+        failure = loop_rules.shm_failure(evidence)
         if failure is not None:
             return Diagnosis(failure.cause, (failure,))
         compiles = ": its first step compiles the model" if evidence.setting("train.compile") else ""

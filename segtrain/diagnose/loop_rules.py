@@ -4,15 +4,13 @@ steps.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from segtrain.diagnose.cores_rules import other_programs
 from segtrain.diagnose.evidence import Evidence
-from segtrain.diagnose.fix import Fix
 from segtrain.diagnose.length import every_of, length_of, rarer
 from segtrain.diagnose.stats import Figures, Rank
-from segtrain.diagnose.verdict import Verdict
+from segtrain.diagnose.verdict import Fix, Verdict
 
 PAUSES = {"logging": 0.05, "checkpoint": 0.05, "evaluation": 0.20}  # shares of the time that may go there
 NO_CURE = 0.20  # share from which a pause is named although the run is too short to have it less often
@@ -27,7 +25,7 @@ LAUNCHES = 0.6  # share of the time below which a GPU that waits for no data get
 THREADS = 1.5  # threads for each core
 CROWD = 0.10  # share of a step that they may cost
 SWAP = 1e6  # bytes a second
-LINES, TIMES = 10, 3  # of log lines, and of scores and checkpoints, so many stay in a run
+LEFT = {"logging": (10, "log lines"), "checkpoint": (3, "checkpoints"), "evaluation": (3, "evaluations")}  # of a run
 
 
 def pauses(figures: Figures) -> list[Verdict]:
@@ -43,67 +41,55 @@ def _limit(pause: Verdict) -> float:
     return limit if pause.fix.settings else max(limit, NO_CURE)
 
 
-def _factor(share: float) -> int:
-    """How many times rarer a pause must be to take only ``TO`` of the time: 1, 2, 5, 10, 20, 50, ..."""
+def _pause(
+    figures: Figures, cause: str, share: float, evidence: str, key: str, every: str, gone: float, also: dict[str, Any]
+) -> Verdict:
+    """A pause whose setting ``key`` is ``every`` now. ``gone``: share of the time that is shorter with a rarer one.
+
+    ``also``: more settings of the fix.
+    """
+    # How many times rarer it must be to take only ``TO`` of the time: 1, 2, 5, 10, 20, 50, ...
     wanted = share / (1 - share) / TO * (1 - TO)
-    return next(step * 10**power for power in range(9) for step in (1, 2, 5) if step * 10**power >= wanted)
-
-
-def _rarer(share: float, factor: float) -> float:
-    return 1 / (1 - share + share / factor)
+    factor = next(step * 10**power for power in range(9) for step in (1, 2, 5) if step * 10**power >= wanted)
+    least, what = LEFT[cause]
+    longer = rarer(every, factor, length_of(figures.evidence), least)
+    settings = ({key: int(longer[0][:-2]) if key == "log.every" else longer[0]} if longer else {}) | also
+    short = Fix(advice=f"none needed: its few {what} matter only because the run is so short")
+    gain = 1 / (1 - gone + gone / longer[1]) if longer else 1.0
+    return Verdict(
+        cause, share, f"{share:.0%} of the time{evidence}", Fix(settings) if settings else short, gain, "high"
+    )
 
 
 def _logging(figures: Figures) -> Verdict:
     share = figures.most("log")
     every = int(figures.evidence.setting("log.every", 10))
-    longer = rarer(f"{every}st", _factor(share), length_of(figures.evidence), LINES)
-    each = share * figures.step * every
-    return Verdict(
-        "logging",
-        share,
-        f"{share:.0%} of the time: a log line takes {1000 * each:.3g} ms, every {every} steps of "
-        f"{1000 * figures.step:.3g} ms",
-        Fix({"log.every": int(longer[0][:-2])}) if longer else _short("log lines"),
-        _rarer(share, longer[1]) if longer else 1.0,
-        "high",
-    )
+    each, step = 1000 * share * figures.step * every, 1000 * figures.step
+    why = f": a log line takes {each:.3g} ms, every {every} steps of {step:.3g} ms"
+    return _pause(figures, "logging", share, why, "log.every", f"{every}st", share, {})
 
 
 def _checkpoint(figures: Figures) -> Verdict:
-    share = figures.most("checkpoint")
+    share, evidence = figures.most("checkpoint"), figures.evidence
     every = _every(figures, "checkpoint.every", "save_every")
-    count = len([e for e in figures.evidence.events if e.get("event") == "checkpoint"])
-    often = every_of(every, "checkpoint", figures.evidence)
-    longer = rarer(often, _factor(share), length_of(figures.evidence), TIMES)
-    settings: dict[str, Any] = {"checkpoint.every": longer[0]} if longer else {}
-    if figures.evidence.setting("checkpoint.background", True) is False:
-        settings["checkpoint.background"] = True
-    return Verdict(
-        "checkpoint",
-        share,
-        f"{share:.0%} of the time: the loop stops for {count} checkpoints (checkpoint.every={every})",
-        Fix(settings) if settings else _short("checkpoints"),
-        _rarer(share, longer[1]) if longer else 1.0,
-        "high",
-    )
+    count = len([e for e in evidence.events if e.get("event") == "checkpoint"])
+    background = {"checkpoint.background": True} if evidence.setting("checkpoint.background", True) is False else {}
+    why = f": the loop stops for {count} checkpoints (checkpoint.every={every})"
+    often = every_of(every, "checkpoint", evidence)
+    return _pause(figures, "checkpoint", share, why, "checkpoint.every", often, share, background)
 
 
 def _evaluation(figures: Figures) -> Verdict:
-    share = figures.mean("eval")
+    share, evidence = figures.mean("eval"), figures.evidence
     every = _every(figures, "eval.every", "eval_every")
-    seconds = [e["seconds"] for e in figures.evidence.events if e.get("event") == "eval" and "seconds" in e]
+    seconds = [e["seconds"] for e in evidence.events if e.get("event") == "eval" and "seconds" in e]
     each = f", {sum(seconds) / len(seconds):.2g} s each" if seconds else ""
-    often = every_of(every, "eval", figures.evidence)
-    longer = rarer(often, _factor(share), length_of(figures.evidence), TIMES)
-    gone = share + _saved_for_scores(figures)
-    return Verdict(
-        "evaluation",
-        share,
-        f"{share:.0%} of the time goes to {len(seconds)} evaluations{each} (eval.every={every})",
-        Fix({"eval.every": longer[0]}) if longer else _short("evaluations"),
-        _rarer(min(gone, 1.0), longer[1]) if longer else 1.0,
-        "high",
-    )
+    why = f" goes to {len(seconds)} evaluations{each} (eval.every={every})"
+    # Checkpoints of a better score are rarer where scores are rarer.
+    saved = [e for e in evidence.events if e.get("event") == "checkpoint" and e.get("reason") != "end"]
+    best = [e for e in saved if e.get("reason") == "best"]
+    gone = min(1.0, share + (figures.mean("checkpoint") * len(best) / len(saved) if saved else 0.0))
+    return _pause(figures, "evaluation", share, why, "eval.every", every_of(every, "eval", evidence), gone, {})
 
 
 def _every(figures: Figures, key: str, field: str) -> str:
@@ -111,17 +97,6 @@ def _every(figures: Figures, key: str, field: str) -> str:
     every = str(figures.evidence.setting(key, "1ep"))
     starts = [e for e in figures.evidence.events if e.get("event") == "run_start" and e.get(field)]
     return f"{starts[-1][field]}st" if every == "auto" and starts else every
-
-
-def _short(what: str) -> Fix:
-    return Fix(advice=f"none needed: its few {what} matter only because the run is so short")
-
-
-def _saved_for_scores(figures: Figures) -> float:
-    """Share of the time that goes to checkpoints of a better score, which are rarer where scores are rarer."""
-    saved = [e for e in figures.evidence.events if e.get("event") == "checkpoint" and e.get("reason") != "end"]
-    best = [e for e in saved if e.get("reason") == "best"]
-    return figures.mean("checkpoint") * len(best) / len(saved) if saved else 0.0
 
 
 def own_thread(figures: Figures) -> Verdict | None:
@@ -135,32 +110,22 @@ def own_thread(figures: Figures) -> Verdict | None:
     if cpu_wait and spent - cpu_wait <= LOOP * (rank.step - (rank.cpu_wait or 0.0)):
         return None  # it is as long as that only because it has no core
     works = (rank.cpu if rank.other_cpu is None else rank.other_cpu) / spent
+    passes = f"{1000 * spent:.3g} ms of each step ({share:.0%})"
     if figures.on_gpu or _waits(figures, rank, spent, works):
-        return Verdict(
-            "sync-point",
-            share,
-            f"{1000 * spent:.3g} ms of each step ({share:.0%}) pass between the phases, and the loop's thread "
-            "works for only "
-            f"{works:.0%} of that time: it waits for something",
-            Fix(
-                advice="move what waits (an .item(), a printed tensor, a file synced to disk, a sleep, a lock) "
-                "out of the step, or do it "
-                "only in logged steps"
-            ),
-            1 / (1 - share),
-            "medium",
+        why = (
+            f"{passes} pass between the phases, and the loop's thread works for only {works:.0%} of that time: it waits "
+            "for something"
         )
-    digest = figures.evidence.setting("log.digest", False)
-    return Verdict(
-        "main-thread",
-        share,
-        f"the loop's own thread computes between the phases for {1000 * spent:.3g} ms of each step ({share:.0%})",
-        Fix({"log.digest": False})
-        if digest
-        else Fix(advice="move the work to the workers (data.transforms), or to logged steps"),
-        1 / (1 - share),
-        "high" if digest else "medium",
-    )
+        advice = (
+            "move what waits (an .item(), a printed tensor, a file synced to disk, a sleep, a lock) out of the step, or "
+            "do it only in logged steps"
+        )
+        return Verdict("sync-point", share, why, Fix(advice=advice), 1 / (1 - share), "medium")
+    why = f"the loop's own thread computes between the phases for {passes}"
+    if figures.evidence.setting("log.digest", False):
+        return Verdict("main-thread", share, why, Fix({"log.digest": False}), 1 / (1 - share), "high")
+    fix = Fix(advice="move the work to the workers (data.transforms), or to logged steps")
+    return Verdict("main-thread", share, why, fix, 1 / (1 - share), "medium")
 
 
 def _waits(figures: Figures, rank: Rank, spent: float, works: float) -> bool:
@@ -175,18 +140,10 @@ def copies(figures: Figures) -> Verdict | None:
     share = figures.least("device")
     if not figures.on_gpu or share <= COPIES:
         return None
-    return Verdict(
-        "host-to-device",
-        share,
-        f"{share:.0%} of a step goes to copies to the device and to conversion to float there",
-        Fix(
-            {"data.prefetch": 8},
-            "the next batch is copied while this step computes",
-            (Fix({"data.color_jitter_on": "cpu"}),),
-        ),
-        1 / (1 - share),
-        "medium",
-    )
+    why = f"{share:.0%} of a step goes to copies to the device and to conversion to float there"
+    colors = Fix({"data.color_jitter_on": "cpu"})
+    fix = Fix({"data.prefetch": 8}, "the next batch is copied while this step computes", (colors,))
+    return Verdict("host-to-device", share, why, fix, 1 / (1 - share), "medium")
 
 
 def threads(figures: Figures) -> Verdict | None:
@@ -206,8 +163,7 @@ def threads(figures: Figures) -> Verdict | None:
         "too-many-threads",
         lost / rank.step,
         f"{rank.ranks_here} rank{'s' * (rank.ranks_here > 1)} with {rank.threads} compute threads each share "
-        f"{rank.host_cores} cores: at "
-        "the end of each operator all threads wait for the one that got no core"
+        f"{rank.host_cores} cores: at the end of each operator all threads wait for the one that got no core"
         + (f"; measured before the first step, {told} as long as with {best}" if measured else ""),
         Fix({"parallel.threads": best}),
         rank.step / (rank.step - lost) if measured else 1.0,
@@ -223,8 +179,7 @@ def memory(figures: Figures) -> Verdict | None:
         "memory",
         1.0,  # of all: what swapping slows down shows as any other cause
         f"{worst.node} moves {worst.swap_bytes_s / 1e6:.3g} MB/s to and from swap, its memory is "
-        f"{worst.memory:.0%} full, and its cores "
-        f"wait for disks {worst.iowait:.0%} of the time",
+        f"{worst.memory:.0%} full, and its cores wait for disks {worst.iowait:.0%} of the time",
         _less_memory(figures.evidence),
         max(1.0, figures.step / max(rank.fastest for rank in figures.ranks)),
         "medium",
@@ -243,40 +198,33 @@ def small_batch(figures: Figures) -> Verdict | None:
     """Steps that are too small. Asked where nothing else holds the run up."""
     rank = figures.ranks[0]
     if figures.on_gpu:
-        used = [host.gpu for host in figures.hosts if host.gpu is not None]
-        if not used or max(used) >= LAUNCHES:
+        used = max((host.gpu for host in figures.hosts if host.gpu is not None), default=1.0)
+        if used >= LAUNCHES:
             return None
-        share, why = 1 - max(used), f"the GPU has work for only {max(used):.0%} of the time although its data is ready"
+        share, why = 1 - used, f"the GPU has work for only {used:.0%} of the time although its data is ready"
     else:
         had_core = 1 - min(1.0, (rank.cpu_wait or 0.0) / rank.step)  # share of the time, in all phases alike
         share = had_core * sum(rank.phases.get(phase, 0.0) for phase in ("update", "other")) / rank.step
-        why = (
-            f"{share:.0%} of a step of {1000 * rank.step:.3g} ms does not grow with its batch of "
-            f"{rank.images:g} images per rank"
-        )
         if share <= FIXED or rank.images > FEW:
             return None
-    size = int(figures.evidence.setting("train.batch_size", 16))
-    return Verdict(
-        "small-batch",
-        share,
-        why,
-        Fix({"train.batch_size": 4 * size}),
-        1 / (1 - share + share / 4),
-        "medium",
-    )
+        why = (
+            f"{share:.0%} of a step of {1000 * rank.step:.3g} ms does not grow with its batch of {rank.images:g} images "
+            "per rank"
+        )
+    fix = Fix({"train.batch_size": 4 * int(figures.evidence.setting("train.batch_size", 16))})
+    return Verdict("small-batch", share, why, fix, 1 / (1 - share + share / 4), "medium")
 
 
-def failure(evidence: Evidence) -> Verdict | None:
+def failure(figures: Figures) -> Verdict | None:
+    return shm_failure(figures.evidence)
+
+
+def shm_failure(evidence: Evidence) -> Verdict | None:
     """A run that ended because shared memory was full."""
-    end: Mapping[str, Any] = next(
-        (e for e in reversed(evidence.events) if e.get("event") in ("run_end", "run_start")), {}
-    )
-    error = str(end.get("error") or "")
+    ends = [e for e in evidence.events if e.get("event") in ("run_end", "run_start")]
+    error = str(ends[-1].get("error") or "") if ends else ""
     if "/dev/shm" not in error:
         return None
-    fewer = Fix({"data.prefetch": 1}, "fewer batches are there at once")
-    fix = Fix(
-        {"data.worker_kind": "thread"}, "threads need no shared memory", (fewer, Fix(advice="docker run --shm-size=2g"))
-    )
+    others = Fix({"data.prefetch": 1}, "fewer batches are there at once"), Fix(advice="docker run --shm-size=2g")
+    fix = Fix({"data.worker_kind": "thread"}, "threads need no shared memory", others)
     return Verdict("shm", 1.0, error, fix, 1.0, "high")

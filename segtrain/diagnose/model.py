@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from segtrain.diagnose.stats import NON_STEP_PHASES, Figures, Rank
+from segtrain.diagnose.stats import Figures, Rank
+from segtrain.diagnose.together import NON_STEP_PHASES
 
 # Least share of its cores that a rank gets where other programs want them too: the system divides them evenly.
 SHARED = 0.5

@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from segtrain.diagnose.fix import Fix
-from segtrain.diagnose.stats import NON_STEP_PHASES, SYNC_PHASES, Figures, Rank
-from segtrain.diagnose.verdict import Verdict
+from segtrain.diagnose.stats import SYNC_PHASES, Figures, Rank
+from segtrain.diagnose.together import NON_STEP_PHASES
+from segtrain.diagnose.verdict import Fix, Verdict
 
 SLOWER = 0.20  # share of a step by which the slowest rank may be behind
 STARVED = 0.8  # of the time of a rank's workers
@@ -76,32 +76,23 @@ def _behind(figures: Figures, of: Callable[[Rank], tuple[float, float, float]]) 
 
 
 def _slow(late: Behind) -> Verdict:
-    slow, seconds = late.slow, late.seconds
-    who = f"rank {slow.rank} on {slow.host or 'its host'}"
+    slow, seconds, place = late.slow, late.seconds, late.slow.host or "its host"
+    who = f"rank {slow.rank} on {place}"
     if late.whole_host:
         who = f"host {slow.host} (rank{'s' * (len(late.host) > 1)} {', '.join(str(r.rank) for r in late.host)})"
-    place, crowd = slow.host or "its host", 0.0 if late.awake else _crowd(slow, seconds)
-    return Verdict(
-        "slow-host" if late.whole_host else "slow-rank",
-        seconds / slow.step,
+    no_core = min(seconds, slow.cpu_wait or 0.0)
+    crowd = no_core if no_core > CROWD * seconds and not late.awake else 0.0
+    lacks = f", where it has no core for {1000 * crowd:.3g} ms" if crowd else ""
+    why = (
         f"{who} takes {1000 * (late.usual + seconds):.3g} ms per step for its own work, the others "
-        f"{1000 * late.usual:.3g} ms, and then they "
-        f"wait{' (time without a core is not counted)' * late.awake}; it is late in '{late.phase}'"
-        + (f", where it has no core for {1000 * crowd:.3g} ms" if crowd else ""),
-        Fix(
-            advice=f"free the cores of {place}: other programs use them, or its ranks and workers are too many"
-            if crowd
-            else f"check {place}: other programs, clock speeds, disks; leave it out if it stays slow"
-        ),
-        slow.step / (slow.step - (crowd or seconds)),
-        "high" if slow.steps >= 8 else "medium",
+        f"{1000 * late.usual:.3g} ms, and then they wait{' (time without a core is not counted)' * late.awake}; it is "
+        f"late in '{late.phase}'{lacks}"
     )
-
-
-def _crowd(slow: Rank, behind: float) -> float:
-    """Seconds of its step that a rank is behind because it has no core, where that is most of it; else 0."""
-    late = min(behind, slow.cpu_wait or 0.0)
-    return late if late > CROWD * behind else 0.0
+    check = f"check {place}: other programs, clock speeds, disks; leave it out if it stays slow"
+    free = f"free the cores of {place}: other programs use them, or its ranks and workers are too many"
+    cause, gain = "slow-host" if late.whole_host else "slow-rank", slow.step / (slow.step - (crowd or seconds))
+    sure = "high" if slow.steps >= 8 else "medium"
+    return Verdict(cause, seconds / slow.step, why, Fix(advice=free if crowd else check), gain, sure)
 
 
 def _starved(rank: Rank) -> bool:
@@ -135,13 +126,9 @@ def _network(figures: Figures) -> Verdict | None:
     larger = Fix(advice="raise train.batch_size with train.accumulate: fewer gradients per image")
     setting = figures.evidence.setting
     halved = setting("parallel.compress", "none") == "none" and setting("parallel.strategy", "ddp") in ("auto", "ddp")
-    return Verdict(
-        "slow-network",
-        share,
+    why = (
         f"after computing its last gradient, every rank waits for the others' for {share:.0%} of each step: "
-        f"{sent / 1e6:.3g} MB take "
-        f"{1000 * moving:.3g} ms{hidden}, {8 * sent / moving / 1e9:.2g} Gbit/s",
-        Fix({"parallel.compress": "fp16"}, alternatives=(larger,)) if halved else larger,
-        quickest.step / (quickest.step - saved),
-        "medium",
+        f"{sent / 1e6:.3g} MB take {1000 * moving:.3g} ms{hidden}, {8 * sent / moving / 1e9:.2g} Gbit/s"
     )
+    fix = Fix({"parallel.compress": "fp16"}, alternatives=(larger,)) if halved else larger
+    return Verdict("slow-network", share, why, fix, quickest.step / (quickest.step - saved), "medium")

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from segtrain.diagnose.evidence import Evidence, HostLoad
-from segtrain.diagnose.together import Together, together
+from segtrain.diagnose.together import NON_STEP_PHASES, Together, counted, cpu_wait_of, steps_of, together
 from segtrain.observe.spans import Records
 
 STAGES = ("read", "decode", "augment", "assemble")
 FINAL_PHASES = ("eval", "checkpoint")  # which every run has at its end
 SYNC_PHASES = ("sync", "gradient_sync")  # where a rank waits for others
-NON_STEP_PHASES = ("log", "eval", "checkpoint")  # no part of a step
 CROWDED = 0.9  # of all cores
 ENOUGH = 3  # windows, to leave one out
 
@@ -67,7 +66,6 @@ class Rank:
     cpu_wait: float | None  # of its loop's thread, without phase ``wait``: no core was free; None: not counted
     other_cpu: float | None  # of its loop's thread in the phase ``other``; None: not written down
     other_cpu_wait: float | None  # in which it had no core there
-    slowest: float
     fastest: float  # of the windows' means
     least_own: float  # of the windows' means of ``own``: what other programs disturbed least
     least_awake: float  # of those of ``awake``
@@ -180,8 +178,7 @@ def run_stats(evidence: Evidence) -> Figures | None:
     known = [(records, windows) for records, windows in known if windows]
     if not known:
         return None
-    cpu_wait = [[_cpu_wait(w) for w in windows] if _counted(windows) else None for _, windows in known]
-    as_one = together([windows for _, windows in known], cpu_wait)
+    as_one = together([windows for _, windows in known])
     return Figures(tuple(_rank(*of) for of in known), evidence.hosts, evidence, steady, as_one)
 
 
@@ -199,27 +196,23 @@ def _usable(windows: Sequence[Mapping[str, Any]], records: Records) -> list[dict
     return found if sum(sum(w["phases"].values()) for w in found) > 0 else []
 
 
-def _counted(windows: Sequence[Mapping[str, Any]]) -> bool:
-    return all("cpu_wait_s" in w for w in windows)
-
-
-def _cpu_wait(window: Mapping[str, Any]) -> float:
-    """Seconds of waiting for a core that belong to steps, at most the time that there was."""
-    phases = window["phases"]
-    awake = sum(s for phase, s in phases.items() if phase != "wait")
-    inside = awake - sum(phases.get(phase, 0.0) for phase in NON_STEP_PHASES)
-    return float(min(inside, window.get("cpu_wait_s", 0.0) * inside / awake)) if awake > 0 else 0.0
-
-
 def _rank(records: Records, windows: Sequence[Mapping[str, Any]]) -> Rank:
-    steps = sum(w["last"] - w["first"] + 1 for w in windows)
+    steps = sum(map(steps_of, windows))
     begin = records.begins[-1] if records.begins else {}
     here, cores = max(1, begin.get("local_world_size", 1)), max(1, begin.get("cores", 1))
-    counted = _counted(windows)
+    knows_waits = counted(windows)
     phases: dict[str, float] = {}
     for window in windows:
         for phase, spent in window["phases"].items():
             phases[phase] = phases.get(phase, 0.0) + spent / steps
+
+    def mean(key: str) -> float | None:
+        return sum(w[key] for w in windows) / steps if all(key in w for w in windows) else None
+
+    def least_own(cpu_waits: bool) -> float:
+        return min(max(0.0, _own(w["phases"]) - cpu_waits * cpu_wait_of(w)) / steps_of(w) for w in windows)
+
+    gradients = [w["shared"]["seconds"] for w in windows if isinstance(w.get("shared"), dict)]
     return Rank(
         rank=records.rank,
         host=str(begin.get("host", "")),
@@ -234,19 +227,16 @@ def _rank(records: Records, windows: Sequence[Mapping[str, Any]]) -> Rank:
         steps=steps,
         phases=phases,
         cpu=sum(w.get("cpu_s", 0.0) for w in windows) / steps,
-        cpu_wait=sum(map(_cpu_wait, windows)) / steps if counted else None,
-        other_cpu=_mean(windows, "other_cpu_s", steps),
-        other_cpu_wait=_mean(windows, "other_cpu_wait_s", steps),
-        slowest=max(w.get("slowest_ms", 0.0) for w in windows) / 1000,
-        fastest=min(sum(w["phases"].values()) / (w["last"] - w["first"] + 1) for w in windows),
-        least_own=min(_own(w["phases"]) / (w["last"] - w["first"] + 1) for w in windows),
-        least_awake=min(
-            max(0.0, _own(w["phases"]) - counted * _cpu_wait(w)) / (w["last"] - w["first"] + 1) for w in windows
-        ),
+        cpu_wait=sum(map(cpu_wait_of, windows)) / steps if knows_waits else None,
+        other_cpu=mean("other_cpu_s"),
+        other_cpu_wait=mean("other_cpu_wait_s"),
+        fastest=min(sum(w["phases"].values()) / steps_of(w) for w in windows),
+        least_own=least_own(False),
+        least_awake=least_own(knows_waits),
         least={p: min(w["phases"].get(p, 0.0) / sum(w["phases"].values()) for w in windows) for p in phases},
         crowded=begin.get("crowded"),
-        shared=_shared([w["shared"]["seconds"] for w in windows if isinstance(w.get("shared"), dict)]),
-        samples=_samples([w["workers"] for w in windows if isinstance(w.get("workers"), dict)], steps, counted),
+        shared=statistics.median(gradients) if gradients else None,
+        samples=_samples([w["workers"] for w in windows if isinstance(w.get("workers"), dict)], steps, knows_waits),
     )
 
 
@@ -258,16 +248,7 @@ def _without_the_end(window: Mapping[str, Any], records: Records) -> dict[str, A
     return {**window, "phases": phases, "cpu_s": kept * window.get("cpu_s", 0.0)}  # as if all phases computed alike
 
 
-def _mean(windows: Sequence[Mapping[str, Any]], key: str, steps: int) -> float | None:
-    """Of a step; None where a window does not tell."""
-    return sum(w[key] for w in windows) / steps if all(key in w for w in windows) else None
-
-
-def _shared(seconds: list[float]) -> float | None:
-    return statistics.median(seconds) if seconds else None
-
-
-def _samples(work: list[Mapping[str, Any]], steps: int, counted: bool) -> Samples | None:
+def _samples(work: list[Mapping[str, Any]], steps: int, knows_waits: bool) -> Samples | None:
     made = sum(w.get("samples", 0) for w in work)
     if not made:
         return None
@@ -281,7 +262,7 @@ def _samples(work: list[Mapping[str, Any]], steps: int, counted: bool) -> Sample
         stages=stages,
         cpu=sum(w.get("cpu_s", 0.0) for w in work) / made,
         bytes=sum(w.get("bytes", 0) for w in work) / made,
-        cpu_wait=sum(w.get("cpu_wait_s", 0.0) for w in work) / made if counted else None,
+        cpu_wait=sum(w.get("cpu_wait_s", 0.0) for w in work) / made if knows_waits else None,
         cpu_all=sum(w.get("process_cpu_s", 0.0) for w in work) / made,
         by_size=_by_size([w for w in work if isinstance(w.get("reads"), dict)]),
     )

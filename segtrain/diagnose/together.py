@@ -12,72 +12,68 @@ and no rank can have waited for others longer than its ``sync`` (or, for a rank 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+NON_STEP_PHASES = ("log", "eval", "checkpoint")  # no part of a step
 Windows = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Together:
-    """Seconds of a mean step, of all ranks as one.
-
-    ``late``: its loops could have run and had no core; None: not counted.
-    """
+    """Seconds of a mean step, of all ranks as one. ``cpu_wait``: without a core; None where it is not counted."""
 
     wait: float
     cpu_wait: float | None
 
 
-@dataclass(frozen=True)
-class _Share:
-    """Seconds of a mean step of one rank, in a block of steps that all ranks made."""
-
-    wait: float
-    sync: float
-    gradient_sync: float
-    cpu_wait: float
-
-
-def together(ranks: Sequence[Windows], cpu_wait: Sequence[Sequence[float] | None]) -> Together:
-    """``late``: of each rank's windows, seconds; None where the system counts none."""
-    counted = all(of is not None for of in cpu_wait)
+def together(ranks: Sequence[Windows]) -> Together:
+    """``ranks``: the windows of each rank, as in its spans."""
     steps = wait = held = 0.0
     for block in _blocks(ranks):
-        count = _steps([ranks[0][k] for k in block[0]])
-        shares = [
-            _share([windows[k] for k in chosen], [of[k] for k in chosen] if of is not None else [])
-            for windows, of, chosen in zip(ranks, cpu_wait, block)
-        ]
-        for_samples = _slowest([s.wait for s in shares], [s.wait + s.sync for s in shares])
-        rest = [s.gradient_sync + max(0.0, s.sync - (for_samples - s.wait)) for s in shares]
-        for_cores = _slowest([s.cpu_wait for s in shares], [s.cpu_wait + more for s, more in zip(shares, rest)])
+        waits, syncs, gradient_syncs, cpu_waits = zip(*map(_means, block))
+        for_samples = _slowest(waits, map(sum, zip(waits, syncs)))
+        rest = (more + max(0.0, sync - (for_samples - own)) for own, sync, more in zip(waits, syncs, gradient_syncs))
+        for_cores = _slowest(cpu_waits, map(sum, zip(cpu_waits, rest)))
+        count = sum(map(steps_of, block[0]))
         steps, wait, held = steps + count, wait + count * for_samples, held + count * for_cores
-    return Together(wait / steps, held / steps if counted else None) if steps else Together(0.0, None)
+    return Together(wait / steps, held / steps if all(map(counted, ranks)) else None)
 
 
-def _slowest(own: Sequence[float], most: Sequence[float]) -> float:
+def _slowest(own: Sequence[float], most: Iterable[float]) -> float:
     """Sum of the greatest values, from each rank's own sum and from the most that its waiting for others allows."""
     return max(max(own), min(sum(own), min(most)))
 
 
-def _blocks(ranks: Sequence[Windows]) -> list[list[list[int]]]:
-    """Windows of each rank, by number, cut where a window of every rank ends; all in one where that is nowhere."""
-    ends = sorted(set.intersection(*({w["last"] for w in windows} for windows in ranks)))
-    if not ends:
-        return [[list(range(len(windows))) for windows in ranks]]
-    found = []
-    for before, end in zip([float("-inf"), *ends], ends):
-        found.append([[k for k, w in enumerate(windows) if before < w["last"] <= end] for windows in ranks])
-    return found
+def _blocks(ranks: Sequence[Windows]) -> list[list[Windows]]:
+    """Windows of each rank, cut where a window of every rank ends; all in one block if there is no such place."""
+    ends = sorted(set.intersection(*({w["last"] for w in windows} for windows in ranks))) or [float("inf")]
+    return [
+        [[w for w in windows if before < w["last"] <= end] for windows in ranks]
+        for before, end in zip([float("-inf"), *ends], ends)
+    ]
 
 
-def _share(windows: Windows, cpu_wait: Sequence[float]) -> _Share:
-    steps = _steps(windows)
-    phase = {p: sum(w["phases"].get(p, 0.0) for w in windows) / steps for p in ("wait", "sync", "gradient_sync")}
-    return _Share(phase["wait"], phase["sync"], phase["gradient_sync"], sum(cpu_wait) / steps)
+def _means(windows: Windows) -> tuple[float, ...]:
+    """Seconds of a mean step: in ``wait``, ``sync``, and ``gradient_sync``, and without a core."""
+    sums = [sum(w["phases"].get(phase, 0.0) for w in windows) for phase in ("wait", "sync", "gradient_sync")]
+    steps = sum(map(steps_of, windows))
+    return tuple(spent / steps for spent in (*sums, sum(map(cpu_wait_of, windows))))
 
 
-def _steps(windows: Windows) -> int:
-    return sum(int(w["last"]) - int(w["first"]) + 1 for w in windows)
+def steps_of(window: Mapping[str, Any]) -> int:
+    return int(window["last"]) - int(window["first"]) + 1
+
+
+def counted(windows: Windows) -> bool:
+    """Whether the system counts the waits for a core."""
+    return all("cpu_wait_s" in w for w in windows)
+
+
+def cpu_wait_of(window: Mapping[str, Any]) -> float:
+    """Seconds of waiting for a core that belong to steps, at most the time that there was."""
+    phases = window["phases"]
+    awake = sum(s for phase, s in phases.items() if phase != "wait")
+    inside = awake - sum(phases.get(phase, 0.0) for phase in NON_STEP_PHASES)
+    return float(min(inside, window.get("cpu_wait_s", 0.0) * inside / awake)) if awake > 0 else 0.0

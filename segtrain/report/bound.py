@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 from segtrain.diagnose.causes import CAUSES, Chart
 from segtrain.diagnose.evidence import gather
-from segtrain.diagnose.fix import Fix
 from segtrain.diagnose.judge import UNKNOWN, judge
-from segtrain.diagnose.verdict import HEALTHY, Diagnosis, Verdict
+from segtrain.diagnose.verdict import HEALTHY, Diagnosis, Fix, Verdict
 from segtrain.diagnose.words import headline
 from segtrain.errors import DataError
 from segtrain.observe.spans import FOLDER
