@@ -164,11 +164,11 @@ def diagnose(args: argparse.Namespace, overrides: list[str], argv: list[str]) ->
     if args.against is not None:
         other = local(args.against)
         both = verify.verify(run.folder, other.folder, shown=(run.shown, other.shown))
-        say(verify.as_json(both) if args.json else verify_words.page(both))
+        say(json.dumps(both.to_dict(), indent=1) if args.json else verify_words.page(both))
         return 0
     found = diagnose(run.folder)
     if args.json:
-        print(words.as_json(found))
+        print(json.dumps(found.to_dict(), indent=1))
     elif run.stem:
         say(words.page(run.folder, found, shown=run.shown))
     else:

@@ -5,7 +5,7 @@ In a copy of a SageMaker job's output, spans and journal are in one part of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,34 +57,23 @@ def gather(run: Path, say: Callable[[str], None] = journal.say_on_stderr) -> Evi
 
 def hosts_of(tracks: Mapping[Series, Track]) -> tuple[HostLoad, ...]:
     """The load of each node of a profile, in the order of names."""
-    found = []
-    for node in sorted({series.node for series in tracks}):
-        mine = {series: track for series, track in tracks.items() if series.node == node}
-        used = _each(mine, "cpu", "CPUUtilization")
-        gpus = _each(mine, "gpu", "GPUUtilization")
-        swapped = [
-            _mean(track)
-            for series, track in mine.items()
-            if series.name in ("SwapInBytesPerSecond", "SwapOutBytesPerSecond")
-        ]
-        memory = [max(track.values) for series, track in mine.items() if series.name == "MemoryUsedPercent"]
-        found.append(
-            HostLoad(
-                node=node,
-                cores=len(used),
-                busy=sum(used) / 100,
-                iowait=sum(_each(mine, "cpu", "I/OWaitPercentage")) / 100 / max(1, len(used)),
-                memory=max(memory, default=0.0) / 100,
-                swap_bytes_s=sum(swapped),
-                gpu=sum(gpus) / len(gpus) / 100 if gpus else None,
-            )
-        )
-    return tuple(found)
+    return tuple(
+        _load(node, {series: track.values for series, track in tracks.items() if series.node == node})
+        for node in sorted({series.node for series in tracks})
+    )
 
 
-def _each(tracks: Mapping[Series, Track], kind: str, dimension: str) -> list[float]:
-    return [_mean(track) for series, track in tracks.items() if (series.type, series.dimension) == (kind, dimension)]
+def _load(node: str, readings: Mapping[Series, Sequence[float]]) -> HostLoad:
+    def means(key: str, *names: str) -> list[float]:
+        return [sum(values) / len(values) for series, values in readings.items() if getattr(series, key) in names]
 
-
-def _mean(track: Track) -> float:
-    return sum(track.values) / len(track.values)
+    used, gpus = means("dimension", "CPUUtilization"), means("dimension", "GPUUtilization")
+    return HostLoad(
+        node=node,
+        cores=len(used),
+        busy=sum(used) / 100,
+        iowait=sum(means("dimension", "I/OWaitPercentage")) / 100 / max(1, len(used)),
+        memory=max((max(v) for series, v in readings.items() if series.name == "MemoryUsedPercent"), default=0.0) / 100,
+        swap_bytes_s=sum(means("name", "SwapInBytesPerSecond", "SwapOutBytesPerSecond")),
+        gpu=sum(gpus) / len(gpus) / 100 if gpus else None,
+    )

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from segtrain.diagnose.causes import bound_by
+from segtrain.diagnose.cores_rules import CROWD
 from segtrain.diagnose.differences import Change
 from segtrain.diagnose.evidence import Evidence
 from segtrain.diagnose.terms import TimeShare, ms
 from segtrain.diagnose.verdict import HEALTHY, Diagnosis
 
-CROWD = 0.3  # cores of other programs from which on they are mentioned
 MOVED = 0.10  # share of a predicted step by which a phase must differ from what was predicted
 DEARER = 1.25  # times what a sample took
 MODEL = ("model.arch", "model.encoder", "model.options")

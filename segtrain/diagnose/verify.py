@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +47,9 @@ class Side:
 
 @dataclass(frozen=True)
 class Verification:
-    """``off``: predicted / measured - 1. ``held``: None where nothing was predicted, or these runs do not test the
-    prediction.
+    """``swapped``: the runs were named in the other order.
 
     ``fix``: the choice of the proposed fix that the runs are compared with; None where nothing was proposed.
-    ``swapped``: the runs were named in the other order. ``apart``: why their speeds cannot be compared. ``reasons``:
-    why the prediction did not hold.
     """
 
     before: Side
@@ -60,12 +57,37 @@ class Verification:
     swapped: bool
     changes: tuple[Change, ...]
     fix: Fix | None
-    fit: str
-    environment: Mapping[str, tuple[str, str]]
-    apart: tuple[str, ...]
-    phases: tuple[TimeShare, ...]
-    stages: tuple[TimeShare, ...]
-    reasons: tuple[str, ...]
+
+    @cached_property
+    def fit(self) -> str:
+        return fit(self.changes)
+
+    @cached_property
+    def apart(self) -> tuple[str, ...]:
+        """Why the speeds cannot be compared."""
+        return incomparable(self.before.evidence, self.after.evidence, self.changes)
+
+    @property
+    def tested(self) -> bool:
+        """Whether these runs test the prediction."""
+        return not self.apart and self.fit not in (NONE, PART)
+
+    @cached_property
+    def environment(self) -> Mapping[str, tuple[str, str]]:
+        return environments(self.before.evidence, self.after.evidence)
+
+    @cached_property
+    def phases(self) -> tuple[TimeShare, ...]:
+        return phases(self.before.found.facts, self.after.found.facts, self.before.first if self.tested else None)
+
+    @cached_property
+    def stages(self) -> tuple[TimeShare, ...]:
+        return stages(self.before.found.facts, self.after.found.facts)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the prediction did not hold."""
+        return reasons(self.changes, self.environment, self.before.found, self.after.found, self.phases, self.stages)
 
     @property
     def measured(self) -> float:
@@ -78,13 +100,13 @@ class Verification:
 
     @property
     def off(self) -> float | None:
+        """Relative error of the prediction: predicted / measured - 1."""
         return None if self.predicted is None else self.predicted / self.measured - 1
 
     @property
     def held(self) -> bool | None:
-        if self.off is None or self.apart or self.fit in (NONE, PART):
-            return None
-        return abs(self.off) <= HELD
+        """None where nothing was predicted, or these runs do not test the prediction."""
+        return abs(self.off) <= HELD if self.off is not None and self.tested else None
 
     def to_dict(self) -> dict[str, Any]:
         def side(of: Side) -> dict[str, Any]:
@@ -121,16 +143,11 @@ def side(run: Path, say: Callable[[str], None], shown: str = "") -> Side:
     evidence = gather(run, say)
     found = judge(evidence)
     if "images_per_s" not in found.facts:
+        why = found.verdicts[0].evidence if found.verdicts else "let it train for some seconds"
         raise DataError(
-            f"{run} has no window of steps yet, so its speed is not known: {_why(found)}",
-            code="no-steps-yet",
-            run=str(run),
+            f"{run} has no window of steps yet, so its speed is not known: {why}", code="no-steps-yet", run=str(run)
         )
     return Side(run, found, evidence, shown or str(run))
-
-
-def _why(found: Diagnosis) -> str:
-    return found.verdicts[0].evidence if found.verdicts else "let it train for some seconds"
 
 
 def compare(one: Side, other: Side) -> Verification:
@@ -140,24 +157,7 @@ def compare(one: Side, other: Side) -> Verification:
     swapped = ranks[1] > ranks[0] or (ranks[1] == ranks[0] and other.began < one.began)
     before, after = (other, one) if swapped else (one, other)
     fix, found = back if swapped else there
-    kind, apart = fit(found), incomparable(before.evidence, after.evidence, found)
-    tested = not apart and kind not in (NONE, PART)
-    terms = phases(before.found.facts, after.found.facts, before.first if tested else None)
-    costs = stages(before.found.facts, after.found.facts)
-    different = environments(before.evidence, after.evidence)
-    return Verification(
-        before=before,
-        after=after,
-        swapped=swapped,
-        changes=found,
-        fix=fix,
-        fit=kind,
-        environment=different,
-        apart=apart,
-        phases=terms,
-        stages=costs,
-        reasons=reasons(found, different, before.found, after.found, terms, costs),
-    )
+    return Verification(before, after, swapped, found, fix)
 
 
 def _closest(before: Side, after: Side) -> tuple[Fix | None, tuple[Change, ...]]:
@@ -171,7 +171,3 @@ def _changes(before: Side, after: Side, proposed: Mapping[str, Any]) -> tuple[Ch
     """The changes; none where a copy has no config.yaml, so that they are not known."""
     configs = before.evidence.config, after.evidence.config
     return changes(*configs, proposed) if all(configs) else ()
-
-
-def as_json(found: Verification) -> str:
-    return json.dumps(found.to_dict(), indent=1)

@@ -1,6 +1,4 @@
-"""Text of a verified prediction: a page for `segtrain diagnose A --against B`, sentences for `segtrain diff`, a console
-line.
-"""
+"""Text of a verified prediction: a page for `segtrain diagnose A --against B`, sentences for `segtrain diff`, a line."""
 
 from __future__ import annotations
 
@@ -14,14 +12,13 @@ from segtrain.diagnose.terms import TimeShare, images, ms
 from segtrain.diagnose.verdict import HEALTHY, Diagnosis
 from segtrain.diagnose.verify import HELD, Verification
 from segtrain.diagnose.words import WIDTH, headline
+from segtrain.terminal import columns
 
 NO_REASON = "the figures do not say why"
 
 
 def page(found: Verification) -> str:
-    """Lines for a person: whether the prediction held, the two runs, the fix, the gain, why not, and the parts of a
-    step.
-    """
+    """Text: whether the prediction held, the two runs, the fix, the gain, why not, and the parts of a step."""
     before, after = found.before, found.after
     lines = [f"{after.shown} after {before.shown}: {outcome(found)}", ""]
     width = max(len(before.shown), len(after.shown))
@@ -64,10 +61,8 @@ def sentences(found: Verification, before: str = "A", after: str = "B") -> list[
         return [*said, _sentence(f"their speeds cannot be compared: {'; '.join(found.apart)}")]
     if found.before.first is not None:
         known = found.before.evidence.config and found.after.evidence.config and found.fit != WORDS
-        said.append(
-            _sentence(f"proposed for {before}: {_cure(found)}; {after}{' has' if known else ':'} {settings(found)}")
-        )
-        said.append(_sentence(f"in images/s of steady windows: {gain(found)}"))
+        said.append(f"Proposed for {before}: {_cure(found)}; {after}{' has' if known else ':'} {settings(found)}.")
+        said.append(f"In images/s of steady windows: {gain(found)}.")
     return said + [_sentence(text) for text in (*why(found), *notes(found))]
 
 
@@ -80,11 +75,9 @@ def prediction(found: Verification) -> str:
     words = " ".join(found.fix.words) if found.fix else ""
     if found.predicted is None:
         return f"proposed by {found.before.shown}: {words}, no gain predicted; measured {found.measured:.2f}x"
-    said = (
-        f"predicted by {found.before.shown}: {found.predicted:.2f}x faster with {words}; measured {found.measured:.2f}x"
-    )
+    gain = f"{found.predicted:.2f}x faster with {words}; measured {found.measured:.2f}x"
     compare = f"segtrain diagnose {quote(found.before.shown)} --against {quote(found.after.shown)}"
-    return said if found.held else f"{said} (why: {compare})"
+    return f"predicted by {found.before.shown}: {gain}" + ("" if found.held else f" (why: {compare})")
 
 
 def gain(found: Verification) -> str:
@@ -125,10 +118,8 @@ def settings(found: Verification) -> str:
     if found.fit == MORE:
         return f"the fix ({', '.join(map(told, cure))}) and more{too}"
     kept = [f"{c.key} is {value(c.after)} and not {value(c.proposed)}" for c in cure if not c.as_proposed]
-    text = (
-        f"{'part of the fix' if found.fit == PART else 'none of the fix'}: {', '.join(kept) or 'nothing was changed'}"
-    )
-    return text + (f"; these differ as well{too}" if others else "")
+    much = "part of the fix" if found.fit == PART else "none of the fix"
+    return f"{much}: {', '.join(kept) or 'nothing was changed'}" + (f"; these differ as well{too}" if others else "")
 
 
 def why(found: Verification) -> Sequence[str]:
@@ -158,28 +149,27 @@ def _order(found: Verification) -> list[str]:
 
 
 def _next(after: Diagnosis) -> list[str]:
-    if not after.verdicts:
-        return []
-    first = after.verdicts[0]
     return [
         f"{first.cause}: {first.fix.texts}" + (f", about {first.gain:.2f}x faster again" if first.gain > 1.05 else "")
+        for first in after.verdicts[:1]
     ]
 
 
 def _table(title: str, terms: Sequence[TimeShare], found: Verification) -> list[str]:
     if not terms:
         return []
+    before, after = found.before.found.facts, found.after.found.facts
+    whole, size = TimeShare("all", sum(term.before for term in terms), sum(term.after for term in terms)), ""
     predicted = any(term.predicted is not None for term in terms)
-    columns = ["before", *(["predicted"] if predicted else []), "after"]
-    sizes = [images(side.found.facts) for side in (found.before, found.after)]
-    size = f", {sizes[0]:.4g} images before and {sizes[1]:.4g} after" if abs(sizes[1] / sizes[0] - 1) > 0.05 else ""
-    lines = ["", f"  {title:<16}" + "".join(f"{column:>11}" for column in columns) + (size if "step" in title else "")]
     if "step" in title:
-        was, now = (side.found.facts["step_ms"] for side in (found.before, found.after))
+        was, now = before["step_ms"], after["step_ms"]
         whole = TimeShare("all", was, now, was / found.predicted if predicted and found.predicted else None)
-    else:
-        whole = TimeShare("all", sum(term.before for term in terms), sum(term.after for term in terms))
+        sizes = images(before), images(after)
+        if abs(sizes[1] / sizes[0] - 1) > 0.05:
+            size = f", {sizes[0]:.4g} images before and {sizes[1]:.4g} after"
+    rows = [[f"  {title:<16}", "   before", *["predicted"] * predicted, "    after"]]
     for term in (*terms, whole):
-        values = [term.before, *([term.predicted] if predicted else []), term.after]
-        lines.append(f"    {term.name:<14}" + "".join(f"{'-' if value is None else ms(value):>11}" for value in values))
-    return lines
+        values = [term.before, *[term.predicted] * predicted, term.after]
+        rows.append([f"    {term.name}", *("-" if value is None else ms(value) for value in values)])
+    head, *lines = columns(rows, right=range(1, 4))
+    return ["", head + size, *lines]

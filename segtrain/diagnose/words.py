@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import textwrap
 from pathlib import Path
 
 from segtrain.diagnose.causes import bound_by
+from segtrain.diagnose.cores_rules import CROWD
 from segtrain.diagnose.verdict import HEALTHY, Diagnosis, Verdict
 
 WIDTH = 110
@@ -17,8 +17,7 @@ WORTH = 1.25  # gain
 
 
 def page(run: Path, found: Diagnosis, earlier: str | None = None, shown: str = "") -> str:
-    """Lines for a person: what bounds the run, then each cause with its evidence and fix, then commands that try the
-    first fix.
+    """Text: what bounds the run, each cause with its evidence and fix, and commands that try the first fix.
 
     ``earlier``: what an earlier run predicted of this one. ``shown``: the place of which ``run`` is a copy; then there
     are no commands, because the run trains elsewhere.
@@ -37,10 +36,9 @@ def page(run: Path, found: Diagnosis, earlier: str | None = None, shown: str = "
 
 
 def _try(run: Path, found: Diagnosis) -> list[str]:
-    """Commands that train again with the first fix and compare; none where it is only advice, or a copy holds no
-    config.
+    """Commands that train again with each choice of the first fix, in a folder of its own, and compare.
 
-    One for each choice of the fix that has settings, each with its own folder.
+    None where the fix is only advice, or a copy holds no config.
     """
     first = found.proposed
     choices = [choice.words for choice in first.fix.choices if choice.settings] if first else []
@@ -52,10 +50,8 @@ def _try(run: Path, found: Diagnosis) -> list[str]:
     lines = [""]
     for number, settings in enumerate(choices):
         again = str(next(free, run.with_name(f"fixed{number}")))
-        lines.append(
-            f"{'or' if number else 'try':<5} "
-            f"{shlex.join(['segtrain', 'train', str(run / 'config.yaml'), *settings, f'out={again}'])}"
-        )
+        train = ["segtrain", "train", str(run / "config.yaml"), *settings, f"out={again}"]
+        lines.append(f"{'or' if number else 'try':<5} {shlex.join(train)}")
         lines.append(f"      {shlex.join(['segtrain', 'diagnose', str(run), '--against', again])}")
     return lines
 
@@ -76,9 +72,7 @@ def line(found: Diagnosis) -> str:
 
 
 def closing(found: Diagnosis, run: Path) -> str:
-    """``line`` for the end of a run; its speed where it has too few cores for its own work, which is no fault of the
-    run.
-    """
+    """``line`` for the end of a run; only its speed where it has too few cores, which is no fault of the run."""
     if found.bound != "too-few-cores":
         return line(found)
     cores, first = found.facts["cores"], found.verdicts[0]
@@ -90,14 +84,9 @@ def closing(found: Diagnosis, run: Path) -> str:
     return f"{found.facts['images_per_s']:.3g} images/s{why}{more} (segtrain diagnose {shlex.quote(str(run))})"
 
 
-def as_json(found: Diagnosis) -> str:
-    return json.dumps(found.to_dict(), indent=1)
-
-
 def _gain(verdict: Verdict) -> str:
-    if verdict.gain <= 1.005:
-        return "not predicted"
-    return f"about {verdict.gain:.2f}x faster, predicted by the model of a step"
+    known = f"about {verdict.gain:.2f}x faster, predicted by the model of a step"
+    return known if verdict.gain > 1.005 else "not predicted"
 
 
 def _step(found: Diagnosis) -> str:
@@ -106,7 +95,7 @@ def _step(found: Diagnosis) -> str:
     told = ", ".join(f"{phase} {share:.0%}" for phase, share in parts if share >= 0.01)
     text = f"a step takes {facts['step_ms']:.4g} ms ({told}), {facts['images_per_s']:.4g} images/s"
     others = facts.get("cores_of_others", 0.0)
-    if others > 0.3:
+    if others > CROWD:
         text += f"\n  other programs kept {others:.1f} cores busy meanwhile"
     if not facts["steady"]:
         text += "\n  the run is so short that these figures include its start"

@@ -19,25 +19,19 @@ def look() -> Iterator[CheckLine]:
     with ThreadPoolExecutor(2) as pool:
         native, packages = pool.map(_tried, ("", "0"))
     if isinstance(packages, str):
-        yield CheckLine(
-            PROBLEM, "decoder", f"the packages cannot decode JPEG and PNG: {packages}", "reinstall", fatal=True
-        )
+        said = f"the packages cannot decode JPEG and PNG: {packages}"
+        yield CheckLine(PROBLEM, "decoder", said, "reinstall", fatal=True)
         return
     if isinstance(native, str):
-        yield CheckLine(
-            PROBLEM, "decoder", f"the native decoder fails: {native}", "reinstall; SEGTRAIN_NATIVE=0 turns it off"
-        )
+        said = f"the native decoder fails: {native}"
+        yield CheckLine(PROBLEM, "decoder", said, "reinstall; SEGTRAIN_NATIVE=0 turns it off")
         return
     there = native["path"] == "native"
     used = packages if turned_off or not there else native
     speed = f"{used['cpu_ms']:.1f} ms of CPU per sample of 1024x512"
     if there and turned_off:
-        yield CheckLine(
-            NOTE,
-            "decoder",
-            f"packages, because of SEGTRAIN_NATIVE=0: {speed}; the native decoder needs {native['cpu_ms']:.1f} ms",
-            "unset SEGTRAIN_NATIVE",
-        )
+        said = f"packages, because of SEGTRAIN_NATIVE=0: {speed}; the native decoder needs {native['cpu_ms']:.1f} ms"
+        yield CheckLine(NOTE, "decoder", said, "unset SEGTRAIN_NATIVE")
     elif there:
         yield CheckLine(OK, "decoder", f"{native['path_says']}: {speed}; packages need {packages['cpu_ms']:.1f} ms")
     else:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from segtrain.cores import affinity, cpu_quota
 from segtrain.doctor.line import NOTE, OK, PROBLEM, CheckLine
 from segtrain.files import cache_folder
-from segtrain.memory import memory_limit
+from segtrain.memory import memory_free, memory_limit
 
 LEAST_SHM = 64 << 20  # Docker's default, which is too small
 LEAST_CACHE = 1 << 30
@@ -32,12 +31,8 @@ def cores(allowed: int, there: int, quota: float | None) -> CheckLine:
         cure = "segtrain respects the quota; to raise it: docker --cpus, or resources.limits.cpu"
         return CheckLine(NOTE, "cores", f"{quota:.3g} by the container's quota; the host shows {allowed}", cure)
     if allowed < there:
-        return CheckLine(
-            NOTE,
-            "cores",
-            f"{allowed} of {there}, by affinity",
-            "raise it with taskset, or with cpus-per-task of the job",
-        )
+        cure = "raise it with taskset, or with cpus-per-task of the job"
+        return CheckLine(NOTE, "cores", f"{allowed} of {there}, by affinity", cure)
     return CheckLine(OK, "cores", f"{allowed}")
 
 
@@ -45,25 +40,20 @@ def threads(environment: Mapping[str, str], allowed: int) -> Iterator[CheckLine]
     """OpenMP settings that slow down training."""
     asked = environment.get("OMP_NUM_THREADS", "")
     if asked and (not asked.isdigit() or int(asked) > allowed):
-        yield CheckLine(
-            PROBLEM, "OMP_NUM_THREADS", f"{asked} for {allowed} cores: threads wait for each other", "unset it"
-        )
-    pins = {name: environment[name] for name in PINS if environment.get(name, "false").lower() not in ("false", "none")}
-    for name, value in pins.items():
-        cure = f"unset {name}: it may put all workers and ranks on one core"
-        yield CheckLine(NOTE, name, f"{value} binds threads to cores", cure)
+        said = f"{asked} for {allowed} cores: threads wait for each other"
+        yield CheckLine(PROBLEM, "OMP_NUM_THREADS", said, "unset it")
+    for name in PINS:
+        value = environment.get(name, "false")
+        if value.lower() not in ("false", "none"):
+            cure = f"unset {name}: it may put all workers and ranks on one core"
+            yield CheckLine(NOTE, name, f"{value} binds threads to cores", cure)
 
 
 def memory() -> CheckLine:
     limit, by = memory_limit()
-    free = 0
-    try:
-        found = [line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable")]
-        free = int(found[0].split()[1]) * 1024
-    except (OSError, IndexError, ValueError):
-        pass  # not Linux
     said = f"{limit / 2**30:.1f} GiB" + (" by the container's limit" if by == "cgroup" else "")
-    if by == "host" and free:
+    free = memory_free()
+    if by == "host" and free < limit:
         said += f", {free / 2**30:.1f} GiB free"
     return CheckLine(OK, "memory", said if by != "unknown" else "unknown")
 
@@ -76,21 +66,15 @@ def shared_memory(folder: str = "/dev/shm") -> Iterator[CheckLine]:
     total, _, free = shutil.disk_usage(folder)
     said = f"{total / 2**20:,.0f} MiB, {free / 2**20:,.0f} MiB free"
     if min(total, free) <= LEAST_SHM:
-        yield CheckLine(
-            PROBLEM,
-            folder,
-            f"{said}: too small for NCCL and worker processes",
-            "docker run --shm-size=8g (or --ipc=host)",
-        )
+        said += ": too small for NCCL and worker processes"
+        yield CheckLine(PROBLEM, folder, said, "docker run --shm-size=8g (or --ipc=host)")
     else:
         yield CheckLine(OK, folder, said)
 
 
 def cache() -> CheckLine:
     folder = cache_folder()
-    there = folder
-    while not there.exists() and there != there.parent:
-        there = there.parent
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not os.access(there, os.W_OK):
         cure = "set SEGTRAIN_CACHE to a writable folder; without a cache, each start reads the whole data set"
         return CheckLine(PROBLEM, "cache", f"{folder}: not writable", cure)
@@ -108,6 +92,5 @@ def open_files() -> Iterator[CheckLine]:
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if 0 <= soft < LEAST_FILES:
-        yield CheckLine(
-            NOTE, "open files", f"at most {soft}", f"ulimit -n {LEAST_FILES if hard < 0 else min(hard, 65536)}"
-        )
+        most = LEAST_FILES if hard < 0 else min(hard, 65536)
+        yield CheckLine(NOTE, "open files", f"at most {soft}", f"ulimit -n {most}")

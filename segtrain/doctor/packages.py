@@ -76,19 +76,12 @@ def numbers(text: str) -> tuple[int, ...]:
 
 def needed() -> Iterator[CheckLine]:
     """One line if all required packages are installed, else one for each that is not."""
-    well = True
-    for package, least in NEEDED.items():
-        found = version(package)
-        if found is None or numbers(found) < numbers(least):
-            well = False
-            yield CheckLine(
-                PROBLEM,
-                package,
-                f"{found or 'missing'}; {least} or later is required",
-                f"pip install '{package}>={least}'",
-                fatal=package in FATAL,
-            )
-    if well:
+    wrong = [name for name, least in NEEDED.items() if numbers(version(name) or "0") < numbers(least)]
+    for package in wrong:
+        least, cure = NEEDED[package], f"pip install '{package}>={NEEDED[package]}'"
+        found = f"{version(package) or 'missing'}; {least} or later is required"
+        yield CheckLine(PROBLEM, package, found, cure, fatal=package in FATAL)
+    if not wrong:
         yield CheckLine(OK, "packages", f"all {len(NEEDED)} required packages are installed")
     if version("simplejpeg") is None:
         yield CheckLine(NOTE, "simplejpeg", "missing: OpenCV decodes JPEG, at half the speed", "pip install simplejpeg")
@@ -134,9 +127,8 @@ def gpu(files: list[str]) -> CheckLine:
         cure = "install a CUDA build of torch that fits the driver: pytorch.org/get-started"
         return CheckLine(PROBLEM, "gpu", f"{built} is a CPU build, but there are {len(files)} NVIDIA GPUs", cure)
     try:
-        seen = subprocess.run(
-            [sys.executable, "-c", _SEE_GPU], capture_output=True, text=True, timeout=SECONDS
-        ).stdout.strip()
+        command = [sys.executable, "-c", _SEE_GPU]
+        seen = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS).stdout.strip()
     except subprocess.TimeoutExpired:
         return CheckLine(PROBLEM, "gpu", f"{built}: the GPU did not answer in {SECONDS:.0f} s", "run nvidia-smi")
     if not seen:
@@ -150,12 +142,8 @@ def torchvision() -> Iterator[CheckLine]:
     torch, vision = version("torch") or "", version("torchvision") or ""
     local = [found.partition("+")[2] for found in (torch, vision)]
     if torch and vision and all(local) and local[0] != local[1]:
-        yield CheckLine(
-            PROBLEM,
-            "torchvision",
-            f"{vision} with torch {torch}: the import fails (operator torchvision::nms does not exist)",
-            "install both from the same index with one command",
-        )
+        said = f"{vision} with torch {torch}: the import fails (operator torchvision::nms does not exist)"
+        yield CheckLine(PROBLEM, "torchvision", said, "install both from the same index with one command")
 
 
 def opencv() -> Iterator[CheckLine]:
@@ -172,9 +160,9 @@ def opencv() -> Iterator[CheckLine]:
 
 
 def optional() -> Iterator[CheckLine]:
-    absent = {name: purpose for name, purpose in OPTIONAL.items() if version(name) is None}
-    there = [f"{name} {version(name)}" for name in OPTIONAL if name not in absent]
+    there = [f"{name} {version(name)}" for name in OPTIONAL if version(name)]
     if there:
         yield CheckLine(OK, "optional", ", ".join(there))
-    for name, (extra, purpose) in absent.items():
-        yield CheckLine(NOTE, name, f"missing: needed for {purpose}", f"pip install 'segtrain[{extra}]'")
+    for name, (extra, purpose) in OPTIONAL.items():
+        if version(name) is None:
+            yield CheckLine(NOTE, name, f"missing: needed for {purpose}", f"pip install 'segtrain[{extra}]'")
