@@ -3,49 +3,32 @@
 from __future__ import annotations
 
 import os
-import statistics
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-WHY_NOT = {
-    "no files": "the samples are no plain files",
-    "no call": "this system cannot drop pages",
-    "kept": "the file system keeps its pages in memory",
-}
+NO_FILES = "the samples are no plain files"
+NO_CALL = "this system cannot drop pages"
+KEPT = "the file system keeps its pages in memory"
 
 
-class ColdRead:
-    """Cold reads of one file after another, and the reason where they cannot be told from warm ones."""
-
-    def __init__(self) -> None:
-        self._wall_ms: list[float] = []
-        self._bytes = 0
-        self._why = "no files"
-
-    def file(self, path: str) -> int:
-        """Drop the pages of a file and read it. Returns the bytes read; 0 if it is not a file or stayed in memory."""
+def cold_reads(paths: Iterable[str | None]) -> dict[str, Any]:
+    """``ms_a_file`` (mean wall milliseconds) and ``mb_per_s`` of one reader; or ``why_not``, where pages stay."""
+    sizes, seconds, why = [], 0.0, NO_FILES
+    for path in paths:
         if not path or not os.path.isfile(path):
-            return 0
+            continue
         if not dropped(path):
-            self._why = "kept" if hasattr(os, "posix_fadvise") else "no call"
-            return 0
+            why = KEPT if hasattr(os, "posix_fadvise") else NO_CALL
+            continue
         begin = time.perf_counter()
-        content = Path(path).read_bytes()
-        self._wall_ms.append(1000 * (time.perf_counter() - begin))
-        self._bytes += len(content)
-        return len(content)
-
-    def to_dict(self) -> dict[str, Any]:
-        """``ms_a_file`` (mean wall) and ``mb_per_s`` of one stream; or ``why_not``."""
-        if not self._wall_ms:
-            return {"why_not": WHY_NOT[self._why]}
-        seconds = sum(self._wall_ms) / 1000
-        return {
-            "files": len(self._wall_ms),
-            "ms_a_file": statistics.fmean(self._wall_ms),
-            "mb_per_s": self._bytes / 1e6 / max(seconds, 1e-9),
-        }
+        sizes.append(len(Path(path).read_bytes()))
+        seconds += time.perf_counter() - begin
+    if not sizes:
+        return {"why_not": why}
+    mean, rate = 1000 * seconds / len(sizes), sum(sizes) / 1e6 / max(seconds, 1e-9)
+    return {"files": len(sizes), "ms_a_file": mean, "mb_per_s": rate}
 
 
 def dropped(path: str) -> bool:

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from segtrain.bench import cold
 from segtrain.bench.child import answer_with, decoder, few
+from segtrain.bench.cold import cold_reads
 from segtrain.bench.held import Held, cut_to_size, decoded
 from segtrain.config import Config, Data
 from segtrain.data.augment.geometry import class_center, draw
@@ -64,7 +64,6 @@ class Bench:
         self.source: SampleSource = RamCache(dataset) if config.data.cache == "ram" else dataset
         self.costs: defaultdict[str, list[Times]] = defaultdict(list)
         self.cured: defaultdict[str, list[Times]] = defaultdict(list)
-        self.reading = cold.ColdRead()
         self.formats: Counter[str] = Counter()
         self.image_bytes: list[int] = []
         self.mask_bytes: list[int] = []
@@ -73,14 +72,12 @@ class Bench:
 
     def sample(self, index: int) -> None:
         """Measure one sample. Raises DataError naming the file."""
-        entry, record, task = self.dataset.entries[index], self.dataset.record(index), self._task(index)
+        record, task = self.dataset.record(index), Task(index, 0, self.data.crop, self.data.scale)
         image, mask = decoded(record, self.dataset.labels)  # refuses bad files before anything is counted
         self.image_bytes.append(length(record.image))
         self.mask_bytes.append(length(record.mask))
         self.pixels.append(mask.size)
         self.formats[stored_as(record.image, record.image_name)] += 1
-        self.reading.file(entry.image)
-        self.reading.file(entry.mask or "")
         whole = partial(SampleMaker(self.source, self.data, self.seed), task, *self.out)
         whole()  # warms memory and, where data.cache=ram, fills it
         self.costs["whole"].append(clock(whole))
@@ -91,9 +88,6 @@ class Bench:
             small = cut_to_size(record, image, self.data) if self.cures else None
             if small is not None:
                 self.cured["files cut to size"].append(self._made(task, *small, self.smaller))
-
-    def _task(self, index: int) -> Task:
-        return Task(index, 0, self.data.crop, self.data.scale)
 
     @cached_property
     def smaller(self) -> list[Entry]:
@@ -188,6 +182,8 @@ def measure(config: Config, request: dict[str, Any]) -> dict[str, Any]:
     dataset = few(config, request)
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    entries = [dataset.entries[index] for index in range(len(dataset))]
+    cold = cold_reads(path for entry in entries for path in (entry.image, entry.mask))
     bench = Bench(config, dataset, request["cures"])
     for index in range(len(dataset)):
         bench.sample(index)
@@ -197,7 +193,7 @@ def measure(config: Config, request: dict[str, Any]) -> dict[str, Any]:
         "stages": summary(bench.costs),
         "cures": summary(bench.cured),
         "packed": packed(config, request) if request["cures"] and any(bench.image_bytes) else [],
-        "cold": bench.reading.to_dict(),
+        "cold": cold,
         "formats": dict(bench.formats),
         "bytes_image": statistics.fmean(bench.image_bytes),
         "bytes_mask": statistics.fmean(bench.mask_bytes),
