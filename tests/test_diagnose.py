@@ -21,8 +21,8 @@ from segtrain.diagnose.evidence import Evidence, HostLoad, gather
 from segtrain.diagnose.length import Length, length_of, rarer
 from segtrain.diagnose.live import Starving, closing_line
 from segtrain.diagnose.model import Stages, workers_needed
+from segtrain.diagnose.reasons import phases
 from segtrain.diagnose.stats import Figures
-from segtrain.diagnose.terms import phases
 from segtrain.diagnose.verdict import Fix, Verdict
 from segtrain.diagnose.words import line, page
 from segtrain.errors import DataError

@@ -23,12 +23,16 @@ MOST_DIAGNOSED = 3
 
 def earlier_prediction(run: Path) -> str | None:
     """The line, or None. Never raises: other folders may have torn or foreign files, or no read access."""
+
+    def say(text: str) -> None:
+        """Drop warnings about files of other runs: they appear when such a run is diagnosed."""
+
     try:
-        mine, here = settings_of(run), side(run, _silent)
+        mine, here = settings_of(run), side(run, say)
         alike = (folder for folder in _beside(run) if _alike(settings_of(folder), mine))
         for folder in islice(alike, MOST_DIAGNOSED):
             with suppress(DataError):
-                found = compare(side(folder, _silent), here)
+                found = compare(side(folder, say), here)
                 earlier = found.before.run == folder and found.before.began < here.began
                 if earlier and _done(found.before.evidence) and found.fit == EXACT and not found.apart:
                     return verify_words.prediction(found)
@@ -52,7 +56,3 @@ def _alike(settings: Mapping[str, Any], mine: Mapping[str, Any]) -> bool:
 def _done(evidence: Evidence) -> bool:
     last = evidence.events[-1] if evidence.events else {}
     return last.get("event") == "run_end" and last.get("status") == "done"
-
-
-def _silent(text: str) -> None:
-    """Drop warnings about files of other runs: they appear when such a run is diagnosed."""

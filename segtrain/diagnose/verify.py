@@ -11,8 +11,7 @@ from typing import Any
 from segtrain.diagnose.differences import EXACT, MORE, NONE, PART, WORDS, Change, changes, fit
 from segtrain.diagnose.evidence import Evidence, gather
 from segtrain.diagnose.judge import judge
-from segtrain.diagnose.reasons import environments, incomparable, reasons
-from segtrain.diagnose.terms import TimeShare, phases, stages
+from segtrain.diagnose.reasons import TimeShare, environments, incomparable, phases, reasons, stages
 from segtrain.diagnose.verdict import Diagnosis, Fix, Verdict
 from segtrain.errors import DataError
 from segtrain.observe.journal import say_on_stderr

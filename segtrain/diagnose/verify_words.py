@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from shlex import quote
 
 from segtrain.diagnose.differences import EXACT, MORE, NONE, PART, WORDS
-from segtrain.diagnose.reasons import told, value
-from segtrain.diagnose.terms import TimeShare, images, ms
+from segtrain.diagnose.reasons import TimeShare, images, ms, told, value
 from segtrain.diagnose.verdict import HEALTHY, Diagnosis
 from segtrain.diagnose.verify import HELD, Verification
 from segtrain.diagnose.words import WIDTH, headline
