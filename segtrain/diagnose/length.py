@@ -39,15 +39,16 @@ def length_of(evidence: Evidence) -> Length:
     return Length(steps, epoch, epochs)
 
 
-def every_of(setting: str, kind: str, evidence: Evidence) -> str:
-    """The interval of events of that kind: the setting, or for ``auto`` what the run did."""
-    if setting != "auto":
-        return setting
-    steps = [
-        e["step"] for e in evidence.events if e.get("event") == kind and e.get("reason") != "end" and e.get("step")
-    ]
+def every_of(evidence: Evidence, key: str, field: str, kind: str) -> str:
+    """The interval of events of that kind: the setting ``key``, or for ``auto`` what the run chose or did."""
+    events = evidence.events
+    every = str(evidence.setting(key, "1ep"))
+    if every != "auto":
+        return every
+    chosen = [e[field] for e in events if e.get("event") == "run_start" and e.get(field)]
+    steps = [e["step"] for e in events if e.get("event") == kind and e.get("reason") != "end" and e.get("step")]
     gaps = [later - before for before, later in zip([0, *steps], steps) if later > before]
-    return f"{min(gaps)}st" if gaps else "1ep"
+    return f"{chosen[-1] if chosen else min(gaps)}st" if chosen or gaps else "1ep"
 
 
 def rarer(every: str, factor: float, length: Length, least: int) -> tuple[str, float] | None:

@@ -71,17 +71,16 @@ def _logging(figures: Figures) -> Verdict:
 
 def _checkpoint(figures: Figures) -> Verdict:
     share, evidence = figures.most("checkpoint"), figures.evidence
-    every = _every(figures, "checkpoint.every", "save_every")
+    every = every_of(evidence, "checkpoint.every", "save_every", "checkpoint")
     count = len([e for e in evidence.events if e.get("event") == "checkpoint"])
     background = {"checkpoint.background": True} if evidence.setting("checkpoint.background", True) is False else {}
     why = f": the loop stops for {count} checkpoints (checkpoint.every={every})"
-    often = every_of(every, "checkpoint", evidence)
-    return _pause(figures, "checkpoint", share, why, "checkpoint.every", often, share, background)
+    return _pause(figures, "checkpoint", share, why, "checkpoint.every", every, share, background)
 
 
 def _evaluation(figures: Figures) -> Verdict:
     share, evidence = figures.mean("eval"), figures.evidence
-    every = _every(figures, "eval.every", "eval_every")
+    every = every_of(evidence, "eval.every", "eval_every", "eval")
     seconds = [e["seconds"] for e in evidence.events if e.get("event") == "eval" and "seconds" in e]
     each = f", {sum(seconds) / len(seconds):.2g} s each" if seconds else ""
     why = f" goes to {len(seconds)} evaluations{each} (eval.every={every})"
@@ -89,14 +88,7 @@ def _evaluation(figures: Figures) -> Verdict:
     saved = [e for e in evidence.events if e.get("event") == "checkpoint" and e.get("reason") != "end"]
     best = [e for e in saved if e.get("reason") == "best"]
     gone = min(1.0, share + (figures.mean("checkpoint") * len(best) / len(saved) if saved else 0.0))
-    return _pause(figures, "evaluation", share, why, "eval.every", every_of(every, "eval", evidence), gone, {})
-
-
-def _every(figures: Figures, key: str, field: str) -> str:
-    """The setting; for ``auto``, the number of steps that the run chose."""
-    every = str(figures.evidence.setting(key, "1ep"))
-    starts = [e for e in figures.evidence.events if e.get("event") == "run_start" and e.get(field)]
-    return f"{starts[-1][field]}st" if every == "auto" and starts else every
+    return _pause(figures, "evaluation", share, why, "eval.every", every, gone, {})
 
 
 def own_thread(figures: Figures) -> Verdict | None:
