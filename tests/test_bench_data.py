@@ -142,7 +142,7 @@ def test_generated_scenes_have_no_bytes(capsys: pytest.CaptureFixture[str]) -> N
     here = result["paths"][result["path"]]
     assert result["data"]["formats"] == {"pixels": 4}
     assert result["bytes_a_sample"] == 0
-    assert here["cold"]["why_not"] == "the samples are no plain files"
+    assert here["cold"]["why_not"] == "the samples are not files of their own"
     assert set(here["stages"]) == {"read", "draw", "crop", "whole"}
     assert {found["kind"] for found in result["rates"]} == {"thread"}  # processes would each have a cache
     assert result["feeding"] == []
@@ -318,7 +318,7 @@ def test_a_file_counts_as_cold_where_the_kernel_says_so(
     monkeypatch.setattr(cold.os, "preadv", preadv, raising=False)
     path = tmp_path / "file"
     path.write_bytes(bytes(5000))
-    assert cold.cold_reads([None, "", "scene/0"]) == {"why_not": "the samples are no plain files"}
+    assert cold.cold_reads([None, "", "scene/0"]) == {"why_not": "the samples are not files of their own"}
     found = cold.cold_reads([str(path), "scene/0"])
     assert asked == ["fdatasync", "fadvise", "preadv"]
     assert found.get("why_not", "") == why

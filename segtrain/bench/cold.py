@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-NO_FILES = "the samples are no plain files"
+NO_FILES = "the samples are not files of their own"
 NO_CALL = "this system cannot drop pages"
 KEPT = "the file system keeps its pages in memory"
 

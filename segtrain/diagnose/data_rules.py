@@ -16,7 +16,7 @@ SLACK = 0.6  # of the workers' time: below it they are not what the loop waits f
 HELPED = 1.3  # times as much as its own thread that a worker may compute
 WORTH = 1.2  # gain from which on more workers are the fix
 MOST_WAITING = 64  # workers of a rank that only wait
-STREAM = 20e6  # bytes a second that any storage gives to one reader
+STREAM = 20e6  # bytes/s that any storage gives to one reader
 
 # Ways to make samples cheaper. `segtrain bench data` measures what each of them brings.
 PACK = "segtrain data pack"

@@ -17,14 +17,14 @@ NO_CURE = 0.20  # share from which a pause is named although the run is too shor
 TO = 0.02  # share that is left of a pause by its cure
 LOOP = 0.10  # share of a step that the loop's own thread may take
 WAITS = 0.4  # of a time in which a thread lacks no core, and yet does not compute
-WORKS = 0.25  # of a time in which a thread computes, whoever else wants the core
+WORKS = 0.25  # of a time in which a thread computes, although others want the core
 COPIES = 0.10
 FIXED = 0.30  # share of a step that does not grow with its batch
 FEW = 4  # images of a rank's step: above it a batch is not small
 LAUNCHES = 0.6  # share of the time below which a GPU that waits for no data gets too little at once
 THREADS = 1.5  # threads for each core
 CROWD = 0.10  # share of a step that they may cost
-SWAP = 1e6  # bytes a second
+SWAP = 1e6  # bytes/s
 LEFT = {"logging": (10, "log lines"), "checkpoint": (3, "checkpoints"), "evaluation": (3, "evaluations")}  # of a run
 
 

@@ -24,7 +24,7 @@ class Samples:
 
     workers: float
     kind: str
-    made: float  # samples a step
+    made: float  # samples per step
     stages: Mapping[str, float]  # wall
     cpu: float
     bytes: float
