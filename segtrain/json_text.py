@@ -1,10 +1,13 @@
-"""Safe parsing of JSON that may be truncated, of another format, or nested too deep."""
+"""Safe reading of JSON that may be truncated, of another format, or nested too deep, and atomic writing."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+from segtrain.files import writing
 
 # Larger than anything counted or measured. The comparison also excludes infinity and NaN.
 MOST = 1e15
@@ -16,6 +19,21 @@ def parse(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty if there is no valid one."""
+    try:
+        content = parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON object so that readers see the old file or the new one. Raises OSError."""
+    with writing(path) as stream:
+        stream.write(json.dumps(content).encode() + b"\n")
 
 
 def sound(item: Any, form: Mapping[str, Any]) -> dict[str, Any]:

@@ -147,7 +147,6 @@ LONG = {
     "segtrain/data/pixels/native/__init__.py",
     "segtrain/data/shards/pack.py",
     "segtrain/data/workers/pool.py",
-    "segtrain/observe/spans.py",
     "segtrain/parallel/strategy.py",
 }
 

@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 from refusals import FOLDERS, SCENES, assert_refused, make_set
 
-from segtrain import cli, commands
+from segtrain import cli, commands, json_text
 from segtrain.data.workers.autoscaler import too_many
-from segtrain.observe import system
 from segtrain.observe.journal import LAST_TS, is_time, parse_lines
 from segtrain.parallel import meeting
 from segtrain.parallel.cluster import Cluster, free_port
@@ -216,5 +215,5 @@ def test_a_full_disk_leaves_no_part_of_a_state_file(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(OSError, match="No space left"):
-        system.write_json(tmp_path / "state.json", {})
+        json_text.write_json(tmp_path / "state.json", {})
     assert list(tmp_path.iterdir()) == []

@@ -74,7 +74,7 @@ def test_tensorboard_that_is_absent_is_said_once(tmp_path: Path, monkeypatch: py
     trackers.scalars({"loss": 1.0}, 1)
     trackers.close()
     assert len(said) == 1
-    assert "going on without it" in said[0]
+    assert "continuing without it" in said[0]
 
 
 def test_mlflow_that_is_absent_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,7 +310,7 @@ def test_a_tracker_that_breaks_is_dropped_and_the_others_go_on() -> None:
     trackers.scalars({"loss": 1.0}, 1)
     trackers.scalars({"loss": 2.0}, 2)
     trackers.close("done")
-    assert said == ["broken is off from here on: disk full"]
+    assert said == ["broken is off from now on: disk full"]
     assert good.seen == [({"loss": 1.0}, 1), ({"loss": 2.0}, 2), "done"]
     assert broken.seen == []
 

@@ -1,7 +1,8 @@
-"""The time of a step by phase: every instant of a thread belongs to exactly one phase, so the phases add up.
+"""Clock that splits the time of a thread into phases, which add up to the whole.
 
-``Clock(time.process_time)`` splits process time (all threads) the same way. Neither waits for a GPU: there a phase is the time
-in which the loop launched its kernels; what the GPU did meanwhile is told by device_clock.py.
+``Clock(time.process_time)`` splits process time (all threads) in the same way. Neither clock waits for a GPU: with
+                one, a
+phase is the time in which the loop launched its kernels, and device_clock.py measures the GPU.
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ from types import TracebackType
 
 from segtrain.cpu_wait import runqueue_wait
 
-REST = "other"  # what no span covers
-WAIT = "wait"  # a thread that sleeps, and is late when it wakes, was not held up in its work
+REST = "other"  # time outside of all spans
+WAIT = "wait"  # Time without a core after a sleep in this phase does not count as run-queue wait.
 _LAP = ""
-SAMPLE_S = 0.05  # from the beginning of a lap whose rest is looked at more closely to the next such one
-RECENT = 200  # spans kept for whoever asks what a rank did last
+SAMPLE_S = 0.05  # time between two laps whose rest is measured with system calls
+RECENT = 200  # spans in ``recent``
 
 
 class Clock:
     """``with clock("wait"): ...`` charges time to a phase. One clock belongs to one thread.
 
-    A span inside a span is charged to the inner phase alone. A span is two entries in a list, which are summed at the end of a lap:
-    between heavy work every line of Python that is run costs many times what it costs in a loop of its own.
+    Time in a nested span counts only for the inner phase. A span appends two entries to a list, which are summed at the
+    end of a lap, because between heavy work each line of Python takes many times as long as in a tight loop.
     """
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
@@ -32,9 +33,8 @@ class Clock:
         self._phase = REST
         self._around: list[str] = []
         self._spans: dict[str, _Span] = {}
-        self._ended: list[
-            tuple[str, float]
-        ] = []  # phases and when they ended, not summed yet; _LAP: a lap ended as well
+        # Phases with their ends that are not summed yet; _LAP marks the end of a lap.
+        self._ended: list[tuple[str, float]] = []
         self._summed = 0
         self._sums: dict[str, float] = {}  # since the last ``take``
         self._lap: dict[str, float] = {}  # since the last ``mark``
@@ -55,13 +55,13 @@ class Clock:
 
     @property
     def pending(self) -> tuple[str, float]:
-        """The phase that lasts now, and when it began (seconds of ``now``). May be asked for by another thread."""
+        """The current phase and its start (seconds of ``now``). May be read by another thread."""
         ended = self._ended
         return self._phase, ended[-1][1] if ended else self._last
 
     @property
     def recent(self) -> list[tuple[str, float, float]]:
-        """The last spans: phase, begin, end (seconds of ``now``). May be asked for by another thread."""
+        """The last spans: phase, begin, end (seconds of ``now``). May be read by another thread."""
         spans, last = list(self._recent), self._last
         for phase, end in list(self._ended):
             if phase != _LAP:
@@ -70,41 +70,41 @@ class Clock:
         return spans[-(self._recent.maxlen or 0) :]
 
     def keep(self, spans: int) -> None:
-        """How many spans ``recent`` has at least."""
+        """Keep this number of ``recent`` spans."""
         self._recent = deque(self._recent, maxlen=spans)
 
     @property
     def turns(self) -> int:
-        """Boundaries so far: ranks that run the same loop have as many at the same place."""
+        """Number of boundaries so far, equal at the same place of the loop on all ranks."""
         return self._summed + len(self._ended)
 
     @property
     def rest_cpu(self) -> float:
-        """CPU seconds of the clock's own thread, up to the last mark, that no span covers: did it work there, or wait?
+        """CPU seconds of the clock's thread outside of all spans, up to the last mark.
 
-        Of quick laps some stand for all: asking costs as much as a span.
+        Of quick laps only some are measured and stand for all, because a measurement costs as much as a span.
         """
         return self._rest_cpu
 
     @property
     def rest_cpu_wait(self) -> float | None:
-        """Seconds of that same time in which the thread could have run and had no core; None: nobody counts."""
+        """Run-queue wait in the same time, in seconds; None if the system does not count it."""
         return None if self._cpu_wait_since is None else self._rest_cpu_wait
 
     @property
     def cpu_wait(self) -> float | None:
-        """Seconds in which the clock's own thread, which asks, had no core, without those of waiting; None: nobody counts."""
+        """Run-queue wait of the calling thread, without the phase ``wait``; None if the system does not count it."""
         if self._cpu_wait_since is None:
             return None
         return max(0.0, (runqueue_wait() or 0.0) - self._cpu_wait_since - self._cpu_wait_asleep)
 
     def turn(self, phase: str) -> None:
-        """The rest of the open span belongs to another phase. From another thread only while the clock's own one waits for it."""
+        """Charge the rest of the open span to another phase. Another thread may call it while this one waits."""
         self._end()
         self._phase = phase
 
     def _end(self) -> None:
-        """A phase ends here."""
+        """End the current phase."""
         self._ended.append((self._phase, self._now()))
 
     def _sum(self) -> None:
@@ -124,14 +124,14 @@ class Clock:
         self._lap[phase] = self._lap.get(phase, 0.0) + seconds
 
     def take(self) -> dict[str, float]:
-        """Seconds a phase since the last ``take``, ``other`` included; starts again from zero. Open spans stay open."""
+        """Seconds of each phase since the last ``take``, including ``other``. Open spans stay open."""
         self._end()
         self._sum()
         sums, self._sums = self._sums, {}
         return sums
 
     def mark(self) -> float:
-        """A lap ends here, outside of all spans: what it took is among the next ``laps``. Returns when that was."""
+        """End a lap, outside of all spans, and return the time."""
         self._end()
         at = self._ended[-1][1]
         self._ended.append((_LAP, at))
@@ -139,9 +139,8 @@ class Clock:
         if self._looks:
             self._rest_cpu += (self._rest_lap + time.thread_time() - self._rest_since) * self._unseen
             self._cpu_wait_asleep += self._cpu_wait_lap * self._unseen
-            self._rest_cpu_wait += (
-                self._rest_cpu_wait_lap + (runqueue_wait() or 0.0) - self._rest_cpu_wait_since
-            ) * self._unseen
+            waited = self._rest_cpu_wait_lap + (runqueue_wait() or 0.0) - self._rest_cpu_wait_since
+            self._rest_cpu_wait += waited * self._unseen
             self._rest_lap, self._cpu_wait_lap, self._unseen, self._next_look = 0.0, 0.0, 0, self._lap_began + SAMPLE_S
             self._rest_cpu_wait_lap = 0.0
         self._looks, self._lap_began = at >= self._next_look, at
@@ -154,21 +153,21 @@ class Clock:
         self._lap = {}
 
     def laps(self) -> list[dict[str, float]]:
-        """Seconds a phase of each lap that is over and was not given out yet, in order."""
+        """Seconds of each phase for each lap that ended since the last call."""
         self._sum()
         laps, self._laps = self._laps, []
         return laps
 
     def forget(self) -> None:
-        """Nobody asks for ``laps``: what is kept does not grow."""
+        """Sum up, where nothing reads ``laps``, so that the list does not grow."""
         self._sum()
 
     def finish(self) -> None:
-        """Nothing is left to come for ``laps`` afterwards."""
+        """Wait until the times of all laps are known."""
 
 
 class _Span:
-    """Has no state of its own: it may be open several times."""
+    """A context manager without state, which may be open several times."""
 
     __slots__ = ("_clock", "_phase")
 
@@ -200,6 +199,6 @@ class _Span:
 
 
 def shares(sums: dict[str, float]) -> dict[str, float]:
-    """Each phase's share of the whole, 0 to 1; empty for no time at all."""
+    """Share of each phase in the whole, 0 to 1; empty if the whole is 0."""
     whole = sum(sums.values())
     return {phase: seconds / whole for phase, seconds in sums.items()} if whole > 0 else {}

@@ -1,6 +1,6 @@
-"""The console output of a run: a banner of derived quantities, one aligned line per step, and a table of classes.
+"""Console output of a run: a banner of derived quantities, one aligned line per step, and a table of classes.
 
-On a terminal the step line is live: it is drawn over itself. Anywhere else (a CI log, a file) each one is a line of its own.
+On a terminal, the step line is redrawn in place. Elsewhere (a CI log, a file), each step line is a new line.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BAR = 24  # cells of a full bar
 
 
 def duration(seconds: float) -> str:
-    """``45s``, ``3m 20s``, ``2h 05m``, ``3d 04h``; ``?`` for what is not finite."""
+    """``45s``, ``3m 20s``, ``2h 05m``, ``3d 04h``; ``?`` if it is not finite."""
     if not math.isfinite(seconds):
         return "?"
     whole = max(0, round(seconds))
@@ -41,9 +41,9 @@ def count(number: float) -> str:
 
 
 def of_classes(pixels: Sequence[int] | None) -> str:
-    """`` (1 of 2 classes)``: how many classes the truth holds, by the pixels of each; nothing where it holds all of them.
+    """`` (1 of 2 classes)``: the number of classes with ``pixels`` in the truth; empty if all have some.
 
-    A mean over some of the classes must not be read as one over all: with a single class it is 100 % for a constant answer.
+    A mean over some of the classes differs from one over all: with one class, a constant prediction gets 100 %.
     """
     present = sum(1 for count in pixels or () if count)
     return f" ({present} of {len(pixels)} classes)" if pixels and present < len(pixels) else ""
@@ -61,9 +61,9 @@ def step_line(
     left: float,
     width: int | None = None,
 ) -> str:
-    """One line of constant length for a run. ``wait``: share of time waiting for data (0 to 1); ``left``: seconds to the end.
+    """One line of constant length. ``wait``: share of time waiting for data (0 to 1); ``left``: seconds to the end.
 
-    Where ``width`` columns are too few, learning rate, epoch and images a second make room, in that order.
+    Learning rate, epoch, and images/s are left out, in that order, if ``width`` columns are too few.
     """
     steps, place = len(str(total_steps)), len(f"{int(epochs)}.00")
     parts = {
@@ -82,7 +82,7 @@ def step_line(
 
 
 class Console:
-    """Writes for people. On ranks other than 0 every method does nothing."""
+    """Prints the progress of a run. On ranks other than 0, every method does nothing."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Console:
         self._seen: deque[tuple[float, int]] = deque(maxlen=_WINDOW)
 
     def started(self, step: int) -> None:
-        """The loop is about to take the step after ``step``: the remaining time is measured from here."""
+        """Measure the remaining time from now on, before the step after ``step``."""
         self._seen.clear()
         self._seen.append((self._now(), step))
 
@@ -115,7 +115,7 @@ class Console:
         (then, first), left = self._seen[0], math.nan
         if step > first:
             left = (now - then) / (step - first) * (self.total_steps - step)
-        # A line longer than the terminal would wrap, and a carriage return could not go back to its start.
+        # A longer line would wrap, and a carriage return would not go back to its start.
         width = max(20, shutil.get_terminal_size().columns - 1) if self._live else None
         line = step_line(step, self.total_steps, epoch, self.epochs, loss, lr, images_per_s, wait, left, width)
         if self._live:
@@ -125,7 +125,7 @@ class Console:
             self._print(line + "\n")
 
     def say(self, text: str) -> None:
-        """Lines that stay; the live line is wiped first and comes back with the next step."""
+        """Print lines that stay. The live line is wiped, and comes back with the next step."""
         if self._quiet:
             return
         wipe = "\r" + " " * self._drawn + "\r" if self._drawn else ""
@@ -133,7 +133,7 @@ class Console:
         self._print(wipe + printable(text.rstrip("\n")) + "\n")
 
     def close(self) -> None:
-        """Leave the live line standing and go to the next one."""
+        """Keep the live line, and continue on the next one."""
         if self._drawn:
             self._print("\n")
             self._drawn = 0
@@ -143,17 +143,17 @@ class Console:
         try:
             self._stream.write(text.encode(encoding, "replace").decode(encoding))
             self._stream.flush()
-        except (BrokenPipeError, ValueError):  # the reader went away (`| head`): training goes on unseen
+        except (BrokenPipeError, ValueError):  # The reader is gone (`| head`): training continues silently.
             self._quiet = True
-        except OSError as error:  # a log file on a full disk must not cost the training
+        except OSError as error:  # A log file on a full disk must not end the training.
             self._quiet = True
             if self._stream is sys.stdout:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            say_on_stderr(f"warning: nothing more can be printed ({error.strerror}): training goes on unseen")
+            say_on_stderr(f"warning: nothing more can be printed ({error.strerror}): training continues silently")
 
 
 def banner(title: str, quantities: Mapping[str, Any]) -> str:
-    """A title and one aligned line a quantity. Floats show four figures, everything else as it is."""
+    """A title and one aligned line per quantity. Floats have four figures."""
     width = max((len(key) for key in quantities), default=0)
     lines = [
         f"  {key:<{width}}  {f'{value:.4g}' if isinstance(value, float) else value}"
@@ -163,7 +163,7 @@ def banner(title: str, quantities: Mapping[str, Any]) -> str:
 
 
 def bar(share: float, width: int = _BAR, ascii_only: bool = False) -> str:
-    """A bar of ``width`` cells for 0 to 1, in eighths of a cell; in ``#`` where the stream knows no blocks."""
+    """A bar of ``width`` cells for 0 to 1, in eighths of a cell; or of ``#`` characters."""
     if not math.isfinite(share):
         return " " * width
     share = min(max(share, 0.0), 1.0)
@@ -176,9 +176,9 @@ def bar(share: float, width: int = _BAR, ascii_only: bool = False) -> str:
 def class_table(
     names: Sequence[str], iou: Sequence[float], share: Sequence[float] | None = None, stream: TextIO | None = None
 ) -> str:
-    """Class, IoU in percent, bar, share of the valid pixels; the mean over classes with a score at the foot.
+    """Class, IoU in percent, bar, share of the valid pixels, and at the end the mean over classes with a score.
 
-    ``iou`` and ``share`` are fractions; NaN (or None) in ``iou`` is a class that is in neither truth nor prediction.
+    ``iou`` and ``share`` are fractions. NaN or None in ``iou``: the class is in neither truth nor prediction.
     """
     encoding = (getattr(stream or sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "")
     ascii_only = not encoding.startswith("utf")

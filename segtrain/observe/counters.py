@@ -1,7 +1,7 @@
 """Counters of the cores, memory, disks, and network of this host, and the rates between two samples.
 
-Linux's own files are kept open and read again, for a sample must cost little: psutil opens and parses them anew for each figure
-(bench/sampler_cost.py compares the two). Elsewhere psutil is asked.
+On Linux, the files of /proc stay open and are read again, because psutil opens and parses them for each value
+(bench/sampler_cost.py compares the two). On other systems, psutil reads the counters.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from pathlib import Path
 from segtrain.errors import MissingExtra
 from segtrain.observe.profile_format import Value
 
-SECTOR = 512  # bytes, of /proc/diskstats whatever the disk's own are
+SECTOR = 512  # bytes in /proc/diskstats, for disks of any sector size
 
 
 @dataclass(frozen=True)
 class Counters:
-    """One look. What is no percentage counts from the start of the host."""
+    """One sample. Values that are not percentages count from the start of the host."""
 
     at: float  # monotonic seconds
-    cores: dict[str, tuple[float, float, float]]  # cpuN -> time it worked, it waited for a disk, in all (any unit)
+    cores: dict[str, tuple[float, float, float]]  # cpuN -> time of work, of I/O wait, and in total (any unit)
     memory: float  # percent
     swap: float  # percent
     swapped: tuple[float, float]  # bytes in, out
@@ -36,7 +36,7 @@ Look = Callable[[], Counters]
 
 
 def rates(before: Counters, after: Counters) -> list[Value]:
-    """What happened between two looks, as a profile keeps it. A counter that started anew counts as still."""
+    """Readings between two samples. A counter that was reset counts as unchanged."""
     values = []
     for name, (work, wait, whole) in after.cores.items():
         work_0, wait_0, whole_0 = before.cores.get(name, (work, wait, whole))
@@ -64,16 +64,16 @@ def rates(before: Counters, after: Counters) -> list[Value]:
 
 
 def _percent(part: float, whole: float) -> float:
-    return min(100.0, max(0.0, 100.0 * part / whole))  # the kernel's I/O wait may step back
+    return min(100.0, max(0.0, 100.0 * part / whole))  # The I/O wait of the kernel may decrease.
 
 
 def open_counters() -> Look:
-    """The cheapest way to look that this machine has."""
+    """The cheapest reader of counters on this system."""
     return linux() if sys.platform == "linux" else portable()
 
 
 def linux(read: Callable[[str], bytes] | None = None) -> Look:
-    """By the files of /proc. ``read(name)`` gives one's content (for tests and the bench)."""
+    """A reader of the files of /proc. ``read(name)`` returns the content of one (for tests and the benchmark)."""
     read = read or _Proc().read
     disks, links = _real("/sys/block", ("loop", "ram", "zram", "dm-", "md")), _real("/sys/class/net", ("lo",))
     page = os.sysconf("SC_PAGE_SIZE")
@@ -95,7 +95,7 @@ def linux(read: Callable[[str], bytes] | None = None) -> Look:
 
 
 class _Proc:
-    """Files of /proc that stay open: to read one again costs a third of opening it anew."""
+    """Files of /proc that stay open, because reading one again costs a third of opening it."""
 
     def __init__(self) -> None:
         self._open: dict[str, int] = {}
@@ -105,7 +105,7 @@ class _Proc:
         if file is None:
             file = self._open[name] = os.open(f"/proc/{name}", os.O_RDONLY | os.O_CLOEXEC)
         content = part = os.pread(file, 1 << 18, 0)
-        while part:  # the kernel hands out most of them a page at a time
+        while part:  # The kernel returns most of them page by page.
             part = os.pread(file, 1 << 16, len(content))
             content += part
         return content
@@ -116,7 +116,7 @@ class _Proc:
 
 
 def _real(folder: str, never: tuple[str, ...]) -> frozenset[bytes]:
-    """Devices behind which there is hardware: what passes a bridge or a volume is counted once. In a container all are virtual."""
+    """Devices with hardware, so that traffic through a bridge or a volume counts once; all if all are virtual."""
     names = [name for name in os.listdir(folder) if not name.startswith(never)] if os.path.isdir(folder) else []
     hardware = [name for name in names if Path(folder, name, "device").exists()]
     return frozenset(name.encode() for name in hardware or names)
@@ -124,18 +124,18 @@ def _real(folder: str, never: tuple[str, ...]) -> frozenset[bytes]:
 
 def _cores(content: bytes) -> dict[str, tuple[float, float, float]]:
     cores: dict[str, tuple[float, float, float]] = {}
-    for line in content.split(b"\n")[1:]:  # the first line is their sum
+    for line in content.split(b"\n")[1:]:  # The first line is the sum of all cores.
         if not line.startswith(b"cpu"):
             break
         name, user, nice, system, idle, wait, *rest = line.split()
         waited = int(wait)
-        work = int(user) + int(nice) + int(system) + sum(map(int, rest[:3]))  # guests are in user and nice already
+        work = int(user) + int(nice) + int(system) + sum(map(int, rest[:3]))  # user and nice include guests.
         cores[name.decode()] = (work, waited, work + waited + int(idle))
     return cores
 
 
 def _fields(content: bytes, names: tuple[bytes, ...]) -> dict[bytes, int]:
-    """Numbers after names, which come first on their line; 0 for an absent one (a kernel without swap)."""
+    """Numbers after the names at the starts of lines; 0 for an absent name (a kernel without swap)."""
     found = {}
     for name in names:
         at = content.find(b"\n" + name, 0) + 1 if not content.startswith(name) else 0
@@ -171,7 +171,7 @@ def _network(content: bytes, names: frozenset[bytes]) -> tuple[float, float]:
 
 
 def portable() -> Look:
-    """By psutil. Raises MissingExtra without it."""
+    """A reader with psutil. Raises MissingExtra without it."""
     try:
         import psutil
     except ImportError:

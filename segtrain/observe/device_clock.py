@@ -1,7 +1,8 @@
-"""The time of a step by phase on a GPU, which works long after the host launched it, from events on its stream.
+"""Clock of the phases of a step on a GPU, which works later than the host launched it, from events on its stream.
 
-Each boundary between two phases leaves an event on the stream. The time between two events is what the device spent: a wait for
-data that was hidden behind its work is none. Nobody waits for an event: they are read when the last one of a lap has passed.
+Each boundary between two phases records an event, and the time between two events is the time of the device. A wait for
+data that is hidden behind the work of the device does not count. The host never waits for an event: it reads them when
+the last event of a lap has passed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from segtrain.observe.clock import Clock
 
 
 class Event(Protocol):
-    """``torch.cuda.Event(enable_timing=True)``, or what stands in for it."""
+    """``torch.cuda.Event(enable_timing=True)``, or a stand-in."""
 
     def record(self) -> Any: ...
     def query(self) -> bool: ...
@@ -24,17 +25,17 @@ class Event(Protocol):
 
 
 class DeviceClock(Clock):
-    """A Clock whose phases are those of the device; ``recent`` and ``pending`` stay those of the host.
+    """A Clock with the phases of the device; ``recent`` and ``pending`` are those of the host.
 
-    ``take`` gives what the device has passed since: after a host sync that is everything before it.
+    ``take`` returns what the device has finished; after a host sync, that is everything before it.
     """
 
     def __init__(self, event: Callable[[], Event], now: Callable[[], float] = time.perf_counter) -> None:
         super().__init__(now)
         self._event, self._free = event, [event()]
         self._before = self._recorded()
-        self._ahead: deque[tuple[str, Event]] = deque()  # recorded and not read; the phase that ended there
-        self._ends: deque[tuple[int, Event]] = deque()  # of laps: how many were recorded until then, and the last one
+        self._ahead: deque[tuple[str, Event]] = deque()  # recorded, not read, with the phase that ended there
+        self._ends: deque[tuple[int, Event]] = deque()  # of laps: the number of events until then, and the last event
         self._count = self._read = 0
 
     def _recorded(self) -> Event:
@@ -55,7 +56,7 @@ class DeviceClock(Clock):
         return at
 
     def _sum(self) -> None:
-        """The host's time is for ``recent`` alone."""
+        """Sum the times of the host, for ``recent`` only."""
         last = self._last
         for phase, end in self._ended:
             if phase:
@@ -86,7 +87,7 @@ class DeviceClock(Clock):
         return sums
 
     def _read_laps(self) -> None:
-        """One question a lap: what was recorded before an event that has passed has passed as well."""
+        """Read all events of the laps whose last event has passed, with one query per lap."""
         while self._ends and self._ends[0][1].query():
             while self._read < self._ends[0][0]:
                 self._read_one()

@@ -1,4 +1,4 @@
-"""Readings of the NVIDIA GPUs of this host from NVML, the library of nvidia-smi, through the package nvidia-ml-py."""
+"""Readings of the NVIDIA GPUs of this host from NVML, the library of nvidia-smi, by the package nvidia-ml-py."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from segtrain.observe.profile_format import Value
 
 
 def open_gpus(say: Callable[[str], None], environ: Mapping[str, str] = os.environ) -> Callable[[], list[Value]]:
-    """A function that reads the GPUs that CUDA_VISIBLE_DEVICES names, or all of the host where it is not set.
+    """A function that reads the GPUs in CUDA_VISIBLE_DEVICES, or all GPUs of the host if it is not set.
 
-    What keeps the GPUs from being read is said once: a profile without them must not look like idle ones.
+    If they cannot be read, one line says why, so that the gap does not look like idle GPUs.
     """
     if not any(Path("/dev").glob("nvidia[0-9]*")):
         return lambda: []
@@ -32,10 +32,10 @@ def open_gpus(say: Callable[[str], None], environ: Mapping[str, str] = os.enviro
 
 
 def visible(nvml: Any, environ: Mapping[str, str], say: Callable[[str], None]) -> list[Any]:
-    """Handles of the GPUs that CUDA shows a process, in CUDA's order, as far as NVML can tell.
+    """Handles of the GPUs that CUDA shows to a process, in the order of CUDA, as far as NVML can tell.
 
-    NVML counts GPUs by their place on the bus. CUDA does so with CUDA_DEVICE_ORDER=PCI_BUS_ID alone, and else begins with the
-    fastest one: on a host with GPUs of several kinds a number does not say which one is meant.
+    NVML numbers GPUs by bus id. CUDA does so only with CUDA_DEVICE_ORDER=PCI_BUS_ID, and otherwise by speed, so a
+    number is ambiguous on a host with several kinds of GPUs.
     """
     handles = [nvml.nvmlDeviceGetHandleByIndex(place) for place in range(nvml.nvmlDeviceGetCount())]
     listed = environ.get("CUDA_VISIBLE_DEVICES")
@@ -47,29 +47,27 @@ def visible(nvml: Any, environ: Mapping[str, str], say: Callable[[str], None]) -
     for entry in (part.strip() for part in listed.split(",")):
         if entry.startswith("MIG-"):
             chosen.append(nvml.nvmlDeviceGetHandleByUUID(entry))
-        elif entry.startswith("GPU-") and any(
-            uuid.startswith(entry) for uuid in uuids
-        ):  # CUDA takes a unique beginning
-            chosen.append(handles[next(place for place, uuid in enumerate(uuids) if uuid.startswith(entry))])
+        elif entry.startswith("GPU-") and (named := [k for k, uuid in enumerate(uuids) if uuid.startswith(entry)]):
+            chosen.append(handles[named[0]])  # CUDA accepts the unique start of a UUID.
         elif entry.isdigit() and int(entry) < len(handles):
             if len(kinds) > 1 and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
                 say(
-                    f"the system profile holds all {len(handles)} GPUs of this host: CUDA_VISIBLE_DEVICES={listed} does not say which "
-                    f"of {', '.join(sorted(kinds))} are meant; set CUDA_DEVICE_ORDER=PCI_BUS_ID"
+                    f"the system profile has all {len(handles)} GPUs of this host: CUDA_VISIBLE_DEVICES={listed} "
+                    f"does not say which of {', '.join(sorted(kinds))} are meant; set CUDA_DEVICE_ORDER=PCI_BUS_ID"
                 )
                 return handles
             chosen.append(handles[int(entry)])
-        else:  # CUDA stops reading here
+        else:  # CUDA ignores the rest of the list.
             break
     return chosen
 
 
 def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value  # older releases of nvidia-ml-py give bytes
+    return value.decode() if isinstance(value, bytes) else value  # Older releases of nvidia-ml-py return bytes.
 
 
 def read_with(nvml: Any, handles: list[Any], say: Callable[[str], None]) -> Callable[[], list[Value]]:
-    """``nvml``: the module ``pynvml``. A reading that a GPU does not give (a slice of one has no use) is left out from then on."""
+    """A function that reads the GPUs. A reading that a GPU does not support is left out from then on."""
     readings: list[tuple[str, dict[str, Callable[[], float]]]] = [
         (f"gpu{number}", _readings(nvml, handle)) for number, handle in enumerate(handles)
     ]
@@ -82,7 +80,7 @@ def read_with(nvml: Any, handles: list[Any], say: Callable[[str], None]) -> Call
                     values.append(Value("gpu", name, dimension, given[dimension]()))
                 except nvml.NVMLError as error:
                     del given[dimension]
-                    say(f"the system profile lacks {dimension} of {name} from here on: {error}")
+                    say(f"the system profile lacks {dimension} of {name} from now on: {error}")
         return values
 
     return look

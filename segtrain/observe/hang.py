@@ -1,12 +1,12 @@
-"""A thread in each rank that finds a hang before the job dies: which rank did not arrive, and where its threads stand.
+"""Watchdog for hangs: a thread in each rank that finds out which rank is behind, and where its threads are.
 
-A rank hangs when, for ``hang_s``, its loop has reached no boundary between two phases (clock.py) and has begun or ended no sum over
-ranks. Evaluation and checkpoints are long phases of their own: in these only a rank that waits inside a sum hangs. The first rank that
-finds itself so raises an alarm on the board; all ranks then write RUN/hang/rank-00000.txt on their host and post where they stand, and
-rank 0 says who is behind. Ranks that run the same loop pass the same boundaries and sums, so that the one with the fewest has not
-arrived. A rank that posts nothing has a process that does not run.
+A rank hangs if its loop has reached no boundary between two phases (clock.py) and has started or finished no sum over
+ranks for ``hang_s``. Evaluation and checkpoints are long phases, in which only a rank inside a sum can hang. The
+first rank that hangs raises an alarm on the board. All ranks then write RUN/hang/rank-00000.txt on their host and
+post their position, and rank 0 reports who is behind. Ranks in the same loop pass the same boundaries and sums, so
+the rank with the lowest count is behind. A rank that posts nothing has a process that does not run.
 
-While nothing hangs a look costs two numbers and one question to the board, ``LOOKS`` times in ``hang_s``.
+Without a hang, a look costs two numbers and one question to the board, ``LOOKS`` times in ``hang_s``.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
-FOLDER = "hang"  # of a run folder
+FOLDER = "hang"  # in a run folder
 LOOKS = 8
 LONGEST_LOOK_S = 15.0
-MOST = 3  # reports of one process
-LONG = ("eval", "checkpoint")  # phases whose length says nothing
+MOST = 3  # reports per process
+LONG = ("eval", "checkpoint")  # phases that may take long
 
 
 @dataclass(frozen=True)
 class RankPosition:
-    """Where a loop is. ``passed``: boundaries and sums so far; ``summing``: inside a sum over ranks; ``step``: that it works on."""
+    """Position of a loop: its step and phase, the boundaries and sums ``passed``, and whether it is in a sum."""
 
     step: int
     phase: str
@@ -44,7 +44,7 @@ class RankPosition:
 
 @dataclass(frozen=True)
 class Notice:
-    """What a rank tells the others. ``line``: of Python, that its main thread is in."""
+    """The position of a rank, for the other ranks. ``line``: the Python line of its main thread."""
 
     rank: int
     host: str
@@ -57,7 +57,7 @@ class Notice:
 
 
 class PhaseBoard(Protocol):
-    """Where ranks leave notices for each other (parallel/board.py); RuntimeError when it is gone."""
+    """Store of the notices of all ranks (parallel/board.py). Its methods raise RuntimeError when it is gone."""
 
     def raise_alarm(self, number: int) -> None: ...
     def is_raised(self, number: int) -> bool: ...
@@ -66,9 +66,9 @@ class PhaseBoard(Protocol):
 
 
 class Watchdog:
-    """Looks after the thread that made it. ``place`` and ``recent`` (phase, begin, end; seconds) are asked from another thread.
+    """Watches the thread that created it, and calls ``place`` and ``recent`` from another thread.
 
-    ``found`` gets rank 0's notices and its sentence, once a hang.
+    ``recent`` returns spans (phase, begin, end; seconds). On rank 0, ``found`` gets the notices and one sentence.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Watchdog:
 
     def close(self) -> None:
         self._ended.set()
-        # A question to a store that is gone may take longer: then the thread ends with the process.
+        # A request to a store that is gone may take longer. The thread then ends with the process.
         self._thread.join(timeout=1)
 
     def _watch(self) -> None:
@@ -107,7 +107,7 @@ class Watchdog:
             try:
                 self._look()
             except (RuntimeError, ValueError, OSError):
-                self._board = None  # the store has gone with rank 0, or a disk is full: each for itself from now on
+                self._board = None  # The store is gone with rank 0, or a disk is full: each rank continues alone.
 
     def _look(self) -> None:
         place, now = self._place(), time.monotonic()
@@ -135,11 +135,11 @@ class Watchdog:
         self._found(notices, sentence(notices, self._world, self._limit_s, self._path.parent, asked))
 
     def _counts(self, place: RankPosition) -> bool:
-        """Whether standing here for long is a hang."""
+        """Whether a long time at this position is a hang."""
         return place.summing or (place.phase not in LONG and not self._patient())
 
     def _gathered(self, board: PhaseBoard) -> list[Notice]:
-        """All ranks look at least every ``self._every`` seconds."""
+        """The notices of all ranks, which look at least every ``self._every`` seconds."""
         end = time.monotonic() + 2 * self._every + 1
         texts = board.posted(self._alarms)
         while len(texts) < self._world and time.monotonic() < end and not self._ended.wait(self._every / 4):
@@ -152,7 +152,7 @@ class Watchdog:
         return Notice(self._rank, socket.gethostname(), **asdict(place), seconds=seconds, line=line)
 
     def _write(self, notice: Notice) -> None:
-        """The stacks come from faulthandler, which takes no lock: also of threads that hold one for ever."""
+        """Append the notice and all stacks. faulthandler takes no lock, so it also shows threads that hold one."""
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a", encoding="utf-8") as file:
@@ -163,13 +163,12 @@ class Watchdog:
 
 
 def _line(frame: FrameType | None) -> str:
-    """The innermost line of a thread that is of segtrain or of the user; the innermost of all where none is."""
+    """The innermost line of segtrain or user code in a stack; the innermost line of all if there is none."""
     shown, here = frame, frame
     while here is not None:
         parts = here.f_code.co_filename.split(os.sep)
-        if "segtrain" in parts[:-1] or not any(
-            part.startswith(("python3", "site-packages", "dist-packages")) for part in parts[1:-1]
-        ):
+        installed = any(part.startswith(("python3", "site-packages", "dist-packages")) for part in parts[1:-1])
+        if "segtrain" in parts[:-1] or not installed:
             shown = here
             break
         here = here.f_back
@@ -181,9 +180,9 @@ def _head(notice: Notice, recent: Sequence[tuple[str, float, float]]) -> str:
     lines = [
         f"{now} UTC  rank {notice.rank}  host {notice.host}  pid {os.getpid()}",
         f"{_where(notice)}, for {notice.seconds:g} s, in {notice.line}",
-        "pending: a sum over ranks" if notice.summing else "pending: no sum over ranks of the loop's own",
+        "pending: a sum over ranks" if notice.summing else "pending: no sum over ranks",
         "",
-        "last spans, newest first (seconds before the end of the last one; how long):",
+        "last spans, newest first (seconds before the end of the last one; duration):",
     ]
     spans = list(recent)[::-1]
     lines += [f"  {spans[0][2] - begin:10.3f}  {end - begin:10.3f}  {phase}" for phase, begin, end in spans]
@@ -195,7 +194,7 @@ def _where(notice: Notice) -> str:
 
 
 def sentence(notices: Sequence[Notice], world_size: int, limit_s: float, folder: Path, asked: bool = True) -> str:
-    """Who is behind, where, and what to read. ``notices``: of the ranks that answered, by rank; ``asked``: whether all were."""
+    """Which rank is behind, where, and what to read. ``asked``: whether all ranks were asked for their notices."""
     missing = sorted(set(range(world_size)) - {notice.rank for notice in notices})
     longest = max(notice.seconds for notice in notices)
     least = min(notice.passed for notice in notices)

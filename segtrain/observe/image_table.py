@@ -1,4 +1,4 @@
-"""A CSV table of scores per image, the worst first: ``images-best.csv`` and ``images-last.csv`` of a run folder."""
+"""CSV table of the scores of single images, the worst first: ``images-best.csv`` and ``images-last.csv`` of a run."""
 
 from __future__ import annotations
 
@@ -7,51 +7,42 @@ import io
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from segtrain.errors import DataError
 
-BEST, LAST = "images-best.csv", "images-last.csv"  # of the best and of the last evaluation of a run
+BEST, LAST = "images-best.csv", "images-last.csv"  # of the best and the last evaluation of a run
 COLUMNS = ("image", "miou", "accuracy", "pixels", "worst_class", "worst_iou", "note")
+SCORES = ("miou", "accuracy", "worst_iou")
 ALL_VOID = "all void: no score"
 
 
 @dataclass(frozen=True)
 class ImageRow:
-    """Scores in [0, 1], None where no pixel of the image has a class; ``pixels`` are those that have one."""
+    """Scores in [0, 1], None if no pixel of the image has a class; ``pixels`` counts the pixels with a class."""
 
     image: str
     miou: float | None
     accuracy: float | None
     pixels: int
-    worst_class: str = ""  # the one with the lowest IoU in this image
+    worst_class: str = ""  # the class with the lowest IoU in this image
     worst_iou: float | None = None
 
 
 def as_csv(rows: Sequence[ImageRow]) -> bytes:
-    """UTF-8, scores as fractions of six places; a name that is no UTF-8 keeps its bytes."""
+    """The table as UTF-8, with scores to six places. A name that is not valid UTF-8 keeps its bytes."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
     for row in rows:
-        note = ALL_VOID if row.miou is None else ""
-        writer.writerow(
-            (
-                row.image,
-                _number(row.miou),
-                _number(row.accuracy),
-                row.pixels,
-                row.worst_class,
-                _number(row.worst_iou),
-                note,
-            )
-        )
+        scores = {name: "" if (score := getattr(row, name)) is None else f"{score:.6f}" for name in SCORES}
+        writer.writerow(asdict(row) | scores | {"note": ALL_VOID if row.miou is None else ""})
     return text.getvalue().encode("utf-8", "surrogateescape")
 
 
 def read(path: Path) -> list[ImageRow]:
-    """Raises DataError where the file is missing or is no such table."""
+    """Raises DataError if the file is missing or is not such a table."""
     try:
         with open(path, newline="", encoding="utf-8", errors="surrogateescape") as file:
             reader = csv.DictReader(file)
@@ -65,13 +56,21 @@ def read(path: Path) -> list[ImageRow]:
                 for cells in reader
             ]  # fmt: skip
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from None
+        raise DataError(
+            f"cannot read {path}: {error.strerror}",
+            code="image-table-unreadable",
+            file=str(path),
+            reason=error.strerror,
+        ) from None
     except (TypeError, ValueError, csv.Error):
-        raise DataError(f"{path} is no table of images with the columns {', '.join(COLUMNS)}") from None
+        raise DataError(
+            f"{path} is not a table of images with the columns {', '.join(COLUMNS)}",
+            code="not-an-image-table", file=str(path),
+        ) from None  # fmt: skip
 
 
 def short_names(images: Sequence[str]) -> list[str]:
-    """The names without the folders that all of them share."""
+    """The names without the folders that they share."""
     parts = [image.split("/") for image in images]
     first, last = min(parts, default=[]), max(parts, default=[])
     shared = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first[:-1], last[:-1]))))
@@ -79,19 +78,14 @@ def short_names(images: Sequence[str]) -> list[str]:
 
 
 def table(rows: Sequence[ImageRow]) -> str:
-    """Lines for people: a row an image, in the order given."""
+    """Aligned text with one line per image, in the given order."""
     names = short_names([row.image for row in rows])
     width = max(len("the worst images"), *map(len, names))
     lines = [f"{'the worst images':{width}}    mIoU  accuracy  worst class"]
     for row, name in zip(rows, names):
-        lines.append(
-            f"{name:{width}} {_percent(row.miou)}    {_percent(row.accuracy)}  {row.worst_class} {_percent(row.worst_iou).strip()}"
-        )
+        scores = f"{_percent(row.miou)}    {_percent(row.accuracy)}"
+        lines.append(f"{name:{width}} {scores}  {row.worst_class} {_percent(row.worst_iou).strip()}")
     return "\n".join(lines)
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.6f}"
 
 
 def _score(text: str) -> float | None:

@@ -12,12 +12,12 @@ from segtrain.observe.tracker import TrackedRun
 if TYPE_CHECKING:
     import numpy as np
 
-PARAMS = 100  # that an MLflow server takes in one call
-PARAM_LENGTH = 500  # characters of a value that servers of every version keep
+PARAMS = 100  # maximum of parameters in one call of an MLflow server
+PARAM_LENGTH = 500  # maximum of characters in a value, for servers of all versions
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """``{"optim": {"lr": 0.1}}`` as ``{"optim.lr": "0.1"}``: one text for each setting, cut where MLflow would refuse it."""
+    """``{"optim": {"lr": 0.1}}`` as ``{"optim.lr": "0.1"}``, with texts that are short enough for MLflow."""
     found: dict[str, str] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping) and value:
@@ -29,21 +29,22 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 class MLflow:
-    """One MLflow run under the experiment ``segtrain`` of a tracking server or folder."""
+    """One MLflow run in the experiment ``segtrain`` of a tracking server or folder. Raises ConfigError."""
 
     name = "MLflow"
 
-    def __init__(self, uri: str, run_name: str, tags: Mapping[str, str], config: Mapping[str, Any]) -> None:
+    def __init__(self, uri: str, run: TrackedRun) -> None:
         import mlflow
 
         try:
             mlflow.set_tracking_uri(uri)
             mlflow.set_experiment("segtrain")
-            self._run = mlflow.start_run(run_name=run_name, tags=dict(tags))
-            settings = list(flat(config).items())
+            tags = {"segtrain.hash": run.hash, "segtrain.run_dir": str(run.folder)}
+            self._run = mlflow.start_run(run_name=run.name, tags=tags)
+            settings = list(flat(run.config).items())
             for at in range(0, len(settings), PARAMS):
                 mlflow.log_params(dict(settings[at : at + PARAMS]))
-        except Exception as error:  # whatever its client raises: the address is what the user can mend
+        except Exception as error:  # Its client raises errors of many types.
             raise ConfigError(
                 f"log.mlflow={uri}: cannot start a run: {' '.join(str(error).split())}: check the address",
                 code="tracker-not-reached", key="log.mlflow", value=uri, reason=str(error),
@@ -61,7 +62,3 @@ class MLflow:
 
     def close(self, status: str) -> None:
         self._mlflow.end_run({"done": "FINISHED", "stopped": "KILLED"}.get(status, "FAILED"))
-
-
-def make(uri: str, run: TrackedRun) -> MLflow:
-    return MLflow(uri, run.name, {"segtrain.hash": run.hash, "segtrain.run_dir": str(run.folder)}, run.config)

@@ -1,6 +1,6 @@
-"""Contact sheets of what the model sees and where it is wrong: image, truth, prediction, and errors side by side.
+"""Contact sheets of predictions as PNG: image, truth, prediction, and errors side by side, one row per image.
 
-One row an image, captions with the image's own mIoU, a legend of the classes that occur. Written as PNG.
+Captions give the mIoU of each image, and a legend shows the classes that occur.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _GAP, _MARGIN, _HEAD, _CAPTION, _KEY = 6, 16, 26, 28, 22  # pixels
 
 @dataclass(frozen=True)
 class Sample:
-    """``image`` uint8 (H, W, 3) RGB; ``prediction`` and ``truth`` uint8 (H, W) train ids, ``truth`` None where unknown."""
+    """``image``: uint8 (H, W, 3) RGB. ``prediction``, ``truth``: uint8 (H, W) train ids; ``truth`` None if unknown."""
 
     name: str
     image: np.ndarray
@@ -40,9 +40,9 @@ class Sample:
 
 
 def image_miou(truth: np.ndarray, prediction: np.ndarray, num_classes: int, ignore_index: int = 255) -> float:
-    """Mean IoU of one image over the classes in its truth or prediction, void left out; NaN where all is void."""
+    """Mean IoU of one image over the classes in its truth or prediction; NaN if all pixels are void."""
     valid = truth != ignore_index
-    # A prediction that is no class (void, say) is wrong: it lands in a column of its own.
+    # A prediction that is not a class, such as void, is wrong. It gets its own column.
     guess = np.minimum(prediction[valid].astype(np.int64), num_classes)
     pairs = truth[valid].astype(np.int64) * (num_classes + 1) + guess
     table = np.bincount(pairs, minlength=num_classes * (num_classes + 1)).reshape(num_classes, num_classes + 1)[:, :-1]
@@ -52,7 +52,7 @@ def image_miou(truth: np.ndarray, prediction: np.ndarray, num_classes: int, igno
 
 
 def colorize(mask: np.ndarray, palette: Sequence[Color], ignore_index: int = 255) -> np.ndarray:
-    """(H, W) train ids to (H, W, 3) colors; void is a gray that no class should have."""
+    """(H, W) train ids to (H, W, 3) colors; void is gray."""
     table = np.full((256, 3), VOID, np.uint8)
     table[: len(palette)] = palette
     table[ignore_index] = VOID
@@ -60,7 +60,7 @@ def colorize(mask: np.ndarray, palette: Sequence[Color], ignore_index: int = 255
 
 
 def _fit(picture: np.ndarray, width: int, height: int, labels: bool = False) -> np.ndarray:
-    """Resize to (height, width): area mean when shrinking a picture, nearest for labels."""
+    """Resize to (height, width): area mean to shrink a picture, nearest for labels."""
     if picture.shape[:2] == (height, width):
         return picture
     shrinks = height < picture.shape[0]
@@ -74,7 +74,7 @@ def _hatch(height: int, width: int) -> np.ndarray:
 
 
 def error_panel(sample: Sample, width: int, height: int, ignore_index: int = 255) -> np.ndarray:
-    """The image in pale gray, wrong pixels in red as dense as they are wrong, void hatched. uint8 (height, width, 3)."""
+    """The image in pale gray, the share of wrong pixels in red, void hatched. uint8 (height, width, 3)."""
     gray = cv2.cvtColor(_fit(sample.image, width, height), cv2.COLOR_RGB2GRAY).astype(np.float32)
     panel = np.repeat((160 + 0.35 * gray)[:, :, None], 3, axis=2)
     if sample.truth is None:
@@ -91,7 +91,7 @@ def _font(size: int) -> Font:
     try:
         return ImageFont.load_default(size)  # Pillow 10.1 with FreeType
     except (TypeError, ImportError, OSError):
-        return ImageFont.load_default()  # the small bitmap font of older ones
+        return ImageFont.load_default()  # the small bitmap font of older versions
 
 
 def _write(draw: ImageDraw.ImageDraw, place: tuple[int, int], text: str, font: Font, color: Color = INK) -> None:
@@ -99,7 +99,7 @@ def _write(draw: ImageDraw.ImageDraw, place: tuple[int, int], text: str, font: F
 
 
 def _readable(text: str, font: Font) -> str:
-    """What the font can draw: a bitmap font raises on anything outside Latin-1."""
+    """``text`` without what the font cannot draw: a bitmap font raises outside Latin-1."""
     return text if isinstance(font, ImageFont.FreeTypeFont) else text.encode("latin-1", "replace").decode("latin-1")
 
 
@@ -107,14 +107,8 @@ def _length(draw: ImageDraw.ImageDraw, text: str, font: Font) -> float:
     return float(draw.textlength(_readable(text, font), font=font))
 
 
-def _clip(
-    draw: ImageDraw.ImageDraw,
-    text: str,
-    font: Font,
-    width: float,
-    tail: bool = False,
-) -> str:
-    """The text, dots where it is too long: at its end, or at its beginning (``tail``: file names differ at their ends)."""
+def _clip(draw: ImageDraw.ImageDraw, text: str, font: Font, width: float, tail: bool = False) -> str:
+    """``text`` cut to ``width``: at its end, or with ``tail`` at its start, because file names differ at their ends."""
     if _length(draw, text, font) <= width:
         return text
     while len(text) > 1 and _length(draw, "..." + text, font) > width:
@@ -124,23 +118,21 @@ def _clip(
 
 def _check(samples: Sequence[Sample]) -> None:
     if not samples:
-        raise DataError("a contact sheet needs at least one image")
+        raise DataError("a contact sheet needs at least one image", code="no-pictures")
     for sample in samples:
-        masks = [sample.prediction] if sample.truth is None else [sample.prediction, sample.truth]
-        for mask in masks:
-            if mask.shape != sample.image.shape[:2]:
+        size = sample.image.shape[:2]
+        for mask in (sample.prediction, sample.truth):
+            if mask is not None and mask.shape != size:
                 raise DataError(
-                    f"{sample.name}: the mask is {mask.shape}, its image {sample.image.shape[:2]} (height, width)"
-                )
+                    f"{sample.name}: the mask is {mask.shape} and the image {size} (height, width): they must be equal",
+                    code="mask-size-differs", file=sample.name, found=mask.shape, expected=size,
+                )  # fmt: skip
 
 
 def _legend_rows(
-    draw: ImageDraw.ImageDraw,
-    font: Font,
-    items: Sequence[tuple[str, Color | None]],
-    width: int,
+    draw: ImageDraw.ImageDraw, font: Font, items: Sequence[tuple[str, Color | None]], width: int
 ) -> list[list[tuple[int, str, Color | None]]]:
-    """Swatches flowed into rows: (x, text, color) each."""
+    """Swatches in rows of at most ``width`` pixels: (x, text, color)."""
     rows: list[list[tuple[int, str, Color | None]]] = [[]]
     x = 0
     for text, color in items:
@@ -162,9 +154,9 @@ def contact_sheet(
     title: str = "",
     panel_width: int = 320,
 ) -> np.ndarray:
-    """uint8 (H, W, 3) RGB. Each row keeps its image's shape; small images are not enlarged beyond twice their size.
+    """Draw a sheet: uint8 (H, W, 3) RGB. Rows keep the shape of their image, enlarged at most twice.
 
-    Without any truth only image and prediction are shown. Raises DataError for no samples and for masks of another size.
+    Without any truth, only image and prediction are shown. Raises DataError for no samples, or masks of another size.
     """
     _check(samples)
     width = min(panel_width, 2 * max(sample.image.shape[1] for sample in samples))
@@ -216,13 +208,7 @@ def _panels(
 
 
 def _draw_caption(
-    draw: ImageDraw.ImageDraw,
-    sample: Sample,
-    num_classes: int,
-    ignore_index: int,
-    font: Font,
-    y: int,
-    width: int,
+    draw: ImageDraw.ImageDraw, sample: Sample, num_classes: int, ignore_index: int, font: Font, y: int, width: int
 ) -> None:
     _write(draw, (_MARGIN, y), _clip(draw, sample.name, font, 2 * width, tail=True), font)
     if sample.truth is None:
@@ -255,12 +241,15 @@ def _draw_legend(
 
 
 def save_png(path: str | Path, picture: np.ndarray) -> Path:
-    """Write uint8 (H, W, 3) RGB or (H, W): whole or not at all. Raises DataError where the place cannot be written."""
+    """Write uint8 (H, W, 3) RGB or (H, W) as PNG, atomically. Raises DataError."""
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with writing(path) as stream:
             Image.fromarray(picture).save(stream, format="PNG")
     except OSError as error:
-        raise DataError(f"cannot write the picture {path}: {error.strerror or error}") from None
+        raise DataError(
+            f"cannot write the picture {path}: {error.strerror or error}: check the permissions of the folder",
+            code="picture-unwritable", file=str(path),
+        ) from None  # fmt: skip
     return path

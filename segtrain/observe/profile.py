@@ -1,6 +1,6 @@
-"""The system profile of a run: started with it, and turned on and off while it goes on.
+"""System profile of a run: started with the run, and turned on and off while it trains.
 
-The rank with local rank 0 starts the sampler (system.py) and takes it along when it ends; a sampler that fails stops no training.
+The rank with local rank 0 starts the sampler (system.py) and ends it. A sampler that fails does not stop training.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from typing import Any, Protocol
 
 from segtrain.errors import SegtrainError
 from segtrain.filetime import now_ns
+from segtrain.json_text import read_json, write_json
 from segtrain.observe.console import duration
 from segtrain.observe.journal import say_on_stderr
-from segtrain.observe.system import CONTROL, DEFAULT_MS, read_json, state_file, write_json
+from segtrain.observe.system import DEFAULT_MS, state_file
+from segtrain.observe.trace import request
 
 FOLDER = "profile"  # of a run folder
 ANSWER_S = 5.0  # within which a sampler of this host answers
@@ -31,7 +33,7 @@ _ROOT = str(Path(__file__).parents[2])
 
 
 class ProfileOwner(Protocol):
-    """What of a rank's place among all ranks matters here (``parallel.cluster.Cluster``)."""
+    """The rank of a process; ``parallel.cluster.Cluster`` has these."""
 
     @property
     def rank(self) -> int: ...
@@ -42,23 +44,22 @@ class ProfileOwner(Protocol):
 
 
 def node_name(place: ProfileOwner, environ: Mapping[str, str] = os.environ) -> str:
-    """``algo-N``, as SageMaker calls the host, else counted by ranks."""
+    """``algo-N``: the name that SageMaker gives to the host, else its number in the order of ranks."""
     named = environ.get("SM_CURRENT_HOST", "")
     return named if re.fullmatch(r"algo-\d+", named) else f"algo-{place.rank // place.local_world_size + 1}"
 
 
 @contextlib.contextmanager
 def sampling(run_dir: Path, ms: int, place: ProfileOwner, say: Callable[[str], None] = say_on_stderr) -> Iterator[None]:
-    """A profile of this host in ``run_dir`` while the context lasts; ``ms`` 0: not before somebody turns it on.
+    """Profile this host in ``run_dir`` while the context lasts. ``ms`` 0: wait for a request.
 
-    SIGUSR2 to the rank that starts it turns it on and off; the others ignore the signal.
+    SIGUSR2 to the rank that starts the sampler turns it on and off; the other ranks ignore the signal.
     """
     may_listen = threading.current_thread() is threading.main_thread()
-    # Ignored before it starts: a signal that comes too early must not end the sampler, which inherits that.
+    # The sampler inherits this, so that an early signal does not end it.
     before = signal.signal(signal.SIGUSR2, signal.SIG_IGN) if may_listen else None
-    process = (
-        _start(run_dir / FOLDER, ms, node_name(place), say, place.local_world_size) if place.local_rank == 0 else None
-    )
+    folder, node = run_dir / FOLDER, node_name(place)
+    process = _start(folder, ms, node, say, place.local_world_size) if place.local_rank == 0 else None
     try:
         if may_listen and process is not None:
             signal.signal(signal.SIGUSR2, lambda number, frame: process.send_signal(number))
@@ -67,14 +68,11 @@ def sampling(run_dir: Path, ms: int, place: ProfileOwner, say: Callable[[str], N
         if may_listen:
             signal.signal(signal.SIGUSR2, before)
         if process is not None:
-            _end(process)
-            _note_end(run_dir / FOLDER, node_name(place))
+            _end(process, state_file(folder, node))
 
 
-def _start(
-    folder: Path, ms: int, node: str, say: Callable[[str], None], ranks: int = 1
-) -> subprocess.Popen[bytes] | None:
-    """``ranks``: of this host, whose GPUs the sampler reads."""
+def _start(folder: Path, ms: int, node: str, say: Callable[[str], None], ranks: int) -> subprocess.Popen[bytes] | None:
+    """Start the sampler. ``ranks``: the number of ranks on this host."""
     words = [str(folder.absolute()), "--ms", str(ms), "--node", node, "--parent", str(os.getpid())]
     path = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
     try:
@@ -83,41 +81,36 @@ def _start(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             env={**_whose_gpus(os.environ, ranks), "PYTHONPATH": path},
-            start_new_session=True,  # Ctrl-C is for the rank
+            start_new_session=True,  # Ctrl-C ends the rank, which ends the sampler.
         )
     except OSError as error:
-        say(f"warning: the run has no system profile: {error.strerror}; training goes on")
+        say(f"warning: the run has no system profile: {error.strerror}; training continues")
         return None
 
 
 def _whose_gpus(environ: Mapping[str, str], ranks: int) -> dict[str, str]:
-    """Where each rank has GPUs of its own in CUDA_VISIBLE_DEVICES, this one's list names one rank's alone: read all then."""
+    """The environment without CUDA_VISIBLE_DEVICES if that names the GPUs of one of several ranks alone."""
     listed = environ.get("CUDA_VISIBLE_DEVICES", "")
     own = ranks > 1 and len(listed.split(",")) < ranks
     return {name: value for name, value in environ.items() if not (own and name == "CUDA_VISIBLE_DEVICES")}
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """It writes a last sample and goes; one that hangs in a disk or a driver must not keep the run."""
+def _end(process: subprocess.Popen[bytes], state: Path) -> None:
+    """End the sampler after a last sample, and write pid 0, because other hosts cannot see its process."""
     process.terminate()
     try:
         process.wait(ANSWER_S)
-    except subprocess.TimeoutExpired:
+    except subprocess.TimeoutExpired:  # It hangs in a disk or a driver.
         process.kill()
         process.wait()
-
-
-def _note_end(folder: Path, node: str) -> None:
-    """Other hosts cannot see whether the process lives: pid 0 tells them."""
-    state = read_json(state_file(folder, node))
-    if state:
+    if known := read_json(state):
         with contextlib.suppress(OSError):
-            write_json(state_file(folder, node), {**state, "on": False, "pid": 0})
+            write_json(state, {**known, "on": False, "pid": 0})
 
 
 @dataclass(frozen=True)
 class SampledHost:
-    """What the sampler of one host said last."""
+    """The last state of the sampler of one host."""
 
     node: str
     host: str
@@ -125,7 +118,7 @@ class SampledHost:
     on: bool
     ms: int
     asked: float
-    alive: bool | None  # None: on another host, which cannot be asked
+    alive: bool | None  # None: it is on another host, where its process cannot be seen
     last: float | None  # Unix time of the newest file of readings
     bytes: int
 
@@ -138,16 +131,15 @@ class SampledHost:
 
 
 def hosts(run: Path) -> list[SampledHost]:
-    """The samplers that a run has had, by node. Raises SegtrainError where it has had none."""
+    """The samplers of a run, by node. Raises SegtrainError if there are none."""
     folder = run / FOLDER
     found = sorted(folder.glob("*.state.json"), key=lambda path: (len(path.name), path.name))
     states = [state for path in found if "pid" in (state := read_json(path))]
     if not states:
         raise SegtrainError(
-            f"{run} has no sampler: name the folder of a run that is training on one host at least"
-            if run.is_dir()
-            else f"{run} is no run folder: there is no such folder (segtrain runs DIR lists runs)"
-        )
+            f"{run} has no sampler: name the folder of a run that has begun to train (segtrain runs DIR lists runs)",
+            code="no-sampler", file=str(run),
+        )  # fmt: skip
     return [_host(folder, state) for state in states]
 
 
@@ -183,26 +175,19 @@ def _is_sampler(pid: int) -> bool:
 
 
 def switch(run: Path, on: bool, ms: int | None = None) -> list[SampledHost]:
-    """Ask every sampler of a run to start, or to stop; returns what they say within ANSWER_S.
+    """Ask every sampler of a run to start or to stop, and return their states after at most ANSWER_S.
 
-    Raises SegtrainError where all of them have ended.
+    Raises SegtrainError if all of them have ended.
     """
     known = hosts(run)
     if all(host.alive is False for host in known):
         raise SegtrainError(
-            f"no sampler of {run} is running: the run has ended, and there is nothing to switch "
-            "(a profile is written while it trains)"
-        )
-    wanted = ms or next((host.ms for host in known), DEFAULT_MS)
+            f"no sampler of {run} is running, because the run has ended: a profile is written while a run trains",
+            code="run-ended", file=str(run),
+        )  # fmt: skip
     asked = time.time()
-    try:
-        write_json(run / FOLDER / CONTROL, {"on": on, "ms": wanted, "asked": asked})
-    except OSError as error:
-        raise SegtrainError(
-            f"cannot write {run / FOLDER / CONTROL}: {error.strerror}: use the account that started the run, or send "
-            f"SIGUSR2 to process {known[0].pid} on {known[0].host}"
-        ) from None
-    until = time.monotonic() + ANSWER_S  # the wall clock may be set meanwhile
+    request(run / FOLDER, {"on": on, "ms": ms or next((host.ms for host in known), DEFAULT_MS), "asked": asked})
+    until = time.monotonic() + ANSWER_S  # The wall clock may be set meanwhile.
     while time.monotonic() < until:
         known = hosts(run)
         if all(host.asked == asked or host.alive is False for host in known):
@@ -212,15 +197,13 @@ def switch(run: Path, on: bool, ms: int | None = None) -> list[SampledHost]:
 
 
 def profile(verb: str, run: Path, ms: int | None) -> tuple[str, bool]:
-    """``on``, ``off`` or ``status`` of a run: lines for a person, and whether every sampler does as it was told."""
-    if verb == "status":
-        known, now = hosts(run), now_ns(run / FOLDER) / 1e9
-        return "\n".join(host.line(now) for host in known), True
-    known = switch(run, verb == "on", ms)
-    deaf = [host for host in known if host.alive is not False and host.on != (verb == "on")]
+    """Run ``on``, ``off``, or ``status``: lines to print, and whether every sampler did what it was asked to do."""
+    known = hosts(run) if verb == "status" else switch(run, verb == "on", ms)
+    deaf = [host for host in known if verb != "status" and host.alive is not False and host.on != (verb == "on")]
     now = now_ns(run / FOLDER) / 1e9
     lines = [host.line(now) for host in known]
     lines += [
-        f"{host.node} has not answered within {ANSWER_S:.0f} s: does {host.host} see this folder?" for host in deaf
+        f"{host.node} has not answered within {ANSWER_S:.0f} s: check that {host.host} sees this folder"
+        for host in deaf
     ]
     return "\n".join(lines), not deaf

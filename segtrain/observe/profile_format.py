@@ -1,28 +1,12 @@
-"""The format of a system profile: the files of the SageMaker Debugger, so that tools for one read the other.
+"""Writer and reader of a system profile, in the file format of the SageMaker Debugger.
 
-``FOLDER/system/incremental/<YYYYMMDDHH, UTC>/<Unix time of the full minute>.algo-N.json``, one JSON line a value:
+``system/incremental/<YYYYMMDDHH, UTC>/<Unix time of the full minute>.algo-N.json`` has one JSON line per value:
 
     {"Type":"cpu","Name":"cpu5","Dimension":"CPUUtilization","Value":1.36,"NodeId":"algo-1","Timestamp":1591748109.2322}
 
-=========  ==================================  ======================  ===================================================
-Type       Name                                Dimension               Value
-=========  ==================================  ======================  ===================================================
-cpu        cpuN                                CPUUtilization          percent of the core that worked
-cpu        cpuN                                I/OWaitPercentage       percent of the core that idled while a disk worked
-memory     MemoryUsedPercent                   (empty)                 percent of the host's memory that is not available
-i/o        IOPS                                (empty)                 disk transfers a second
-i/o        Read-, WriteThroughputInBytes-      (empty)                 bytes a second
-           PerSecond
-network    Receive-, TransmitBytesPerSecond    Algorithm               bytes a second, all interfaces but loopback
-network    the same                            Platform                of SageMaker's own agents: 0 in what we write
-gpu        gpuN                                GPUUtilization          percent of the time with a kernel on the device
-gpu        gpuN                                GPUMemoryUtilization    percent of its memory in use
-=========  ==================================  ======================  ===================================================
-
-Ours alone, under names that the charts of other readers do not select: ``PowerInWatts``, ``SMClockInMHz``, ``MemoryClockInMHz`` of a
-gpu; of ``memory`` with dimension ``Swap``: ``SwapUsedPercent``, ``SwapInBytesPerSecond``, ``SwapOutBytesPerSecond``.
-
-Older traces have no folder of the hour, and names that are no full minute. Imports nothing heavy: the sampler is a small process.
+``docs/profile.md`` lists types, names, and dimensions. Older profiles have no folder per hour, and file names that
+                are not
+full minutes. The sampler is a small process, so this file imports nothing large.
 """
 
 from __future__ import annotations
@@ -33,12 +17,11 @@ import os
 import re
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from segtrain import json_text
 from segtrain.errors import DataError
@@ -49,7 +32,7 @@ _NAME = re.compile(r"(?:^|/)system/(?:.*/)?(\d{10})\.(algo-\d+)\.json")
 
 
 class Value(NamedTuple):
-    """One reading; when and where it was read is the writer's to add."""
+    """One reading; the writer adds its time and its host."""
 
     type: str
     name: str
@@ -58,22 +41,22 @@ class Value(NamedTuple):
 
 
 def file_of(ts: float, node: str) -> str:
-    """The file, below the profile's folder, of a reading at Unix time ``ts``."""
+    """The file of a reading at Unix time ``ts``, relative to the folder of the profile."""
     minute = int(ts) // MINUTE * MINUTE
     return f"system/incremental/{time.strftime('%Y%m%d%H', time.gmtime(minute))}/{minute}.{node}.json"
 
 
 def minute_and_node(name: str) -> tuple[int, str] | None:
-    """Unix time in the name of a profile's file, and its node; None for a file that is none."""
+    """Unix time and node in the name of a profile file; None for any other file."""
     found = _NAME.search(name)
     return (int(found[1]), found[2]) if found and found.end() == len(name) else None
 
 
 class ProfileWriter:
-    """Appends readings; a new file each minute. The one writer of its node.
+    """Appends the readings of one node, with a new file each minute. Raises OSError.
 
-    All readings of a moment are one ``write`` to a file opened for appending: a killed process leaves whole lines. What a full disk
-    or a power cut tore off is cut away, for other readers give up on a file with a broken line. Raises OSError.
+    All readings of a moment are one ``write`` to a file opened for appending, so a killed process leaves whole lines.
+    What a full disk or a power cut left of a line is removed, because other readers give up on a broken line.
     """
 
     def __init__(self, folder: str | Path, node: str) -> None:
@@ -82,7 +65,7 @@ class ProfileWriter:
         self._heads: dict[tuple[str, str, str], str] = {}
 
     def write(self, ts: float, values: Iterable[Value]) -> int:
-        """Returns bytes. ``ts``: Unix time in seconds, that of all ``values``. A value that is not finite is left out: JSON has none."""
+        """Write the finite ``values`` of Unix time ``ts``, and return the number of bytes."""
         path = file_of(ts, self.node)
         if path != self._path:
             self._open(path)
@@ -121,7 +104,7 @@ class ProfileWriter:
 def _cut_torn_line(file: int) -> None:
     size = os.fstat(file).st_size
     if size and os.pread(file, 1, size - 1) != b"\n":
-        tail = os.pread(file, 4096, max(0, size - 4096))  # a line is a tenth of it
+        tail = os.pread(file, 4096, max(0, size - 4096))  # a line is shorter than 400 bytes
         os.ftruncate(file, size - len(tail) + tail.rfind(b"\n") + 1)
 
 
@@ -140,53 +123,32 @@ class Track:
     values: array[float] = field(default_factory=lambda: array("d"))
 
 
-@dataclass(frozen=True)
-class MetricSource:
-    """Where profile files lie: a folder, a bucket. Both functions speak of the same names, with ``/`` between folders."""
-
-    name: str
-    list: Callable[[], Iterable[str]]
-    open: Callable[[str], AbstractContextManager[Iterable[bytes]]]
-
-
-def folder_source(folder: str | Path) -> MetricSource:
-    """A folder of this machine: a run folder, a profile's, or a SageMaker job's output."""
-    root = Path(folder).absolute()
-
-    def names() -> Iterator[str]:
-        for place, _, files in os.walk(root):
-            yield from (f"{Path(place).as_posix()}/{name}" for name in files)
-
-    def read(name: str) -> BinaryIO:
-        return Path(name).open("rb")
-
-    return MetricSource(str(folder), names, read)
-
-
 def read_profile(
-    source: MetricSource | str | Path,
+    folder: str | Path,
     start: float = -math.inf,
     end: float = math.inf,
     *,
     say: Callable[[str], None] = say_on_stderr,
 ) -> dict[Series, Track]:
-    """Every series with readings from ``start`` to ``end`` (Unix seconds), both included, in the order of its first one.
+    """Series with readings from ``start`` to ``end`` (Unix seconds, both included), in the order of first readings.
 
-    Lines that are no reading are skipped, and said. Raises DataError where no file is a profile's.
+    ``folder``: a run folder, a profile, or the output of a SageMaker job. Invalid lines are skipped and reported.
+    Raises DataError if there is no file of a profile.
     """
-    source = source if isinstance(source, MetricSource) else folder_source(source)
-    found = sorted((*moment, name) for name in source.list() if (moment := minute_and_node(name)) is not None)
+    paths = (Path(place, name) for place, _, names in os.walk(Path(folder).absolute()) for name in names)
+    found = sorted((*moment, path) for path in paths if (moment := minute_and_node(path.as_posix())) is not None)
     if not found:
         raise DataError(
-            f"{source.name} holds no system profile (system/incremental/HOUR/MINUTE.algo-N.json): name a run folder, or the "
-            "profiler-output of a SageMaker job; a run writes one with log.profile_ms=500"
-        )
+            f"{folder} has no system profile (system/incremental/HOUR/MINUTE.algo-N.json): name the folder of a run "
+            "that was trained with log.profile_ms=500, or the profiler-output of a SageMaker job",
+            code="no-profile", file=str(folder),
+        )  # fmt: skip
     tracks: dict[Series, Track] = {}
-    for minute, node, name in found:
+    for minute, node, path in found:
         if not _may_hold(minute, start, end):
             continue
         bad = 0
-        with source.open(name) as lines:
+        with path.open("rb") as lines:
             for line in lines:
                 reading = _reading(line, node)
                 if reading is None:
@@ -196,12 +158,12 @@ def read_profile(
                     track.times.append(reading[1])
                     track.values.append(reading[2])
         if bad:
-            say(f"warning: {name}: skipped {bad} line{'s' * (bad > 1)} that are no reading")
+            say(f"warning: {path}: skipped {bad} line{'s' * (bad > 1)} without a valid reading")
     return {series: _in_order(track) for series, track in tracks.items()}
 
 
 def _may_hold(minute: int, start: float, end: float) -> bool:
-    """A file holds its minute, or the one before where the writer named it at its end. Other names say nothing."""
+    """Whether a file may have readings of that time. Its name is the start or, in old profiles, the end of a minute."""
     return minute % MINUTE != 0 or (start - MINUTE <= minute + MINUTE and minute - MINUTE <= end)
 
 
@@ -218,7 +180,7 @@ def _reading(line: bytes, node: str) -> tuple[Series, float, float] | None:
 
 
 def _in_order(track: Track) -> Track:
-    """By time: a clock that was set back, and files whose names overlap, leave readings out of order."""
+    """Sort a track by time: a clock that was set back, and overlapping files, leave readings out of order."""
     times = track.times
     if all(a <= b for a, b in pairwise(times)):
         return track

@@ -1,35 +1,8 @@
-"""What each rank and its workers did in each second of a run: one JSON line per window of steps.
+"""Spans: what each rank and its workers did in each second of a run, as one JSON line per window of steps.
 
-RUN/spans/rank-00000.jsonl, one file a rank. A process begins with a line of its own, also after a resume:
-
-``begin`` (1: this form), ``ts`` (Unix time), ``rank``, ``host``, ``local_rank``, ``world_size``, ``local_world_size``, ``device``,
-``cores`` (that this process may use), ``batch_size`` (of a step, all ranks), ``accumulate``, ``bytes_gradient`` (that this rank
-shares in each step), ``crowded`` (null, or where there are more compute threads than cores: ``threads`` that would be best, and how
-many times as long a pass takes now: ``forward``, ``backward``)
-
-Then a line a window, which ends with the first step after a second, or with the run. All numbers are of this rank and this window:
-
-``ts``          Unix time of its beginning
-``seconds``     how long it was; ``phases`` {name: seconds} add up to it
-``first``, ``last``    its steps, 1-based, both included; ``images`` of these steps
-``phases``      ``wait`` for the batch; ``device``: copies and floats; ``forward``, without ``sync``; ``sync``: in the collective of
-                the loss totals and votes, where a rank waits for slower ones; ``backward``, without ``gradient_sync``: what
-                sharing gradients took after this rank's last one was ready; ``update``; ``log``; ``eval``; ``checkpoint``;
-                ``other``. Absent: zero. With CUDA it is the device's time (device_clock.py): a wait behind which it still works
-                counts as that work
-``slowest_ms``  of one step, without ``log``, ``eval`` and ``checkpoint``
-``cpu_s``       of this process, its threads included, worker processes left out; ``threads`` of torch
-``other_cpu_s``  of the loop's own thread, in the phase ``other``; ``cpu_wait_s``: in which it could have run and had no core, without
-                those of ``wait``; ``other_cpu_wait_s``: those of ``other`` (absent: nobody counts them)
-``shared``      absent, or of the last step that torch's DDP has timed (ten at first, then each hundredth): ``seconds`` in which
-                gradients were on their way, ``hidden`` of them behind the backward pass
-``workers``     ``count``, ``kind``; ``samples`` made; ``seconds`` {``read``, ``decode``, ``augment``, ``assemble``} summed over them
-                (wall); ``cpu_s`` for them; ``cpu_wait_s`` of the wall time they could have run and had no core; ``bytes`` read from storage; ``process_cpu_s``: of worker
-                processes with all their threads (absent: workers are threads); ``reads``: of single reads how many, and the sums of
-                bytes squared (``bytes2``) and of bytes times seconds (``bytes_s``); ``queue``: steps that lay ready when one was
-                asked for, mean (absent: none was asked for)
-
-A reader takes the fields it knows. A line that is torn by the end of the process is skipped.
+``docs/spans.md`` describes every field of RUN/spans/rank-00000.jsonl. A reader takes the fields that it knows, and
+                skips
+a line that was cut off when its process ended.
 """
 
 from __future__ import annotations
@@ -48,24 +21,26 @@ from segtrain.errors import DataError
 from segtrain.observe.clock import Clock
 from segtrain.observe.journal import plain, say_on_stderr
 
-FOLDER = "spans"  # of a run folder
+FOLDER = "spans"  # in a run folder
 WINDOW_S = 1.0
-RECENT = 16  # windows that stay at hand
-TAIL = 32768  # bytes, in which as many windows end
-FORM = 1
-NUMBERS = ("ts", "seconds", "first", "last")  # that a window must have to be one
+RECENT = 16  # windows kept in memory
+TAIL = 32768  # bytes at the end of a file that hold as many windows
+FORMAT = 1
+REQUIRED = ("ts", "seconds", "first", "last")  # numbers that every window has
+STAGES = ("read", "decode", "augment", "assemble")
+# The texts and objects in a line; all other fields are numbers.
 _FORM: dict[str, Any] = {
     **dict.fromkeys(("host", "device"), str),
     **{"phases": {}, "shared": {}, "crowded": {}},
     "workers": {"kind": str, "seconds": {}, "reads": {}},
-}  # of a line, but for its numbers
+}
 _OLD_NAMES = {"late_s": "cpu_wait_s", "other_late_s": "other_cpu_wait_s"}
-NO_STEP = ("log", "eval", "checkpoint")  # phases that are no part of a step
+NO_STEP = ("log", "eval", "checkpoint")  # phases that are not part of a step
 
 
 @dataclass(frozen=True)
 class Begin:
-    """Facts of a process that begins to train."""
+    """Facts about a process that starts to train: the first line of its file."""
 
     rank: int
     host: str
@@ -82,7 +57,10 @@ class Begin:
 
 @dataclass(frozen=True)
 class Work:
-    """What the workers of a rank have done since its beginning, and how many there are now. ``asked``: for steps; ``ready``: summed."""
+    """What the workers of a rank have done since it started, and their current number.
+
+    ``asked`` counts the requested steps, and ``ready`` sums how many steps were ready at each request.
+    """
 
     count: int = 0
     kind: str = "thread"
@@ -102,15 +80,15 @@ class Work:
     process_cpu_s: float = 0.0
 
     def since(self, before: Work) -> dict[str, Any]:
-        def more(name: str) -> Any:
-            return getattr(self, name) - getattr(before, name)
-
-        seconds = {name: round(more(name), 6) for name in ("read", "decode", "augment", "assemble")}
-        done = {"count": self.count, "kind": self.kind, "samples": more("samples"), "seconds": seconds}
-        done |= {"cpu_s": round(more("cpu_s"), 6), "cpu_wait_s": round(more("cpu_wait_s"), 6), "bytes": more("bytes")}
-        done |= {"process_cpu_s": round(more("process_cpu_s"), 6)} if self.kind == "process" else {}
-        done["reads"] = {"count": more("reads"), "bytes2": more("bytes2"), "bytes_s": round(more("bytes_s"), 3)}
-        return done | ({"queue": round(more("ready") / more("asked"), 3)} if more("asked") else {})
+        """The ``workers`` of a window that began at ``before``."""
+        more = {name: value - getattr(before, name) for name, value in vars(self).items() if name != "kind"}
+        done = {"count": self.count, "kind": self.kind, "samples": more["samples"]}
+        done["seconds"] = {stage: round(more[stage], 6) for stage in STAGES}
+        done |= {"cpu_s": round(more["cpu_s"], 6), "cpu_wait_s": round(more["cpu_wait_s"], 6), "bytes": more["bytes"]}
+        if self.kind == "process":
+            done["process_cpu_s"] = round(more["process_cpu_s"], 6)
+        done["reads"] = {"count": more["reads"], "bytes2": more["bytes2"], "bytes_s": round(more["bytes_s"], 3)}
+        return done | ({"queue": round(more["ready"] / more["asked"], 3)} if more["asked"] else {})
 
 
 def file_of(run: Path, rank: int) -> Path:
@@ -118,9 +96,10 @@ def file_of(run: Path, rank: int) -> Path:
 
 
 class Spans:
-    """Writes the windows of one rank. ``first``: steps done before. A full disk or a folder without rights stops no training.
+    """Writer of the windows of one rank; a full disk or missing permissions do not stop training.
 
-    ``work`` tells what the workers have done so far. The clock is one that nobody else marks.
+    ``work`` returns what the workers have done so far. No other caller may mark ``clock``. ``first`` is the number of
+    steps done before, and ``images`` the images of one step.
     """
 
     def __init__(
@@ -144,14 +123,21 @@ class Spans:
         self._since = clock.pending[1]
         self._lost = False
         self._file = self._open()
-        self._ts, self._cpu, self._rest, self._before = now(), time.process_time(), clock.rest_cpu, work()
-        self._cpu_wait, self._rest_cpu_wait = clock.cpu_wait, clock.rest_cpu_wait
+        self._ts, self._times, self._before = now(), self._cpu_times(), work()
         self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
-        self._first = {"begin": FORM, "ts": round(self._ts, 4), **asdict(begin)}
+        self._first = {"begin": FORMAT, "ts": round(self._ts, 4), **asdict(begin)}
         self._write(self._first)
 
+    def _cpu_times(self) -> dict[str, float | None]:
+        """Running counts of seconds; None where the system does not count them."""
+        clock = self._clock
+        return {
+            "cpu_s": time.process_time(), "other_cpu_s": clock.rest_cpu,
+            "cpu_wait_s": clock.cpu_wait, "other_cpu_wait_s": clock.rest_cpu_wait,
+        }  # fmt: skip
+
     def step(self) -> bool:
-        """A step is over. True when a window ended with it: ``recent`` has changed."""
+        """End a step. True if a window ended with it, so that ``recent`` has changed."""
         at = self._clock.mark()
         if at - self._since < WINDOW_S:
             return False
@@ -159,9 +145,12 @@ class Spans:
         return self._collect()
 
     def _collect(self) -> bool:
-        """Make a window of all steps that can be told by now; False where there is none."""
+        """Make a window of all steps whose times are known; False if there are none."""
         for lap in self._clock.laps():
-            self._add(lap)
+            self._steps += 1
+            for phase, seconds in lap.items():
+                self._phases[phase] = self._phases.get(phase, 0.0) + seconds
+            self._slowest = max(self._slowest, sum(s for phase, s in lap.items() if phase not in NO_STEP))
         if self._steps:
             self._end_window()
             return True
@@ -172,49 +161,38 @@ class Spans:
         """The last windows."""
         return Records(self._begin.rank, (self._first,), tuple(self._recent))
 
-    def _add(self, lap: dict[str, float]) -> None:
-        self._steps += 1
-        for phase, seconds in lap.items():
-            self._phases[phase] = self._phases.get(phase, 0.0) + seconds
-        self._slowest = max(self._slowest, sum(s for phase, s in lap.items() if phase not in NO_STEP))
-
     def _end_window(self) -> None:
-        ts, cpu, rest, work = self._now(), time.process_time(), self._clock.rest_cpu, self._work()
-        cpu_wait, was = self._clock.cpu_wait, self._cpu_wait
-        rest_cpu_wait, rest_was = self._clock.rest_cpu_wait, self._rest_cpu_wait
+        ts, times, work = self._now(), self._cpu_times(), self._work()
         phases = {phase: round(seconds, 6) for phase, seconds in self._phases.items()}
-        window = plain(
-            {
-                "ts": round(self._ts, 4),
-                "seconds": round(sum(phases.values()), 6),
-                "rank": self._begin.rank,
-                "host": self._begin.host,
-                "first": self._step + 1,
-                "last": self._step + self._steps,
-                "images": self._steps * self._images,
-                "phases": phases,
-                "slowest_ms": round(1000 * self._slowest, 3),
-                "cpu_s": round(cpu - self._cpu, 6),
-                "other_cpu_s": round(rest - self._rest, 6),
-                **({} if cpu_wait is None or was is None else {"cpu_wait_s": round(max(0.0, cpu_wait - was), 6)}),
-                **(
-                    {}
-                    if rest_cpu_wait is None or rest_was is None
-                    else {"other_cpu_wait_s": round(max(0.0, rest_cpu_wait - rest_was), 6)}
-                ),
-                "threads": self._threads,
-                **({"shared": shared} if (shared := self._shared()) else {}),
-                "workers": work.since(self._before),
-            }
-        )
+        window = {
+            "ts": round(self._ts, 4),
+            "seconds": round(sum(phases.values()), 6),
+            "rank": self._begin.rank,
+            "host": self._begin.host,
+            "first": self._step + 1,
+            "last": self._step + self._steps,
+            "images": self._steps * self._images,
+            "phases": phases,
+            "slowest_ms": round(1000 * self._slowest, 3),
+        }
+        for name, until in times.items():
+            since = self._times[name]
+            if since is not None and until is not None:
+                window[name] = round(max(0.0, until - since), 6)
+        shared = self._shared()
+        window |= {
+            "threads": self._threads,
+            **({"shared": shared} if shared else {}),
+            "workers": work.since(self._before),
+        }
+        window = plain(window)
         self._recent.append(window)
         self._write(window)
         self._step, self._steps, self._slowest, self._phases = self._step + self._steps, 0, 0.0, {}
-        self._ts, self._cpu, self._rest, self._before, self._cpu_wait = ts, cpu, rest, work, cpu_wait
-        self._rest_cpu_wait = rest_cpu_wait
+        self._ts, self._times, self._before = ts, times, work
 
     def close(self) -> None:
-        """The steps that are left make a last window."""
+        """Write the remaining steps as a last window."""
         self._clock.finish()
         self._collect()
         if self._file >= 0:
@@ -226,7 +204,7 @@ class Spans:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             if os.fstat(file).st_size:
-                os.write(file, b"\n")  # what a killed process has left torn ends here; readers skip empty lines
+                os.write(file, b"\n")  # Ends a line that a killed process cut off; readers skip empty lines.
             return file
         except OSError as error:
             self._lose(error)
@@ -242,12 +220,15 @@ class Spans:
     def _lose(self, error: OSError) -> None:
         if not self._lost:
             self._lost = True
-            self._say(f"warning: {self._path} has a gap: {error.strerror or error}; training goes on")
+            self._say(f"warning: {self._path} has a gap: {error.strerror or error}; training continues")
 
 
 @dataclass(frozen=True)
 class Records:
-    """Lines of one rank in order: of each process ``begins``, and ``windows`` without those whose steps a resumed process did again."""
+    """The lines of one rank, in order: the first line of each process, and the windows.
+
+    Windows whose steps a resumed process repeated are left out.
+    """
 
     rank: int
     begins: tuple[dict[str, Any], ...]
@@ -255,18 +236,24 @@ class Records:
 
 
 def read_spans(run: Path) -> list[Records]:
-    """All ranks of a run, by rank. Raises DataError where there is none."""
+    """The spans of all ranks, by rank. Raises DataError if there are none."""
     files = sorted((run / FOLDER).glob("rank-*.jsonl"))
     if not files:
-        raise DataError(f"{run} has no {FOLDER}/rank-*.jsonl: name a run folder, of a run with log.spans=true")
+        raise DataError(
+            f"{run} has no {FOLDER}/rank-*.jsonl: name the folder of a run that was trained with log.spans=true",
+            code="no-spans", file=str(run),
+        )  # fmt: skip
     try:
         return [_records(file.read_bytes().splitlines()) for file in files]
     except OSError as error:
-        raise DataError(f"{error.filename}: cannot be read ({error.strerror}): check its rights") from None
+        raise DataError(
+            f"cannot read {error.filename}: {error.strerror}: check its permissions",
+            code="spans-unreadable", file=error.filename, reason=error.strerror,
+        ) from None  # fmt: skip
 
 
 def read_recent(run: Path, rank: int) -> Records | None:
-    """The first line and the last windows of a rank, also while it writes; None where there are none."""
+    """The first line and the last windows of a rank, which may still be writing; None if there are none."""
     try:
         with file_of(run, rank).open("rb") as file:
             head = file.readline()
@@ -288,7 +275,7 @@ def _records(lines: Iterable[bytes]) -> Records:
         rank = item["rank"]
         if "begin" in item:
             begins.append(item)
-        elif "phases" in item and all(key in item for key in NUMBERS):
+        elif "phases" in item and all(key in item for key in REQUIRED):
             while windows and windows[-1]["last"] >= item["first"]:
                 windows.pop()
             windows.append(_with_new_names(item))
@@ -296,7 +283,7 @@ def _records(lines: Iterable[bytes]) -> Records:
 
 
 def _with_new_names(window: dict[str, Any]) -> dict[str, Any]:
-    """A window with the times without a core under their present names, also where an older version wrote it."""
+    """A window of any version, with the run-queue waits under their current names."""
     if isinstance(workers := window.get("workers"), dict):
         window["workers"] = _with_new_names(workers)
     return window | {new: window[old] for old, new in _OLD_NAMES.items() if old in window}

@@ -1,8 +1,9 @@
-"""The Python stacks of a run while it trains: a request to all ranks and their worker processes, and the wait for their files.
+"""Python stacks of a run while it trains: a request to all ranks and their workers, and the wait for their files.
 
 RUN/stacks/control.json               ``asked`` (Unix time), ``seconds``, ``hz``
 RUN/stacks/rank-00000.txt             collapsed stacks of all threads of a rank, with milliseconds
-RUN/stacks/rank-00000-worker-03.txt   of one of its worker processes; beside each a .json: ``asked``, ``seconds``, ``samples``, ``host``
+RUN/stacks/rank-00000-worker-03.txt   the same for one of its worker processes
+RUN/stacks/*.json                     for each of them ``asked``, ``seconds``, ``samples``, ``host``
 """
 
 from __future__ import annotations
@@ -12,35 +13,30 @@ from pathlib import Path
 from shlex import quote
 
 from segtrain.errors import SegtrainError
-from segtrain.observe.spans import read_spans
-from segtrain.observe.system import read_json, write_json
-from segtrain.observe.trace import pace, refuse_ended
-from segtrain.stacks import CONTROL, FOLDER, MOST_HZ, MOST_S
+from segtrain.json_text import read_json
+from segtrain.observe.trace import pace, request, training_ranks
+from segtrain.stacks import FOLDER, MOST_HZ, MOST_S
 
 HZ = 100.0
-LATE_S = 20.0  # after the time that was asked for: a rank looks for a request at the end of a step
+LATE_S = 20.0  # wait longer than the requested time, because ranks look for a request only after a step
 
 
 def stacks(run: Path, seconds: float, hz: float = HZ) -> tuple[str, bool]:
-    """Ask all ranks for their stacks and wait for them: lines for a person, and whether all have written.
+    """Ask all ranks for their stacks and wait for them: lines to print, and whether every rank has written them.
 
     Raises SegtrainError for a run that does not train.
     """
-    if not 0 < seconds <= MOST_S:
-        raise SegtrainError(f"--seconds {seconds:g}: from 1 to {MOST_S:g}")
-    if not 0 < hz <= MOST_HZ:
-        raise SegtrainError(f"--hz {hz:g}: from 1 to {MOST_HZ:g} samples a second; 100 see all that matters")
-    ranks = read_spans(run)
-    refuse_ended(run)
+    for key, value, most in (("--seconds", seconds, MOST_S), ("--hz", hz, MOST_HZ)):
+        if not 0 < value <= most:
+            raise SegtrainError(
+                f"{key} {value:g} is not from 1 to {most:g}: the defaults suit most runs",
+                code="request-out-of-range", key=key, value=value,
+            )  # fmt: skip
+    ranks = training_ranks(run)
     world, (step_s, _) = ranks[0].begins[-1]["world_size"], pace(ranks)
     folder, asked = run / FOLDER, time.time()
-    try:
-        folder.mkdir(exist_ok=True)
-        for old in (*folder.glob("rank-*.txt"), *folder.glob("rank-*.json")):
-            old.unlink()  # of an earlier request, perhaps of more workers
-        write_json(folder / CONTROL, {"asked": asked, "seconds": seconds, "hz": hz})
-    except OSError as error:
-        raise SegtrainError(f"cannot write {folder}: {error.strerror}: use the account that started the run") from None
+    # An earlier request may have been answered by more workers.
+    request(folder, {"asked": asked, "seconds": seconds, "hz": hz}, stale=list(folder.glob("rank-*.*")))
     until = time.monotonic() + seconds + LATE_S + 5 * step_s
     while True:
         answers = {path: read_json(path) for path in sorted(folder.glob("rank-*.json"))}
@@ -57,7 +53,7 @@ def stacks(run: Path, seconds: float, hz: float = HZ) -> tuple[str, bool]:
     ]
     if missing:
         lines.append(
-            f"{missing} processes have not answered: idle workers, a step that takes long, or ranks that do not see this folder"
+            f"{missing} processes have not answered: idle workers, a slow step, or ranks that do not see this folder"
         )
     lines.append(f"look: segtrain report {quote(str(run))}; or one file in https://speedscope.app")
     return "\n".join(lines), len(of_ranks) == world

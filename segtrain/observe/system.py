@@ -1,21 +1,20 @@
-"""A small process beside the first rank of each host that samples the host twice per second.
+"""Sampler of a host: a small process beside its first rank that reads the counters of the host twice per second.
 
     python -m segtrain.observe.system RUN/profile --ms 500
 
-It is a process, so that no sample waits for Python's lock in the rank, and it imports no torch. It ends with the process that
-started it. After each WIDEN_BYTES that it has written, samples get twice as far apart, up to MOST_MS: a profile of weeks stays at about a
-gigabyte. Which files it leaves in the profile's folder:
+In its own process, no sample waits for the Python lock of the rank. It imports no torch, and ends with the process
+that started it. After each WIDEN_BYTES written, the time between samples doubles, up to MOST_MS, so that a profile of
+weeks has about a gigabyte. Files in the folder of the profile:
 
 ``system/incremental/...``  the readings (profile_format.py)
-``algo-N.state.json``       what it does now: ``node``, ``host``, ``pid``, ``on``, ``ms``, ``since`` (Unix time), ``asked``
-``control.json``            is read: ``on``, ``ms``, ``asked`` (any number: the request that ``asked`` of a state answers). A request
-                            that was there before the process began is an old one. SIGUSR2 turns it on and off as well.
+``algo-N.state.json``       its state: ``node``, ``host``, ``pid``, ``on``, ``ms``, ``since`` (Unix time), ``asked``
+``control.json``            a request: ``on``, ``ms``, ``asked`` (a number that the state repeats). A request from
+                            before the process started is ignored. SIGUSR2 turns sampling on and off as well.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import socket
@@ -26,9 +25,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from segtrain import json_text
 from segtrain.errors import SegtrainError
-from segtrain.files import writing
+from segtrain.json_text import read_json, write_json
 from segtrain.observe.counters import Look, open_counters, rates
 from segtrain.observe.gpus import open_gpus
 from segtrain.observe.journal import say_on_stderr
@@ -38,13 +36,13 @@ CONTROL = "control.json"
 DEFAULT_MS = 500
 LEAST_MS, MOST_MS = 100, 60_000
 WIDEN_BYTES = 128 << 20
-SHORTEST_S = 0.05  # the kernel counts the time of cores in steps of 10 ms
-TICK_S = 0.5  # how soon a request, a signal or the end of the parent is seen
+SHORTEST_S = 0.05  # The kernel counts the time of cores in steps of 10 ms.
+TICK_S = 0.5  # longest delay of the answer to a request, a signal, or the end of the parent
 
 
 @dataclass(frozen=True)
 class SamplerRequest:
-    """What a sampler is to do. ``asked``: the number of the request; 0: the command line, or a signal."""
+    """What a sampler should do. ``asked``: the number of the request; 0 for the command line or a signal."""
 
     on: bool
     ms: int
@@ -55,23 +53,8 @@ def state_file(folder: Path, node: str) -> Path:
     return folder / f"{node}.state.json"
 
 
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """A reader sees the old file or the new one, never a part. Raises OSError."""
-    with writing(path) as stream:
-        stream.write(json.dumps(content).encode() + b"\n")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Empty where there is no whole JSON object."""
-    try:
-        content = json_text.parse(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
 class Requests:
-    """The control file and SIGUSR2, as orders."""
+    """Requests from the control file and from SIGUSR2."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._toggles, self._obeyed = path, 0, 0
@@ -89,7 +72,7 @@ class Requests:
         return status.st_mtime_ns, status.st_ino
 
     def order(self, now: SamplerRequest) -> SamplerRequest:
-        """What to do from here on; ``now`` where nothing was asked."""
+        """The newest request; ``now`` if there is no new one."""
         identity, toggles = self._identity(), self._toggles
         if (toggles - self._obeyed) % 2:
             now = SamplerRequest(not now.on, now.ms)
@@ -101,12 +84,12 @@ class Requests:
             if isinstance(on, bool) and isinstance(ms, int) and LEAST_MS <= ms <= MOST_MS:
                 now = SamplerRequest(on, ms, asked.get("asked", 0.0))
             else:
-                say_on_stderr(f'warning: {self._path} is no request: {{"on": true, "ms": {LEAST_MS} to {MOST_MS}}}')
+                say_on_stderr(f'warning: {self._path} is not a request: {{"on": true, "ms": {LEAST_MS} to {MOST_MS}}}')
         return now
 
 
 class HostSampler:
-    """Looks and writes. ``look`` and ``gpus`` are opened when it is first on. ``written``: bytes since the distance was set."""
+    """Samples the host and writes. ``written``: bytes since the interval was set."""
 
     def __init__(
         self, writer: ProfileWriter, say: Callable[[str], None], opens: Callable[[], Look] = open_counters
@@ -119,12 +102,12 @@ class HostSampler:
         self.written = 0
 
     def rest(self) -> None:
-        """It is off: the next look is a first one again, and nothing stays open."""
+        """Stop: forget the last counters and close the file."""
         self._before = None
         self._writer.close()
 
     def last(self) -> None:
-        """The time since the last sample, if it is on."""
+        """Sample the time since the last sample, if sampling is on."""
         if self._before is not None:
             self.sample()
 
@@ -142,7 +125,9 @@ class HostSampler:
         except OSError as error:
             self._writer.close()
             if not self._failed:
-                self._say(f"warning: the system profile in {self._writer.folder} has a gap: {error}; training goes on")
+                self._say(
+                    f"warning: the system profile in {self._writer.folder} has a gap: {error}; training continues"
+                )
             self._failed = True
 
 
@@ -154,7 +139,10 @@ def keep_sampling(
     parent: int,
     say: Callable[[str], None] = say_on_stderr,
 ) -> None:
-    """Until the process ``parent`` is gone, or SIGTERM, which still gets the time since the last sample. Samples lie on multiples of their distance, on all hosts at the same moments."""
+    """Sample until the process ``parent`` is gone, or until SIGTERM, after which the rest is sampled.
+
+    Samples are taken at multiples of the interval, and so at the same moments on all hosts.
+    """
     signal.signal(signal.SIGTERM, _end)
     try:
         tell(order)
@@ -167,13 +155,16 @@ def keep_sampling(
                 sampler.rest()
                 tell(order)
             if order.on:
-                slot = _sample_in_a_new(slot, sampler, order.ms)
+                # Whole slots of the clock: none is sampled twice.
+                time.sleep(min(TICK_S, max(0.0, (slot + 1) * order.ms / 1000 - time.time())))
+                before, slot = slot, int(time.time() * 1000) // order.ms
+                if slot != before:
+                    sampler.sample()
                 if sampler.written >= WIDEN_BYTES and order.ms < MOST_MS:
                     order, sampler.written = replace(order, ms=min(2 * order.ms, MOST_MS)), 0
                     tell(order)
-                    say(
-                        f"the system profile has grown by {WIDEN_BYTES >> 20} MB: from here on a sample every {order.ms} ms"
-                    )
+                    grown = f"the system profile has grown by {WIDEN_BYTES >> 20} MB"
+                    say(f"{grown}: from now on a sample every {order.ms} ms")
             else:
                 time.sleep(TICK_S)
     except _Ended:
@@ -181,7 +172,7 @@ def keep_sampling(
 
 
 class _Ended(Exception):
-    """SIGTERM: out of whatever sleep it is."""
+    """SIGTERM, raised to end any sleep."""
 
 
 def _end(number: int, frame: Any) -> None:
@@ -189,21 +180,12 @@ def _end(number: int, frame: Any) -> None:
     raise _Ended
 
 
-def _sample_in_a_new(slot: int, sampler: HostSampler, ms: int) -> int:
-    """Sleep to the end of the slot of ``ms``, or for a tick. Whole numbers: no slot is sampled twice. Returns today's slot."""
-    time.sleep(min(TICK_S, max(0.0, (slot + 1) * ms / 1000 - time.time())))
-    now = int(time.time() * 1000) // ms
-    if now != slot:
-        sampler.sample()
-    return now
-
-
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m segtrain.observe.system", description="Write a system profile.")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--ms", type=int, default=DEFAULT_MS, help="distance of samples; 0: wait until it is asked for")
+    parser.add_argument("--ms", type=int, default=DEFAULT_MS, help="time between samples; 0: wait for a request")
     parser.add_argument("--node", default="algo-1", help="algo-N: the name of this host in the profile")
-    parser.add_argument("--parent", type=int, default=os.getppid(), help="the process with which it ends")
+    parser.add_argument("--parent", type=int, default=os.getppid(), help="id of the process with which it ends")
     known = parser.parse_args(arguments)
 
     def tell(order: SamplerRequest) -> None:
@@ -215,11 +197,11 @@ def main(arguments: list[str] | None = None) -> int:
         requests = Requests(known.folder / CONTROL)
         sampler = HostSampler(ProfileWriter(known.folder, known.node), say_on_stderr)
         before = sum(path.stat().st_size for path in known.folder.glob(f"system/incremental/*/*.{known.node}.json"))
-        sampler.written = before % WIDEN_BYTES  # a run that goes on in its folder goes on as far apart
+        sampler.written = before % WIDEN_BYTES  # A resumed run keeps the interval.
         ms = min((known.ms or DEFAULT_MS) * 2 ** (before // WIDEN_BYTES), MOST_MS)
         keep_sampling(sampler, SamplerRequest(known.ms > 0, ms), requests, tell, known.parent)
     except (OSError, SegtrainError) as error:
-        say_on_stderr(f"warning: the run has no system profile in {known.folder}: {error}; training goes on")
+        say_on_stderr(f"warning: the run has no system profile in {known.folder}: {error}; training continues")
         return 1
     return 0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segtrain.observe.tracker import TrackedRun
@@ -13,12 +12,13 @@ if TYPE_CHECKING:
 
 
 class TensorBoard:
-    """Event files under ``folder``; a resumed run goes on in a new file, which hides what is done again."""
+    """Event files in RUN/tensorboard; those of a resumed run hide the steps that it repeats."""
 
     name = "TensorBoard"
 
-    def __init__(self, folder: Path, purge_step: int | None = None) -> None:
-        self._folder, self._purge_step = folder, purge_step
+    def __init__(self, on: bool, run: TrackedRun) -> None:
+        self._folder = run.folder / "tensorboard"
+        self._purge_step = None if run.resume_step is None else run.resume_step + 1
         self._writer: Any = None
 
     def _open(self) -> Any:
@@ -36,13 +36,9 @@ class TensorBoard:
         self._open().add_image(tag, image, step, dataformats="HWC")
 
     def text(self, tag: str, text: str) -> None:
-        # Indented, Markdown shows it unchanged.
+        # Markdown shows indented text unchanged.
         self._open().add_text(tag, "    " + text.replace("\n", "\n    "))
 
     def close(self, status: str) -> None:
         if self._writer is not None:
             self._writer.close()
-
-
-def make(on: bool, run: TrackedRun) -> TensorBoard:
-    return TensorBoard(run.folder / "tensorboard", None if run.resume_step is None else run.resume_step + 1)

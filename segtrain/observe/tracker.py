@@ -1,4 +1,4 @@
-"""The interface of an experiment tracker, and what a row of the table of trackers says. Imports nothing heavy."""
+"""Interface of an experiment tracker, and the type of a row in the table of trackers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Tracker(Protocol):
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker may want to know. ``config``: all settings, as nested values.
+    """Facts about a run for its trackers. ``config``: all settings, as nested values.
 
     ``resume_step``: the step that a resumed run continues from; None for a new run.
     """
@@ -40,10 +40,10 @@ class TrackedRun:
 
 @dataclass(frozen=True)
 class TrackerKind:
-    """``make(value, run)`` starts the tracker when ``log.SETTING`` has a value other than false or "".
+    """``make(value, run)`` starts the tracker if ``log.SETTING`` has a value other than false or "".
 
-    ``extra``: the extra of pyproject.toml that installs ``package``; without it, a run that asks for the tracker is refused.
-    Empty for a package of segtrain itself: where it was removed, the run goes on without the tracker, and says so.
+    ``extra``: the extra of pyproject.toml that installs ``package``; without it, a run with the tracker is refused.
+    Empty for a package that segtrain requires: without it, the run prints a line and continues without the tracker.
     """
 
     setting: str

@@ -1,7 +1,7 @@
 """Experiment trackers: the table of TensorBoard, MLflow, and W&B, and all trackers of a run as one.
 
-They are conveniences beside the journal: one that fails while training says so once and stops no run. A tracker that was asked
-for and is not installed, or cannot be reached, is an error at the start.
+A tracker that fails during training prints one line, and the run continues without it. A requested tracker that is not
+installed, or cannot be reached, is an error at the start.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from segtrain.config import Log
 
 TRACKERS = [
-    TrackerKind("tensorboard", package="tensorboard", extra="", make=tensorboard.make),
-    TrackerKind("mlflow", package="mlflow", extra="mlflow", make=mlflow.make),
-    TrackerKind("wandb", package="wandb", extra="wandb", make=wandb.make),
+    TrackerKind("tensorboard", package="tensorboard", extra="", make=tensorboard.TensorBoard),
+    TrackerKind("mlflow", package="mlflow", extra="mlflow", make=mlflow.MLflow),
+    TrackerKind("wandb", package="wandb", extra="wandb", make=wandb.WandB),
 ]
 
 
 class Trackers:
-    """All trackers of a run as one. A tracker that raises is dropped with one line; the run goes on."""
+    """All trackers of a run as one. A tracker that raises is dropped with one line; the run continues."""
 
     def __init__(self, trackers: list[Tracker], say: Callable[[str], None] = say_on_stderr) -> None:
         self._trackers = trackers
@@ -40,14 +40,14 @@ class Trackers:
         for tracker in list(self._trackers):
             try:
                 do(tracker)
-            except Exception as error:  # third-party code at the side of a run must not end it
+            except Exception as error:  # Third-party code must not end a run.
                 self._trackers.remove(tracker)
                 reason = " ".join(str(error).split()) or type(error).__name__
                 name = getattr(tracker, "name", type(tracker).__name__)
-                self._say(f"{name} is off from here on: {reason}")
+                self._say(f"{name} is off from now on: {reason}")
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
-        """``values``: tag -> number; what is not finite is left out, for charts choke on it."""
+        """Send ``values`` (tag -> number) without those that are not finite."""
         finite = {tag: float(value) for tag, value in values.items() if value is not None and math.isfinite(value)}
         if finite:
             self._each(lambda tracker: tracker.scalars(finite, step))
@@ -64,7 +64,7 @@ class Trackers:
 
 
 def refuse_trackers(log: Log) -> None:
-    """Raise MissingExtra for a tracker that is asked for and not installed."""
+    """Raise MissingExtra for a requested tracker that is not installed."""
     for kind in TRACKERS:
         asked = getattr(log, kind.setting)
         if asked and kind.extra and importlib.util.find_spec(kind.package) is None:
@@ -83,9 +83,9 @@ def open_trackers(
     say: Callable[[str], None] = say_on_stderr,
     own: Sequence[Tracker] = (),
 ) -> Trackers:
-    """The trackers that the settings ask for and the user's ``own``; none on ranks other than 0. See ``TrackedRun``.
+    """The requested trackers and the user's ``own``; none on ranks other than 0. See ``TrackedRun``.
 
-    Raises MissingExtra, or ConfigError where a server cannot be reached.
+    Raises MissingExtra, or ConfigError if a server cannot be reached.
     """
     if rank != 0:
         return Trackers([], say)
@@ -96,7 +96,7 @@ def open_trackers(
         value = getattr(log, kind.setting)
         if value and importlib.util.find_spec(kind.package) is None:
             say(
-                f"{kind.package} is not installed: going on without it (pip install {kind.package}, or set "
+                f"{kind.package} is not installed: continuing without it (pip install {kind.package}, or set "
                 f"log.{kind.setting}=false)"
             )
         elif value:

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from segtrain.errors import ConfigError
 from segtrain.observe.tracker import TrackedRun
@@ -17,50 +17,50 @@ from segtrain.observe.tracker import TrackedRun
 if TYPE_CHECKING:
     import numpy as np
 
-# Seconds that the end of a run waits for W&B to send what is left, unless WANDB_FINISH_TIMEOUT says otherwise.
+# Default of WANDB_FINISH_TIMEOUT: seconds that the end of a run waits for W&B to send the rest.
 LAST_WORDS_S = 60
 
 
 class WandB:
-    """One run of a project of Weights & Biases; a resumed run goes on in the same one, whose id lies in RUN/wandb/run-id.
+    """One run of a W&B project; a resumed run continues the one whose id is in RUN/wandb/run-id. Raises ConfigError.
 
-    Where it goes is for W&B's own variables to say: WANDB_MODE, WANDB_BASE_URL, WANDB_ENTITY, WANDB_API_KEY. What is sent goes through
-    a process of its own that waits for the network; its files stay in RUN/wandb, for ``wandb sync``.
+    W&B's own variables say where it goes: WANDB_MODE, WANDB_BASE_URL, WANDB_ENTITY, WANDB_API_KEY. A separate process
+    sends the data and waits for the network. Its files stay in RUN/wandb, for ``wandb sync``.
     """
 
     name = "W&B"
 
-    def __init__(self, project: str, run_dir: Path, run_name: str, tags: list[str], config: Mapping[str, Any]) -> None:
+    def __init__(self, project: str, run: TrackedRun) -> None:
         import wandb
 
         try:
-            with nobody_to_ask():
+            with no_terminal():
                 self._run = wandb.init(
-                    project=project, name=run_name, dir=str(run_dir), id=_wandb_id(run_dir / "wandb/run-id"),
-                    resume="allow", config=dict(config), tags=tags, job_type="train",
+                    project=project, name=run.name, dir=str(run.folder), id=_wandb_id(run.folder / "wandb/run-id"),
+                    resume="allow", config=dict(run.config), tags=[run.hash] if run.hash else [], job_type="train",
                     settings=wandb.Settings(
-                        console="off",  # the run's own lines are its journal's
+                        console="off",  # The journal has the lines of the run.
                         finish_timeout=float(os.environ.get("WANDB_FINISH_TIMEOUT", LAST_WORDS_S)),
                         finish_timeout_raises=True,
                     ),
                 )  # fmt: skip
-        except Exception as error:  # whatever its client raises: key and address are what the user can mend
+        except Exception as error:  # Its client raises errors of many types.
             raise ConfigError(
-                f"log.wandb={project}: cannot start a run: {' '.join(str(error).split())}: set WANDB_API_KEY or `wandb login`, "
-                "check that the server can be reached, or set WANDB_MODE=offline and `wandb sync` later",
+                f"log.wandb={project}: cannot start a run: {' '.join(str(error).split())}: set WANDB_API_KEY or "
+                "`wandb login`, check that the server can be reached, or set WANDB_MODE=offline and `wandb sync` later",
                 code="tracker-not-reached", key="log.wandb", value=project, reason=str(error),
             ) from error  # fmt: skip
         self._wandb = wandb
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
-        # W&B ignores the steps that a resumed run repeats: it has them already.
+        # W&B ignores the steps that a resumed run repeats.
         self._run.log(dict(values), step=step)
 
     def image(self, tag: str, image: np.ndarray, step: int) -> None:
         self._run.log({tag: self._wandb.Image(image)}, step=step)
 
     def text(self, tag: str, text: str) -> None:
-        # It is sent with the numbers of the step.
+        # It is sent with the scalars of the step.
         self._run.log({tag: self._wandb.Html(f"<pre>{html.escape(text)}</pre>")}, commit=False)
 
     def close(self, status: str) -> None:
@@ -68,7 +68,7 @@ class WandB:
 
 
 def _wandb_id(file: Path) -> str:
-    """Of the W&B run that this run is: WANDB_RUN_ID, what lies in ``file``, or a new one; it is kept there. Raises OSError."""
+    """The id of the W&B run, stored in ``file``: WANDB_RUN_ID, the stored one, or a new one. Raises OSError."""
     known = file.read_text(encoding="utf-8").strip() if file.is_file() else ""
     id = os.environ.get("WANDB_RUN_ID") or known or uuid.uuid4().hex[:8]
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -77,8 +77,8 @@ def _wandb_id(file: Path) -> str:
 
 
 @contextmanager
-def nobody_to_ask() -> Iterator[None]:
-    """No terminal meanwhile: a client without its key would ask there and wait for an answer, in a run that nobody watches."""
+def no_terminal() -> Iterator[None]:
+    """Close the terminal for the client, which would otherwise ask there for a missing key and wait."""
     real = sys.stdin
     with open(os.devnull, encoding="utf-8") as nothing:
         sys.stdin = nothing
@@ -86,7 +86,3 @@ def nobody_to_ask() -> Iterator[None]:
             yield
         finally:
             sys.stdin = real
-
-
-def make(project: str, run: TrackedRun) -> WandB:
-    return WandB(project, run.folder, run.name, [run.hash] if run.hash else [], run.config)

@@ -15,6 +15,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from segtrain.data.stages import StageTotals
 from segtrain.errors import SegtrainError
+from segtrain.json_text import write_json
 from segtrain.observe import trace
 from segtrain.observe.clock import RECENT, Clock
 from segtrain.observe.journal import say_on_stderr
@@ -93,7 +94,7 @@ class Tracer:
                 for one in list(samples)
             ]
             whole["traceEvents"] += trace.events(self._rank, socket.gethostname(), spans, made, offset)
-            trace.write_trace(path, whole)
+            write_json(path, whole)
         except (OSError, ValueError, RuntimeError, SegtrainError) as error:
             self._say(f"warning: no trace {path}: {error}; training goes on")
 
