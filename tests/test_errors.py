@@ -20,7 +20,7 @@ CODED = [
     "bench", "commands.py", "config", "data/audit", "data/augment", "data/cache.py", "data/convert.py",
     "data/datasets.py", "data/index", "data/labels", "data/loader.py", "data/order.py", "data/pixels",
     "data/sample.py", "data/shards", "data/storage.py", "data/workers", "diagnose", "doctor", "errors.py", "evaluate",
-    "infer", "losses", "metrics.py", "models", "optim.py", "platforms", "prove", "report",
+    "infer", "losses", "metrics.py", "models", "observe", "optim.py", "platforms", "prove", "report", "runs",
 ]  # fmt: skip
 
 

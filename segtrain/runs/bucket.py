@@ -1,12 +1,15 @@
-"""Access to S3: listing a prefix, reading objects, and explaining errors. The only file that calls AWS.
+"""Access to S3: lists of objects, their content, and explanations of errors. Only this file calls AWS.
 
-Region, credentials and endpoint are those that boto3 finds (AWS_PROFILE, AWS_DEFAULT_REGION, AWS_ENDPOINT_URL, ...).
+boto3 finds region, credentials, and endpoint (AWS_PROFILE, AWS_DEFAULT_REGION, AWS_ENDPOINT_URL, ...).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+import tarfile
+import zlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,33 +18,30 @@ from typing import Any
 from segtrain.errors import ConfigError, DataError, MissingExtra, SegtrainError
 from segtrain.files import replacing
 
-PARALLEL = 16  # files at once: most are small, and their time is that of an answer
-MOST_OBJECTS = 300_000  # a listing of more takes minutes, and is a bucket rather than a run
-HEAD = 1 << 16  # bytes of the beginning that are kept of a file whose newest part is read
+PARALLEL = 16  # files fetched at the same time: most are small, and take one round trip
+MOST_OBJECTS = 300_000  # A longer list takes minutes, and is a bucket rather than a run.
+HEAD = 1 << 16  # bytes kept from the start of a file whose newest part is fetched
 SIGN_IN = "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or sign in with `aws sso login`"
-_CURES = {
-    **dict.fromkeys(
-        ("AccessDenied", "AccessDeniedException", "403", "Forbidden"),
-        "this identity may not read it: it needs s3:ListBucket on the bucket and s3:GetObject on its objects (for sagemaker:JOB "
-        "also sagemaker:DescribeTrainingJob): another AWS_PROFILE, or ask the bucket's owner",
-    ),
-    "NoSuchKey": "it was there a moment ago: start again",
-    "NoSuchBucket": "there is no such bucket: look at its name with `aws s3 ls`",
-    **dict.fromkeys(("ExpiredToken", "ExpiredTokenException"), f"the credentials have expired: {SIGN_IN}"),
-    **dict.fromkeys(
-        ("InvalidAccessKeyId", "InvalidClientTokenId", "UnrecognizedClientException"),
-        f"AWS does not know these credentials: {SIGN_IN}",
-    ),
-    **dict.fromkeys(
-        ("SignatureDoesNotMatch", "InvalidSignatureException"),
-        "the secret key is not the one of the access key, or the clock of this machine is wrong",
-    ),
-}  # fmt: skip
+_DENIED = (
+    "this identity may not read it: it needs s3:ListBucket on the bucket and s3:GetObject on its objects "
+    "(for sagemaker:JOB also sagemaker:DescribeTrainingJob): use another AWS_PROFILE, or ask the owner of the bucket"
+)  # fmt: skip
+_UNKNOWN = f"AWS does not know these credentials: {SIGN_IN}"
+_EXPIRED = f"the credentials have expired: {SIGN_IN}"
+_SIGNATURE = "the secret key does not belong to the access key, or the clock of this machine is wrong"
+_FIXES = {
+    **dict.fromkeys(("AccessDenied", "AccessDeniedException", "403", "Forbidden"), _DENIED),
+    "NoSuchKey": "it was removed just now: start again",
+    "NoSuchBucket": "there is no such bucket: `aws s3 ls` lists yours",
+    **dict.fromkeys(("ExpiredToken", "ExpiredTokenException"), _EXPIRED),
+    **dict.fromkeys(("InvalidAccessKeyId", "InvalidClientTokenId", "UnrecognizedClientException"), _UNKNOWN),
+    **dict.fromkeys(("SignatureDoesNotMatch", "InvalidSignatureException"), _SIGNATURE),
+}
 
 
 @dataclass(frozen=True)
 class Object:
-    """``key`` of a bucket; ``etag`` changes with the content; ``modified``: Unix time."""
+    """An object of a bucket; ``etag`` changes with its content; ``modified``: Unix time."""
 
     bucket: str
     key: str
@@ -58,12 +58,15 @@ def split(uri: str) -> tuple[str, str]:
     """``s3://bucket/a/b/`` -> (bucket, ``a/b``). Raises ConfigError."""
     bucket, _, prefix = uri.removeprefix("s3://").partition("/")
     if not uri.startswith("s3://") or not bucket:
-        raise ConfigError(f"{uri!r} is no place in S3: s3://BUCKET/PREFIX")
+        raise ConfigError(f"{uri!r} is not a place in S3: name s3://BUCKET/PREFIX", code="not-an-s3-uri", value=uri)
     return bucket, prefix.strip("/")
 
 
 class Account:
-    """boto3's clients, each made when it is first used; ``region`` "": the one that boto3 finds. Errors are one line with a cure."""
+    """The clients of boto3, created when they are first used. Its errors are SegtrainErrors of one line.
+
+    ``region`` "" is the region that boto3 finds.
+    """
 
     def __init__(self, region: str = "") -> None:
         self.region = region
@@ -77,10 +80,10 @@ class Account:
         return boto3.Session(region_name=self.region or None)
 
     def _client(self, service: str) -> Any:
-        session = self._session  # before botocore, which comes with boto3: its error says what to install
+        session = self._session  # Before botocore, which comes with boto3: its error says what to install.
         from botocore.config import Config
 
-        # standard: throttled and broken calls are repeated after growing pauses.
+        # The mode "standard" repeats throttled and broken calls after growing pauses.
         retries: Any = {"mode": "standard", "total_max_attempts": 5}
         config = Config(retries=retries, connect_timeout=10, read_timeout=60, max_pool_connections=PARALLEL)
         return session.client(service, config=config)
@@ -90,11 +93,11 @@ class Account:
         return self._client("s3")
 
     def list(self, uri: str) -> list[Object]:
-        """Every object below the folder ``uri``, in the order of keys; none where there is nothing. Raises SegtrainError."""
+        """All objects below the folder ``uri``, in the order of keys."""
         bucket, prefix = split(uri)
         found: list[Object] = []
-        try:
-            # With the slash: run-1 must not bring the files of run-10.
+        with explained(uri):
+            # The slash leaves out the files of run-10 for run-1.
             pages = self._s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix and f"{prefix}/")
             for page in pages:
                 found += [
@@ -103,86 +106,94 @@ class Account:
                     if not item["Key"].endswith("/")
                 ]
                 if len(found) > MOST_OBJECTS:
-                    raise DataError(f"{uri} holds more than {MOST_OBJECTS} objects: name the prefix of one run")
-        except SegtrainError:
-            raise
-        except Exception as error:
-            raise explain(error, uri) from None
+                    raise DataError(
+                        f"{uri} has more than {MOST_OBJECTS} objects: name the prefix of one run",
+                        code="too-many-objects", file=uri,
+                    )  # fmt: skip
         return found
 
-    def stream(self, item: Object, first: int | None = None, last: int | None = None) -> Any:
-        """The object's bytes as a stream; so many of its first or its last alone where given. Raises SegtrainError."""
-        parts = {} if first is None else {"Range": f"bytes=0-{first - 1}"}
-        parts = parts if last is None else {"Range": f"bytes=-{last}"}
-        try:
-            return self._s3.get_object(Bucket=item.bucket, Key=item.key, **parts)["Body"]
-        except Exception as error:
-            raise explain(error, item.uri) from None
+    def stream(self, item: Object, part: str = "") -> Any:
+        """The bytes of an object, or of one part of it (``-500``: the last 500), as a stream."""
+        with explained(item.uri):
+            extra = {"Range": f"bytes={part}"} if part else {}
+            return self._s3.get_object(Bucket=item.bucket, Key=item.key, **extra)["Body"]
 
     def fetch(self, item: Object, target: Path, most: int) -> None:
-        """Into a file, whole or not at all; of one larger than ``most`` bytes, which must be of lines, the first and the newest lines."""
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
+        """Copy an object to a file, atomically; of one above ``most`` bytes, only its first and its newest lines."""
+        cut = item.size > most
+        with explained(item.uri, target):
+            target.parent.mkdir(parents=True, exist_ok=True)
             with replacing(target) as partial:
                 with partial.open("wb") as file:
-                    if item.size > most:
-                        with self.stream(item, first=HEAD) as stream:
+                    if cut:
+                        with self.stream(item, f"0-{HEAD - 1}") as stream:
                             head = stream.read()
                             file.write(head[: head.rfind(b"\n") + 1])
-                    with self.stream(item, last=most if item.size > most else None) as stream:
-                        if item.size > most:
-                            stream.readline()  # most likely the end of a line
+                    with self.stream(item, f"-{most}" if cut else "") as stream:
+                        if cut:
+                            stream.readline()  # usually the end of a line
                         while block := stream.read(1 << 20):
                             file.write(block)
-                # The age of a journal tells whether its run is alive.
+                # The age of a journal shows whether its run is alive.
                 os.utime(partial, (item.modified, item.modified))
-        except SegtrainError:
-            raise
-        except OSError as error:
-            raise DataError(
-                f"cannot write {target}: {error.strerror or error}: set SEGTRAIN_CACHE to a folder with room"
-            ) from None
-        except Exception as error:  # the connection broke in the middle
-            raise explain(error, item.uri) from None
 
     def training_job(self, name: str) -> Mapping[str, Any]:
-        """DescribeTrainingJob. Raises SegtrainError."""
-        try:
-            answer = self._client("sagemaker").describe_training_job(TrainingJobName=name)
-        except SegtrainError:
-            raise
-        except Exception as error:
-            where = self._session.region_name
-            if "not found" in str(error):
+        """The answer of DescribeTrainingJob."""
+        with explained(f"sagemaker:{name}"):
+            client = self._client("sagemaker")
+            try:
+                return dict(client.describe_training_job(TrainingJobName=name))
+            except client.exceptions.ClientError as error:
+                if "not found" not in str(error):
+                    raise
                 raise DataError(
-                    f"sagemaker:{name}: there is no such training job in {where}: `aws sagemaker list-training-jobs` lists them; of "
-                    "another region: set AWS_DEFAULT_REGION, or give the job's ARN"
-                ) from None
-            raise explain(error, f"sagemaker:{name}") from None
-        return dict(answer)
+                    f"sagemaker:{name}: there is no such training job in {self._session.region_name}: "
+                    "`aws sagemaker list-training-jobs` lists them; set AWS_DEFAULT_REGION or give the ARN",
+                    code="no-training-job", job=name, region=self._session.region_name,
+                ) from None  # fmt: skip
 
 
-def explain(error: Exception, what: str) -> SegtrainError:
-    """An error of boto3 as one line with its cure. ``what``: the URI."""
+def unwritable(path: Path, error: OSError) -> DataError:
+    """The error for a copy that cannot be written."""
+    return DataError(
+        f"cannot write {path}: {error.strerror or error}: set SEGTRAIN_CACHE to a folder with free space",
+        code="cache-unwritable", file=str(path), reason=error.strerror,
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def explained(what: str, target: Path | None = None) -> Iterator[None]:
+    """Turn errors of boto3 (not of archives) into SegtrainErrors. ``what``: the URI; ``target``: the written file."""
+    try:
+        yield
+    except (SegtrainError, tarfile.TarError, EOFError, zlib.error):
+        raise
+    except Exception as error:
+        raise _explain(error, what, target) from None
+
+
+def _explain(error: Exception, what: str, target: Path | None) -> SegtrainError:
     from botocore import exceptions as known
 
     response = getattr(error, "response", None)
     if isinstance(response, dict):
-        code = str(response.get("Error", {}).get("Code", ""))
-        said = str(response.get("Error", {}).get("Message", "")).strip().rstrip(".")
-        return DataError(f"{what}: {code}: {_CURES.get(code) or said}")
+        answer = response.get("Error", {})
+        code, said = str(answer.get("Code", "")), str(answer.get("Message", "")).strip().rstrip(".")
+        return DataError(f"{what}: {code}: {_FIXES.get(code) or said}", code="aws-refused", what=what, reason=code)
+    text = " ".join(str(error).split())
     if isinstance(error, (known.NoCredentialsError, known.PartialCredentialsError, known.CredentialRetrievalError)):
-        return ConfigError(f"{what}: no AWS credentials were found ({error}): {SIGN_IN}")
-    if isinstance(error, (known.SSOError, known.TokenRetrievalError, known.UnauthorizedSSOTokenError)):
-        return ConfigError(f"{what}: the sign-in has expired ({error}): aws sso login")
-    if isinstance(error, known.ProfileNotFound):
-        return ConfigError(f"{what}: AWS_PROFILE: {error}: {SIGN_IN}")
-    if isinstance(error, known.NoRegionError):
-        return ConfigError(f"{what}: no AWS region is set: set AWS_DEFAULT_REGION, or give the job's ARN")
-    if isinstance(error, known.ParamValidationError):
-        return ConfigError(f"{what}: {' '.join(str(error).split())}")
-    if isinstance(error, (known.HTTPClientError, known.ConnectionError)):
-        return SegtrainError(
-            f"{what}: AWS cannot be reached ({error}): look at the network, a proxy, and AWS_ENDPOINT_URL"
-        )
-    return SegtrainError(f"{what}: {type(error).__name__}: {error}")
+        text = f"no AWS credentials were found ({text}): {SIGN_IN}"
+    elif isinstance(error, (known.SSOError, known.TokenRetrievalError, known.UnauthorizedSSOTokenError)):
+        text = f"the sign-in has expired ({text}): aws sso login"
+    elif isinstance(error, known.ProfileNotFound):
+        text = f"AWS_PROFILE: {text}: {SIGN_IN}"
+    elif isinstance(error, known.NoRegionError):
+        text = "no AWS region is set: set AWS_DEFAULT_REGION, or give the ARN of the job"
+    elif isinstance(error, (known.HTTPClientError, known.ConnectionError)):
+        text = f"AWS cannot be reached ({text}): check the network, a proxy, and AWS_ENDPOINT_URL"
+        return SegtrainError(f"{what}: {text}", code="aws-unreachable", what=what)
+    elif isinstance(error, OSError) and target is not None:
+        return unwritable(target, error)
+    elif not isinstance(error, known.ParamValidationError):
+        return SegtrainError(f"{what}: {type(error).__name__}: {text}", code="aws-failed", what=what)
+    return ConfigError(f"{what}: {text}", code="aws-settings", what=what)

@@ -1,8 +1,7 @@
-"""The local copy of a remote run, with an index of what was fetched, so that only changes are fetched again."""
+"""Local copy of a remote run, with an index of what was fetched, so that only changes are fetched again."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -13,17 +12,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from segtrain.errors import DataError, SegtrainError
-from segtrain.files import writing
-from segtrain.runs.bucket import PARALLEL, Account, Object, explain
+from segtrain.errors import DataError
+from segtrain.json_text import read_json, write_json
+from segtrain.runs.bucket import PARALLEL, Account, Object, explained, unwritable
 
 INDEX = "fetched.json"
-UNPACKED = "unpacked"  # of a copy: what came out of an archive
+UNPACKED = "unpacked"  # folder in a copy for the files of an archive
 
 
 @dataclass(frozen=True)
 class WantedFile:
-    """An object, and how many bytes of it at most: of a larger one the first and the newest lines."""
+    """An object, of which at most ``most`` bytes are fetched: the first and the newest lines of a larger one."""
 
     item: Object
     most: int
@@ -31,7 +30,7 @@ class WantedFile:
     @property
     def mark(self) -> str:
         """Equal where the same bytes would be fetched."""
-        return f"{self.item.etag} {min(self.most, self.item.size)} {self.item.size}"
+        return f"{self.item.etag} {self.bytes} {self.item.size}"
 
     @property
     def bytes(self) -> int:
@@ -39,22 +38,18 @@ class WantedFile:
 
 
 class Copy:
-    """``folder`` and its index: file -> mark of what was fetched. Raises DataError where it cannot be written."""
+    """A folder and its index (file -> mark of what was fetched). Raises DataError if it cannot be written."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise _unwritable(folder, error) from None
-        try:
-            content = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            content = {}
-        self._marks: dict[str, str] = content if isinstance(content, dict) else {}
+            raise unwritable(folder, error) from None
+        self._marks: dict[str, str] = read_json(folder / INDEX)
 
     def missing(self, files: Mapping[str, WantedFile]) -> dict[str, WantedFile]:
-        """Those that are not here as they are there."""
+        """The files that have changed, or were not fetched."""
         return {
             name: wanted
             for name, wanted in files.items()
@@ -62,35 +57,37 @@ class Copy:
         }
 
     def take(self, account: Account, files: Mapping[str, WantedFile]) -> None:
-        """Fetch what is missing, side by side. The first error ends it, and leaves whole files."""
-        todo = self.missing(files)
+        """Fetch the missing files in parallel. The first error ends it, and leaves whole files."""
 
         def one(name: str) -> str:
-            account.fetch(todo[name].item, self.folder / name, todo[name].most)
+            account.fetch(files[name].item, self.folder / name, files[name].most)
             return name
 
         pool = ThreadPoolExecutor(PARALLEL)
         try:
-            for name in pool.map(one, todo):
-                self._marks[name] = todo[name].mark
+            for name in pool.map(one, self.missing(files)):
+                self._marks[name] = files[name].mark
         finally:
-            pool.shutdown(cancel_futures=True)  # Ctrl-C must not wait for thousands of files
+            pool.shutdown(cancel_futures=True)  # Ctrl-C must not wait for thousands of files.
             self._keep()
 
     def unpack(
         self, account: Account, archive: WantedFile, names: re.Pattern[str], most: int, say: Callable[[str], None]
     ) -> None:
-        """The files of a tar.gz whose names match into ``UNPACKED/``, group 1 being the name there; the archive is not kept.
+        """Unpack the files of a tar.gz whose names match into ``UNPACKED``, under group 1 of the match.
 
-        Those beyond ``most`` bytes in all are left out, and said.
+        Files beyond ``most`` bytes in all are left out, with a warning. The archive is not kept.
         """
-        folder = self.folder / UNPACKED
+        folder, uri = self.folder / UNPACKED, archive.item.uri
         if self._marks.get(UNPACKED) == archive.mark and folder.is_dir():
             return
         shutil.rmtree(folder, ignore_errors=True)
         left, out = most, 0
         try:
-            with account.stream(archive.item) as stream, tarfile.open(fileobj=stream, mode="r|gz") as tar:
+            with (
+                explained(uri, folder), account.stream(archive.item) as stream,
+                tarfile.open(fileobj=stream, mode="r|gz") as tar,
+            ):  # fmt: skip
                 for member in tar:
                     found = names.fullmatch(PurePosixPath(member.name).as_posix())
                     source = tar.extractfile(member) if found and member.isfile() else None
@@ -104,21 +101,17 @@ class Copy:
                     target.parent.mkdir(parents=True, exist_ok=True)
                     target.write_bytes(source.read())
                     os.utime(target, (member.mtime, member.mtime))
-        except SegtrainError:
-            raise
         except (tarfile.TarError, EOFError, zlib.error) as error:
-            raise DataError(f"{archive.item.uri} is no whole archive ({error}): a job writes it at its end") from None
-        except OSError as error:
-            raise _unwritable(folder, error) from None
-        except Exception as error:
-            raise explain(error, archive.item.uri) from None
+            raise DataError(
+                f"{uri} is not a whole archive ({error}): a job writes it at its end", code="archive-torn", file=uri
+            ) from None
         if out:
-            say(f"warning: {archive.item.uri} holds more than {most >> 20} MB of records: {out} files are left out")
+            say(f"warning: {uri} has more than {most >> 20} MB of records: {out} files are left out")
         self._marks[UNPACKED] = archive.mark
         self._keep()
 
     def keep_only(self, names: Collection[str]) -> None:
-        """Remove what was fetched before and is wanted no more: gone from the bucket, or another part of a long profile."""
+        """Remove fetched files that are not wanted any more."""
         for name in set(self._marks) - set(names):
             path = self.folder / name
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
@@ -127,11 +120,6 @@ class Copy:
 
     def _keep(self) -> None:
         try:
-            with writing(self.folder / INDEX) as stream:
-                stream.write(json.dumps(self._marks).encode())
+            write_json(self.folder / INDEX, self._marks)
         except OSError as error:
-            raise _unwritable(self.folder, error) from None
-
-
-def _unwritable(folder: Path, error: OSError) -> DataError:
-    return DataError(f"cannot write {folder}: {error.strerror or error}: set SEGTRAIN_CACHE to a folder with room")
+            raise unwritable(self.folder, error) from None

@@ -1,9 +1,9 @@
-"""A run in S3, or a SageMaker job, as a local folder: its small files are copied, its checkpoints are not.
+"""Local copies of runs in S3 and of SageMaker jobs: small files are copied, checkpoints are not.
 
-    s3://BUCKET/PREFIX      a run folder, or what holds one run somewhere below, such as a job's checkpoint prefix
-    sagemaker:JOB           a training job (or its ARN): DescribeTrainingJob says where checkpoints, profile and output lie
+    s3://BUCKET/PREFIX      a run folder, or a prefix with one run somewhere below, such as the checkpoints of a job
+    sagemaker:JOB           a training job (or its ARN); DescribeTrainingJob says where its files are
 
-The copy lies under ``$SEGTRAIN_CACHE/remote``. What has not changed since (its ETag) is not fetched again.
+The copy is in ``$SEGTRAIN_CACHE/remote``. A file is fetched again when its ETag has changed.
 """
 
 from __future__ import annotations
@@ -24,28 +24,25 @@ from segtrain.runs.bucket import Account, Object, split
 from segtrain.runs.copies import UNPACKED, Copy, WantedFile
 from segtrain.runs.table import list_runs
 
-# Bytes that are fetched of a run at most, each kind by itself.
+# Maximum of bytes that are fetched of a run, for each kind of file.
 MOST_LINES, MOST_SPANS, MOST_PROFILE, MOST_PICTURES, MOST_ARCHIVE = (mb << 20 for mb in (128, 128, 256, 16, 512))
-ARCHIVE = "/output/output.tar.gz"  # a job leaves its run in it at its end, with the checkpoints where it has no prefix for them
+# A job leaves its run in it at its end, with the checkpoints if it has no prefix for them.
+ARCHIVE = "/output/output.tar.gz"
 _RECORDS = ("config.yaml", "labels.json", "best.json", FILE)
-_SPANS, _PICTURES = (
-    re.compile(r"spans/rank-\d+\.jsonl"),
-    re.compile(r"pictures/[^/]+\.png|images-(?:best|last)\.csv|stacks/rank-[\w-]+\.(?:txt|json)"),
-)
-_MARK = re.compile(r"(?:(.*)/)?(?:journal\.jsonl|best\.json|spans/rank-\d+\.jsonl)")
-_SMALL = re.compile(
-    r"(?:\./)?(?:run/)?(config\.yaml|(?:labels|best)\.json|journal\.jsonl|spans/rank-\d+\.jsonl|pictures/[^/]+\.png|"
-    r"images-(?:best|last)\.csv|stacks/rank-[\w-]+\.(?:txt|json)|profile/system/incremental/(?:\d+/)?\d+\.algo-\d+\.json)"
-)
-_TAIL = 32768  # bytes of the journal, in which its newest event is
-_MARGIN_S = 120  # of the profile before the first event, and after the newest one
+_SPANS = r"spans/rank-\d+\.jsonl"
+_PICTURES = r"pictures/[^/]+\.png|images-(?:best|last)\.csv|stacks/rank-[\w-]+\.(?:txt|json)"
+_PROFILE = r"profile/system/incremental/(?:\d+/)?\d+\.algo-\d+\.json"
+_HOME = re.compile(rf"(?:(.*)/)?(?:journal\.jsonl|best\.json|{_SPANS})")
+_UNPACK = re.compile(rf"(?:\./)?(?:run/)?({'|'.join(map(re.escape, _RECORDS))}|{_SPANS}|{_PICTURES}|{_PROFILE})")
+_TAIL = 32768  # bytes at the end of a journal that hold its newest event
+_MARGIN_S = 120  # seconds of the profile before the first event and after the newest one
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class S3Location:
-    """``folder`` to work on; ``shown``: as the user named it; ``stem``: of names of files about a copy, "" for a folder of the user's."""
+    """A folder to read, and its name by the user. ``stem``: for names of files about a copy; "" for a local folder."""
 
     folder: Path
     shown: str
@@ -57,31 +54,33 @@ def is_remote(place: str) -> bool:
 
 
 def local(place: str, say: Say = say_on_stderr) -> S3Location:
-    """A folder as it is, or a copy of the one run that lies elsewhere. Raises SegtrainError."""
+    """A folder, or a copy of the one run in a remote place. Raises SegtrainError."""
     if not is_remote(place):
         return S3Location(Path(place), place)
-    account, uris = _resolve(place)
-    objects = _list(account, place, uris)
+    account, uris, objects = _objects(place)
     homes = _homes(objects)
     archives = [item for item in objects if item.uri.endswith(ARCHIVE)]
     if len(homes) > 1 or (not homes and len(archives) != 1):
-        raise _not_one(place, homes, archives, objects)
+        raise _not_one(place, homes or [item.uri.removesuffix(ARCHIVE) for item in archives], objects)
     copy = Copy(_folder(place, uris))
     wanted: dict[str, WantedFile] = {}
     if homes:
         wanted = {name: WantedFile(item, MOST_LINES) for name, item in _records(objects, homes[0])}
-        copy.take(
-            account, {FILE: wanted[FILE]} if FILE in wanted else {}
-        )  # it tells which minutes of the profile count
-        wanted |= _spans(objects, homes[0]) | _pictures(objects, homes[0])
-        _say_cuts(homes[0], wanted, say)
+        # The journal shows which minutes of the profile are needed.
+        copy.take(account, {name: wanted[name] for name in (FILE,) if name in wanted})
+        spans = [(name, item) for name, item in _inside(objects, homes[0]) if re.fullmatch(_SPANS, name)]
+        wanted |= {name: WantedFile(item, MOST_SPANS // len(spans)) for name, item in spans}
+        wanted |= _pictures(objects, homes[0])
+        _warn_of_cuts(homes[0], wanted, say)
     elif archives[0].size > MOST_ARCHIVE:
+        uri = archives[0].uri
         raise DataError(
-            f"{archives[0].uri} has {_mb(archives[0].size)}: it holds checkpoints beside the run; unpack it: aws s3 cp "
-            f"{archives[0].uri} - | tar xz --exclude=checkpoints, then name that folder"
-        )
+            f"{uri} has {_mb(archives[0].size)}, because it includes checkpoints: unpack it with aws s3 cp {uri} - | "
+            "tar xz --exclude=checkpoints, then name that folder",
+            code="archive-too-large", file=uri, found=archives[0].size,
+        )  # fmt: skip
     else:
-        copy.unpack(account, WantedFile(archives[0], MOST_ARCHIVE), _SMALL, MOST_PROFILE, say)
+        copy.unpack(account, WantedFile(archives[0], MOST_ARCHIVE), _UNPACK, MOST_PROFILE, say)
     wanted |= _profile(objects, homes, copy.folder, say)
     _fetch(account, place, copy, wanted, objects, say)
     copy.keep_only({*wanted, *([] if homes else [UNPACKED])})
@@ -92,8 +91,7 @@ def rows(place: str, say: Say = say_on_stderr) -> list[dict[str, Any]]:
     """``list_runs`` of a folder, or of all runs below a prefix. Raises SegtrainError."""
     if not is_remote(place):
         return list_runs(place)
-    account, uris = _resolve(place)
-    objects = _list(account, place, uris)
+    account, uris, objects = _objects(place)
     homes = _homes(objects)
     folders = {home: f"{number}/{home.rsplit('/', 1)[-1]}" for number, home in enumerate(homes)}
     share = MOST_LINES // max(1, len(homes))
@@ -107,69 +105,70 @@ def rows(place: str, say: Say = say_on_stderr) -> list[dict[str, Any]]:
     return [{**row, "out": origin[row["out"]]} for row in list_runs(copy.folder)]
 
 
+def _objects(place: str) -> tuple[Account, list[str], list[Object]]:
+    """The account, the S3 folders of a remote place, and their objects. Raises SegtrainError if there are none."""
+    account, uris = _resolve(place)
+    found = {item.uri: item for uri in uris for item in account.list(uri)}  # One folder may include another.
+    if not found:
+        raise DataError(
+            f"{place}: there are no objects below {' or '.join(f'{uri}/' for uri in uris)}: check the name with "
+            "`aws s3 ls`; the first files of a job appear some minutes after it started to train",
+            code="no-objects", place=place,
+        )  # fmt: skip
+    return account, uris, list(found.values())
+
+
 def _resolve(place: str) -> tuple[Account, list[str]]:
-    """The folders of S3 in which what is named may lie. Raises ConfigError for a place that is not read."""
     if place.startswith("s3://"):
         split(place)
         return Account(), [place.rstrip("/")]
-    if place.startswith(("sagemaker:", "arn:")):
-        arn = re.fullmatch(r"arn:[\w-]+:sagemaker:([\w-]+):\d+:training-job/(.+)", place)
-        if place.startswith("arn:") and arn is None:
-            raise ConfigError(f"{place!r} is no training job's ARN: arn:aws:sagemaker:REGION:ACCOUNT:training-job/NAME")
-        account = Account(arn[1] if arn else "")
-        return account, _uris_of(account.training_job(arn[2] if arn else place.removeprefix("sagemaker:")))
+    if place.startswith("sagemaker:"):
+        return (account := Account()), _uris_of(account.training_job(place.removeprefix("sagemaker:")))
+    if arn := re.fullmatch(r"arn:[\w-]+:sagemaker:([\w-]+):\d+:training-job/(.+)", place):
+        return (account := Account(arn[1])), _uris_of(account.training_job(arn[2]))
+    fix = "name a folder, s3://BUCKET/PREFIX, or sagemaker:JOB"
     if place.startswith("gs://"):
-        raise ConfigError(
-            f"{place}: runs in Google Cloud Storage are not read from there: gcloud storage rsync -r "
-            f"--exclude='.*\\.pt$' {place} FOLDER, then name FOLDER"
-        )
-    raise ConfigError(f"{place!r} is not read: name a folder, s3://BUCKET/PREFIX or sagemaker:JOB")
+        fix = f"gcloud storage rsync -r --exclude='.*\\.pt$' {place} FOLDER, then name FOLDER"
+    if place.startswith("arn:"):
+        fix = "the ARN of a training job is arn:aws:sagemaker:REGION:ACCOUNT:training-job/NAME"
+    raise ConfigError(f"{place}: runs cannot be read from there: {fix}", code="unknown-place", place=place)
 
 
-def _uris_of(job: Any) -> list[str]:
-    """Checkpoints first: there lies the run of a job that goes on."""
+def _uris_of(job: Mapping[str, Any]) -> list[str]:
+    """The S3 folders of a job, with the checkpoints first: they include the run of a job that still trains."""
     name = job["TrainingJobName"]
     outputs = [job[key].get("S3OutputPath") for key in ("OutputDataConfig", "ProfilerConfig") if key in job]
     kept = job.get("CheckpointConfig", {}).get("S3Uri")
-    if kept and "TuningJobArn" in job:  # the jobs of a tuning share a prefix, each with a folder in it
+    if kept and "TuningJobArn" in job:  # The jobs of a tuning job share a prefix, with a folder for each.
         kept = f"{kept.rstrip('/')}/{name}"
     found = [kept, *(f"{out.rstrip('/')}/{name}" for out in outputs if out)]
     return list(dict.fromkeys(uri.rstrip("/") for uri in found if uri))
 
 
-def _list(account: Account, place: str, uris: Sequence[str]) -> list[Object]:
-    found = {item.uri: item for uri in uris for item in account.list(uri)}  # one may lie in another
-    if not found:
-        raise DataError(
-            f"{place}: nothing lies below {' or '.join(f'{uri}/' for uri in uris)}: look at the name with `aws s3 ls`; the first "
-            "files of a job come some minutes after it began to train"
-        )
-    return list(found.values())
-
-
 def _homes(objects: Iterable[Object]) -> list[str]:
     """URIs of run folders, none inside another."""
-    found = sorted({f"s3://{item.bucket}/{m[1] or ''}" for item in objects if (m := _MARK.fullmatch(item.key))})
+    found = sorted({f"s3://{item.bucket}/{m[1] or ''}" for item in objects if (m := _HOME.fullmatch(item.key))})
     return [
         home for home in found if not any(home.startswith(f"{other.rstrip('/')}/") for other in found if other != home)
     ]
 
 
-def _not_one(place: str, homes: Sequence[str], archives: Sequence[Object], objects: Sequence[Object]) -> DataError:
-    several = homes or [item.uri.removesuffix(ARCHIVE) for item in archives]
+def _not_one(place: str, several: Sequence[str], objects: Sequence[Object]) -> DataError:
     if several:
         names = ", ".join(several[:5]) + (", ..." if len(several) > 5 else "")
         return DataError(
-            f"{place} holds {len(several)} runs: name one of {names} (segtrain runs {place} tells of them)"
-        )
+            f"{place} has {len(several)} runs: name one of {names} (segtrain runs {place} lists them)",
+            code="several-runs", place=place, found=len(several),
+        )  # fmt: skip
     return DataError(
-        f"{place} holds {len(objects)} objects and no run (no {FILE}, no spans/): name the prefix of the job's checkpoints, or "
-        "sagemaker:JOB, which finds it"
-    )
+        f"{place} has {len(objects)} objects and no run (no {FILE}, no spans/): name the prefix of the checkpoints, or "
+        "sagemaker:JOB, which finds it",
+        code="no-run", place=place, found=len(objects),
+    )  # fmt: skip
 
 
 def _inside(objects: Iterable[Object], home: str) -> Iterable[tuple[str, Object]]:
-    """Path below the run folder -> object."""
+    """Path relative to the run folder, and object."""
     start = f"{home.rstrip('/')}/"
     return ((item.uri[len(start) :], item) for item in objects if item.uri.startswith(start))
 
@@ -178,37 +177,33 @@ def _records(objects: Iterable[Object], home: str) -> list[tuple[str, Object]]:
     return [(name, item) for name, item in _inside(objects, home) if name in _RECORDS]
 
 
-def _spans(objects: Iterable[Object], home: str) -> dict[str, WantedFile]:
-    found = [(name, item) for name, item in _inside(objects, home) if _SPANS.fullmatch(name)]
-    return {name: WantedFile(item, MOST_SPANS // len(found)) for name, item in found}
-
-
-def _say_cuts(home: str, wanted: Mapping[str, WantedFile], say: Say) -> None:
+def _warn_of_cuts(home: str, wanted: Mapping[str, WantedFile], say: Say) -> None:
     cut = {name: want for name, want in wanted.items() if want.bytes < want.item.size}
     if cut:
         size, most = sum(want.item.size for want in cut.values()), min(want.most for want in cut.values())
+        names = next(iter(cut)) + (f" and {len(cut) - 1} more have" if len(cut) > 1 else " has")
         say(
-            f"warning: {home}: {next(iter(cut))}{f' and {len(cut) - 1} more have' if len(cut) > 1 else ' has'} {_mb(size)}: of each "
-            f"the first lines and the newest {_mb(most)} are read. {_all_of(home)}"
+            f"warning: {home}: {names} {_mb(size)}: of each, the first lines and the newest {_mb(most)} are read. "
+            f"{_all_of(home)}"
         )
 
 
 def _all_of(home: str) -> str:
-    return f"All of it: aws s3 sync {home} FOLDER --exclude 'checkpoints/*', then name FOLDER"
+    return f"To read all of it: aws s3 sync {home} FOLDER --exclude 'checkpoints/*', then name FOLDER"
 
 
 def _pictures(objects: Iterable[Object], home: str) -> dict[str, WantedFile]:
-    """The newest that fit."""
+    """The newest pictures and tables that fit in MOST_PICTURES."""
     left, found = MOST_PICTURES, dict[str, WantedFile]()
     for name, item in sorted(_inside(objects, home), reverse=True):
-        if _PICTURES.fullmatch(name) and item.size <= left:
+        if re.fullmatch(_PICTURES, name) and item.size <= left:
             found[name] = WantedFile(item, item.size)
             left -= item.size
     return found
 
 
 def _profile(objects: Sequence[Object], homes: Sequence[str], folder: Path, say: Say) -> dict[str, WantedFile]:
-    """The run's own, else the platform's, of the time of the run; of a long one some minutes, evenly spread, the same of all hosts."""
+    """The profile of the run, else of the platform, during the run. A long one is reduced to evenly spread minutes."""
     if any((folder / UNPACKED / "profile").rglob("*.algo-*.json")):
         return {}
     own = [item for home in homes for name, item in _inside(objects, home) if name.startswith("profile/")]
@@ -232,13 +227,13 @@ def _profile(objects: Sequence[Object], homes: Sequence[str], folder: Path, say:
 
 
 def _minutes(objects: Iterable[Object], start: float, end: float) -> list[tuple[int, str, Object]]:
-    """Files of a profile that may hold readings of that time: a name that is no full minute says nothing of it."""
+    """Files of a profile that may have readings of that time. A name that is not a full minute does not tell."""
     moments = ((minute_and_node(item.uri), item) for item in objects)
     return [(*m, item) for m, item in moments if m is not None and (start <= m[0] <= end or m[0] % MINUTE)]
 
 
 def _times(folder: Path) -> tuple[float, float]:
-    """Unix times of the first and of the newest event of the copied run, by the clock of its host, which may be ahead of the store's."""
+    """Unix times of the first and the newest event of a copy, by the clock of its host."""
     for home in (folder, folder / UNPACKED):
         try:
             with (home / FILE).open("rb") as file:
@@ -255,13 +250,13 @@ def _times(folder: Path) -> tuple[float, float]:
 def _fetch(
     account: Account, place: str, copy: Copy, wanted: Mapping[str, WantedFile], objects: Sequence[Object], say: Say
 ) -> None:
-    """What is missing, with a word about it."""
-    left = sum(item.size for item in objects) - sum(want.item.size for want in wanted.values())
+    """Fetch the missing files, and print how many."""
     todo = copy.missing(wanted)
+    size, fetched = (sum(want.bytes for want in files.values()) for files in (wanted, todo))
+    left = sum(item.size for item in objects) - sum(want.item.size for want in wanted.values())
     say(
-        f"{place}: {len(wanted)} files of records ({_mb(sum(want.bytes for want in wanted.values()))}), to fetch: {len(todo)} "
-        f"({_mb(sum(want.bytes for want in todo.values()))}), into {copy.folder}; "
-        f"{len(objects) - len(wanted)} other files ({_mb(left)}) stay there"
+        f"{place}: {len(wanted)} files of records ({_mb(size)}), to fetch: {len(todo)} ({_mb(fetched)}), into "
+        f"{copy.folder}; {len(objects) - len(wanted)} other files ({_mb(left)}) stay there"
     )
     copy.take(account, wanted)
 
