@@ -193,4 +193,4 @@ def test_a_helping_host_ends_at_once(zygote, tmp_path: Path) -> None:  # type: i
     base = make_base(tmp_path, settings, "algo-1", 3, instance_groups=GROUPS, current_group_name="cpu")
     process = zygote.start(code=MAIN, cwd=ROOT, SAGEMAKER_BASE_DIR=str(base))
     assert process.wait() == 0
-    assert "algo-3, algo-2 train, nothing to do here" in process.output
+    assert "has nothing to do: algo-3, algo-2 train" in process.output

@@ -22,7 +22,7 @@ from segtrain.observe.profile_format import ProfileWriter, Value
 from segtrain.report import charts, heat, page
 from segtrain.report.compare import compare, sentences
 from segtrain.report.diff import diff
-from segtrain.report.ranks import read_waits
+from segtrain.report.heat import read_waits
 from segtrain.report.speed import histogram, quantiles, speed
 from segtrain.report.timeline import axis, laps, merged, pauses, pieces
 from segtrain.runs.folder import load

@@ -11,7 +11,7 @@ import shutil
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TextIO
 
 from segtrain.observe.journal import say_on_stderr
@@ -38,6 +38,21 @@ def count(number: float) -> str:
         if abs(number) >= 0.9995 * size:
             return f"{number / size:#.3g}".rstrip(".") + unit
     return f"{number:.4g}"
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    return "-" if share is None else f"{100 * share:.{digits}f} %"
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+    """Lines of a table with columns two spaces apart; the columns in ``right`` are aligned at their right."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return [
+        "  ".join(
+            f"{cell:>{w}}" if k in right else f"{cell:<{w}}" for k, (cell, w) in enumerate(zip(row, widths))
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def of_classes(pixels: Sequence[int] | None) -> str:

@@ -20,37 +20,32 @@ _NO_DATA = ("code", "sm_drivers")  # channels of SDK 3, which hold programs
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """{} where there is no such file. Raises ConfigError where it is no JSON object."""
+    """The JSON object in a file; empty if there is no such file. Raises ConfigError if it cannot be read."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError("it is not a JSON object")
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"cannot read {path}: {error}: SageMaker writes it, so start the job again",
-            code="job-file-unreadable",
-            file=str(path),
-        ) from None
-    if not isinstance(found, dict):
-        raise ConfigError(
-            f"{path} is not a JSON object: SageMaker writes it, so start the job again",
-            code="job-file-unreadable",
-            file=str(path),
-        )
+            code="job-file-unreadable", file=str(path),
+        ) from None  # fmt: skip
     return found
 
 
 def settings(base: Path) -> tuple[str | None, dict[str, str]]:
-    """The config file that the job names, and its other settings: dotted key -> text as on the command line."""
+    """The config file of the job, and its other settings: dotted key -> text as on the command line."""
     config, found = None, {}
     for key, text in read_json(base / "input/config/hyperparameters.json").items():
         value = decoded(text)
-        if key.startswith(("sagemaker_", "_")):  # of the toolkit, and of a tuning job
+        if key.startswith(("sagemaker_", "_")):  # from the toolkit, or a tuning job
             continue
         if key == "config":
             config = str(value) or None
         else:
-            # A bare text (True, 1e-3) is read as on the command line; one that was quoted stays a text.
+            # A bare text (True, 1e-3) is read as on the command line; a quoted one stays a text.
             found[key] = str(text) if value is text else json.dumps(value)
     return config, found
 
@@ -61,15 +56,14 @@ def config_path(name: str, folders: tuple[Path, ...]) -> Path:
         if (folder / name).is_file():
             return folder / name
     raise ConfigError(
-        f"the hyperparameter config={name} names no file in {' or '.join(map(str, folders))}: the bundle holds configs/ of the "
-        "repository and the file that the launcher was given with --config",
-        code="job-config-missing",
-        file=name,
-    )
+        f"the hyperparameter config={name} names no file in {' or '.join(map(str, folders))}: the bundle has "
+        "configs/ of the repository, and the file of the launcher's --config",
+        code="job-config-missing", file=name,
+    )  # fmt: skip
 
 
 def channel(base: Path, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The folder of the training data: the channel "train", else the only one; None where the job has no data channel."""
+    """The folder of the training data: the channel "train", else the only one; None if the job has no data."""
     if environ.get("SM_CHANNEL_TRAIN"):
         return Path(environ["SM_CHANNEL_TRAIN"])
     data = base / "input/data"
@@ -79,17 +73,17 @@ def channel(base: Path, environ: Mapping[str, str] = os.environ) -> Path | None:
     names = [name for name in read_json(base / "input/config/inputdataconfig.json") or there if name not in _NO_DATA]
     if len(names) > 1:
         raise ConfigError(
-            f"the job has the channels {', '.join(names)}, and none is called {CHANNEL!r}: give one this name, or set data.root=FOLDER",
-            code="several-channels",
-            found=names,
-        )
+            f"the job has the channels {', '.join(names)}, and none is called {CHANNEL!r}: give one this name, or set "
+            "data.root=FOLDER",
+            code="several-channels", found=names,
+        )  # fmt: skip
     return data / names[0] if names else None
 
 
 def run_folder(base: Path, environ: Mapping[str, str] = os.environ) -> Path:
-    """Where checkpoints outlive the container: the folder that SageMaker keeps the same as S3, if the job has one.
+    """Where checkpoints outlive the container: the folder that SageMaker copies to S3, if the job has one.
 
-    The jobs of a hyperparameter tuning share that place in S3: each has a folder of its own name in it.
+    The jobs of a tuning job share that place in S3, so each has a folder of its name in it.
     """
     told = read_json(base / "input/config/checkpointconfig.json")
     if told or (base / "checkpoints").is_dir():
@@ -101,19 +95,19 @@ def run_folder(base: Path, environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def model_folder(base: Path, environ: Mapping[str, str] = os.environ) -> Path:
-    """What lies here becomes model.tar.gz."""
+    """The folder of the files in model.tar.gz."""
     return Path(environ.get("SM_MODEL_DIR") or base / "model")
 
 
 def output_folder(base: Path, environ: Mapping[str, str] = os.environ) -> Path:
-    """What lies here becomes output.tar.gz."""
+    """The folder of the files in output.tar.gz."""
     return Path(environ.get("SM_OUTPUT_DATA_DIR") or base / "output/data")
 
 
 def resolve(environ: Mapping[str, str] = os.environ, folders: tuple[Path, ...] = ()) -> tuple[Config, list[str]]:
-    """The settings of this job, and remarks about them. ``folders``: where its config file may lie.
+    """The settings of this job, and remarks about them. ``folders``: places of its config file.
 
-    ``data.root`` is the channel's folder, or lies in it where the job gives a relative one.
+    ``data.root`` is the folder of the channel, or a folder in it if the job sets a relative one.
     """
     import yaml
 
@@ -125,15 +119,13 @@ def resolve(environ: Mapping[str, str] = os.environ, folders: tuple[Path, ...] =
     try:
         written = (load_yaml(path.read_text(encoding="utf-8")) or {}) if path else {}
     except yaml.YAMLError:
-        written = {}  # load_config says it better
+        written = {}  # load_config reports it.
     section = written.get("data") if isinstance(written, dict) else None
     layout = decoded(found.get("data.layout")) or (section or {}).get("layout", "scenes")
     remarks = []
     place = channel(base, environ) if not Path(str(decoded(found.get("data.root", "")))).is_absolute() else None
     if place is not None and layout == "scenes":
-        remarks.append(
-            f"data.layout=scenes draws its own images: what lies in {place} is not used; set data.layout to use it"
-        )
+        remarks.append(f"data.layout=scenes draws its own images: set data.layout to use the data in {place}")
     elif place is not None:
         found["data.root"] = json.dumps(str(place / str(decoded(found.get("data.root", "")))))
     found.setdefault("out", json.dumps(str(run_folder(base, environ))))

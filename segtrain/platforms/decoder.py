@@ -11,19 +11,24 @@ from segtrain.data.pixels.native.build import build
 
 NAME = "libsegtrain_data.so"
 EFFECT = "reading an image takes several times the CPU"
-CURE = "launch from Linux on x86-64 where segtrain doctor finds the native decoder, or take an image made with docker/sagemaker/Dockerfile"
+CURE = (
+    "launch from Linux on x86-64 where segtrain doctor finds the native decoder, or use an image made with "
+    "docker/sagemaker/Dockerfile"
+)
 
 
 def prepare(folder: Path) -> str:
-    """Make the native decoder available to this process and its children if that can be done; one line about what is in use.
+    """Make the native decoder available to this process and its children, if possible; one line about the decoder.
 
-    Each rank of a host calls it. The first compiles, in ``folder``, where that is needed, and the others wait for it.
+    Each rank of a host calls it. The first one compiles in ``folder`` if needed, and the others wait for it.
     """
     if native.available() or os.environ.get("SEGTRAIN_NATIVE") == "0":
         return f"decoder: {native.describe()}"
     brought = Path(native.__file__).with_name(NAME)
     why = native.describe().removeprefix("packages: ") if native.LIBRARY.exists() else "no library came with the code"
-    if brought != native.LIBRARY and brought.exists():  # the image's is of another version: the bundle's fits the code
+    if (
+        brought != native.LIBRARY and brought.exists()
+    ):  # The image has another version; that of the bundle fits the code.
         native.use(brought)
         if native.available():
             return f"decoder: {native.describe()}, brought by the bundle, because {why}"
@@ -37,7 +42,7 @@ def prepare(folder: Path) -> str:
 
 
 def _compiled(folder: Path) -> str:
-    """Compile once a host. Returns "", or what is in the way, which the next rank reads instead of trying again."""
+    """Compile once per host. Returns "", or the problem, which the next rank reads instead of compiling again."""
     folder.mkdir(parents=True, exist_ok=True)
     library, told = folder / NAME, folder / "problem.txt"
     with (folder / "lock").open("w") as lock:

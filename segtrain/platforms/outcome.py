@@ -18,7 +18,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def cause(error: BaseException) -> str:
-    """One line. An error of segtrain's says what to do; of any other: its kind, its text, and where it came up."""
+    """One line about an error: the text of a SegtrainError, or type, text, and place of any other."""
     text = " ".join(str(error).split())
     if isinstance(error, SegtrainError):
         return text
@@ -30,7 +30,7 @@ def cause(error: BaseException) -> str:
 
 
 def shortened(text: str, most: int = LONGEST) -> str:
-    """Begin and end of a long text: the end often holds the cure."""
+    """Start and end of a long text: the end often has the fix."""
     if len(text) <= most:
         return text
     head = (most - 5) * 2 // 3
@@ -38,9 +38,9 @@ def shortened(text: str, most: int = LONGEST) -> str:
 
 
 def write_failure(text: str, places: list[Path], reserve: Path | None = None) -> None:
-    """Into each file, unless another process of the host told its cause already. Nothing keeps a process from ending.
+    """Write the cause to each file, unless another process of the host did so. Raises nothing.
 
-    ``reserve``: a file whose room is given up for the text where the disk is full.
+    ``reserve``: a file that is removed to make room on a full disk.
     """
     content = shortened(" ".join(text.split())).encode()
     for place in places:
@@ -60,7 +60,7 @@ def write_failure(text: str, places: list[Path], reserve: Path | None = None) ->
 
 
 def _write_new(place: Path, content: bytes) -> None:
-    """Whole or not at all."""
+    """Write a new file, whole or not at all. Raises OSError."""
     descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -71,7 +71,7 @@ def _write_new(place: Path, content: bytes) -> None:
 
 
 def keep_journal(run_dir: Path, output: Path) -> None:
-    """Journal, config, pictures and reports into ``output``, so that output.tar.gz has them; checkpoints stay where they are."""
+    """Copy the run folder without its checkpoints to ``output``, which becomes output.tar.gz. Raises SegtrainError."""
     if run_dir.is_relative_to(output):
         return
     try:
@@ -79,16 +79,14 @@ def keep_journal(run_dir: Path, output: Path) -> None:
     except (OSError, shutil.Error) as error:
         raise SegtrainError(
             f"cannot copy {run_dir} to {output}: {error}: raise volume_gb of the job",
-            code="job-output-unwritable",
-            folder=str(output),
-        ) from None
+            code="job-output-unwritable", folder=str(output),
+        ) from None  # fmt: skip
 
 
 def keep_model(run_dir: Path, model: Path, *, onnx: bool, say: Callable[[str], None]) -> None:
-    """Weights (the best) into ``model``, and what explains them into its folder run. ONNX where its packages are and it works.
+    """Write the best weights to ``model``, as ONNX too if possible, and files that describe them to its folder ``run``.
 
-    config.yaml does not lie beside the weights: with it the folder would pass for a run, whose checkpoints are missing.
-    Raises SegtrainError where the weights cannot be written.
+    With config.yaml beside the weights, the folder would look like a run without checkpoints. Raises SegtrainError.
     """
     from segtrain.infer.export import export
     from segtrain.observe.journal import curve, read_journal
@@ -113,9 +111,6 @@ def keep_model(run_dir: Path, model: Path, *, onnx: bool, say: Callable[[str], N
     except OSError as error:
         raise SegtrainError(
             f"cannot write to {beside}: {error.strerror or error}: raise volume_gb of the job",
-            code="job-output-unwritable",
-            folder=str(beside),
-        ) from None
-    say(
-        f"model     {', '.join(path.name for path in done.files)}, and the run's config, labels, journal and scores, in {model}"
-    )
+            code="job-output-unwritable", folder=str(beside),
+        ) from None  # fmt: skip
+    say(f"model     {', '.join(path.name for path in done.files)}, config, labels, journal, and scores, in {model}")

@@ -1,7 +1,7 @@
-"""Entry point of one process of a SageMaker job: reads the files of the container, trains as one rank, leaves the result.
+"""Entry point of a process of a SageMaker job: reads the files of the container, trains as one rank, keeps the result.
 
-It is the same under AWS's toolkit (torchrun, mpirun with smddprun, or alone) and in a bare container, and takes no arguments.
-Imports are made late: whatever is missing in the image, the failure text says it.
+It is the same under the toolkit of AWS (torchrun, mpirun with smddprun, or alone) and in a bare container, and takes no
+arguments. It imports late, so that the failure text names what is missing in the image.
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ if TYPE_CHECKING:
 
 PORT = "7777"  # AWS's toolkit sets it for torchrun, and under mpirun for the ranks of the first host alone
 LITTLE_SHM = 512 * 2**20
-# By which a host that only lost a rank ends later: the reason of the job is that of the host which fails first.
+# A host that only lost a rank ends later, because the job has the failure reason of the first host.
 LOST_S = 10
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code: 0 when the run is done, and when it stopped by a signal with its state saved. ``argv`` is not looked at:
-    the toolkit writes the hyperparameters there a second time, in other words."""
+    """Train, and return the exit code: 0 if the run is done, or was stopped by a signal with its state saved.
+
+    ``argv`` is ignored, because the toolkit repeats the hyperparameters there in another form.
+    """
     base = base_folder()
     os.environ.setdefault("GOMP_SPINCOUNT", "0")  # see cli.py
     os.environ.setdefault("OPENCV_LOG_LEVEL", "ERROR")
@@ -53,15 +55,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def ranks_folder(base: Path) -> Path:
-    """Where entrypoint.sh looks for processes to signal. mpirun hands no variable to other hosts: the default is the same."""
+    """The folder of the processes that entrypoint.sh signals. It has a default, as mpirun passes no variables on."""
     return Path(os.environ.get("SEGTRAIN_RANKS") or base / "segtrain-ranks")
 
 
 @contextlib.contextmanager
 def reachable(ranks: Path) -> Iterator[list[int]]:
-    """From here on a stop reaches this process: as SIGTERM, kept in the yielded list, or as the flag that came before.
+    """Register this process for a stop, which arrives as SIGTERM in the yielded list, or as an earlier flag.
 
-    Without entrypoint.sh there is no folder, and a SIGTERM must find its way by itself.
+    Without entrypoint.sh there is no folder, and SIGTERM must arrive by other means.
     """
     received: list[int] = []
 
@@ -73,7 +75,7 @@ def reachable(ranks: Path) -> Iterator[list[int]]:
     mark = ranks / f"{os.getpid()}.pid"
     if ranks.is_dir():
         mark.write_text(f"{os.getpid()}\n")
-        if (ranks / "stop").exists():  # after the PID is there: entrypoint.sh sets the flag, then looks for PIDs
+        if (ranks / "stop").exists():  # Checked last: entrypoint.sh sets the flag before it looks for PIDs.
             received.append(signal.SIGTERM)
     try:
         yield received
@@ -83,9 +85,7 @@ def reachable(ranks: Path) -> Iterator[list[int]]:
 
 def _work(base: Path, hosts: Hosts, received: list[int]) -> int:
     if not hosts.trains:
-        print(
-            f"host {hosts.current} is of the group {hosts.group!r}: {', '.join(hosts.training)} train, nothing to do here"
-        )
+        print(f"host {hosts.current} of the group {hosts.group!r} has nothing to do: {', '.join(hosts.training)} train")
         return 0
     from segtrain.parallel.cluster import discover
     from segtrain.platforms.decoder import prepare
@@ -108,7 +108,7 @@ def _work(base: Path, hosts: Hosts, received: list[int]) -> int:
 
 
 def _introduce(config: Config, cluster: Cluster, hosts: Hosts, remarks: list[str]) -> None:
-    """What differs from host to host, said once on each."""
+    """Print what differs between hosts, once on each host."""
     last = cluster.rank + cluster.local_world_size - 1
     kind = f"{hosts.type}, group {hosts.group}" if hosts.group else hosts.type
     print(
@@ -126,28 +126,27 @@ def _room(folder: Path) -> str:
 
 
 def shm_remarks(config: Config, local_ranks: int, shm: Path = Path("/dev/shm")) -> list[str]:
-    """How much shared memory the container has, and who goes without: SageMaker has no setting for it.
+    """Lines about the shared memory of the container, for which SageMaker has no setting.
 
-    Batches of worker processes need none where the kernel has memfd_create; NCCL does, between GPUs without a direct link.
+    Batches of worker processes need none with memfd_create. NCCL needs it between GPUs without a direct link.
     """
     if not shm.is_dir():
         return [f"no {shm}"]
     usage = shutil.disk_usage(shm)
     images = config.train.batch_size // config.train.accumulate
     height, width = config.data.crop
-    need = images * height * width * 4 * config.data.prefetch  # uint8: three colors and a mask; of all ranks of the job
-    line = f"/dev/shm: {usage.free / 2**20:.0f} of {usage.total / 2**20:.0f} MiB free, {need / 2**20:.0f} MiB of batches are ahead"
-    if hasattr(os, "memfd_create"):
-        line += ", which lie elsewhere (memfd)"
-    remarks = [line]
+    need = images * height * width * 4 * config.data.prefetch  # uint8: three colors and a mask, of all ranks
+    free, total, batches = (f"{size / 2**20:.0f}" for size in (usage.free, usage.total, need))
+    elsewhere = ", which are not in it (memfd)" if hasattr(os, "memfd_create") else ""
+    remarks = [f"/dev/shm: {free} of {total} MiB free, {batches} MiB of batches are ahead{elsewhere}"]
     if local_ranks > 1 and usage.free < LITTLE_SHM and "NCCL_SHM_DISABLE" not in os.environ:
         os.environ["NCCL_SHM_DISABLE"] = "1"
-        remarks.append("so little of /dev/shm can stop NCCL: it goes without (NCCL_SHM_DISABLE=1; set it to 0 to try)")
+        remarks.append("NCCL may fail with so little /dev/shm, and does not use it (NCCL_SHM_DISABLE=1; 0 to use it)")
     return remarks
 
 
 def _keep(config: Config, base: Path, stopped: bool) -> None:
-    """Rank 0, at the end. A stopped job has two minutes in all, and its checkpoints already: what fails then is only said."""
+    """Keep the results, on rank 0. A stopped job has two minutes and its checkpoints, so a failure is only printed."""
     from segtrain import checkpoint
 
     try:
@@ -159,13 +158,11 @@ def _keep(config: Config, base: Path, stopped: bool) -> None:
             raise
         print(f"no model of the stopped run: {error}", file=sys.stderr)
     if stopped:
-        print(
-            f"stopped: the state is saved in {config.run_dir}, and a job with the same checkpoints goes on from there"
-        )
+        print(f"stopped: the state is saved in {config.run_dir}, and a job with the same checkpoints continues it")
 
 
 def _failed(error: Exception, base: Path, hosts: Hosts | None) -> int:
-    """Leave the cause where SageMaker looks for it, and where entrypoint.sh does: old toolkits overwrite the former."""
+    """Write the cause for SageMaker and for entrypoint.sh, because old toolkits overwrite the former."""
     rank = next((os.environ[key] for key in ("RANK", "OMPI_COMM_WORLD_RANK") if key in os.environ), "0")
     host = f"{hosts.current} ({hosts.type})" if hosts else socket.gethostname()
     text = f"rank {rank} on {host}: {outcome.cause(error)}"

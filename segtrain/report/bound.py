@@ -10,11 +10,11 @@ from segtrain.diagnose.judge import UNKNOWN, judge
 from segtrain.diagnose.verdict import HEALTHY, Diagnosis, Fix, Verdict
 from segtrain.diagnose.words import headline
 from segtrain.errors import DataError
+from segtrain.observe.console import percent
 from segtrain.observe.spans import FOLDER
-from segtrain.report import charts, costs
-from segtrain.report.heat import GPUS
-from segtrain.report.html import esc, percent
-from segtrain.report.ranks import WAITS
+from segtrain.report import charts
+from segtrain.report.heat import GPUS, WAITS
+from segtrain.report.html import bars, esc, short_seconds
 from segtrain.runs.folder import RunFolder
 
 NO_SPANS = "This run wrote no spans, so this page cannot say what held it up: log.spans=true (the default) writes them."
@@ -22,10 +22,11 @@ TOO_SHORT = "The run was too short to tell what held it up: its figures are from
 TOO_EARLY = "The run is too young to tell what holds it up: make this page again in a minute."
 SLOW_ROW = "the others wait for the rank that waits least"
 
+COST_ID, COST = "samplecost", "What a sample costs"
 _DATA, _RANKS = WAITS
 TITLES: dict[Chart, str] = {  # beginnings of the titles of the charts that show evidence
     "data-wait": _DATA,
-    "sample-cost": costs.TITLE,
+    "sample-cost": COST,
     "loop-phases": charts.LOOP,
     "step-phases": charts.STEPS,
     "rank-waits": _RANKS,
@@ -60,7 +61,8 @@ def html(found: Diagnosis | None, why: str, run: RunFolder, places: Mapping[str,
     said = headline(found)
     text = f"<h3>{esc(said[:1].upper() + said[1:])}</h3>"
     if found.bound == HEALTHY:
-        return f'<div class="card calm"><span class="sign" aria-hidden="true">✓</span>{text}<p>{esc(_calm(found))}</p></div>{basis}'
+        sign = '<span class="sign" aria-hidden="true">✓</span>'
+        return f'<div class="card calm">{sign}{text}<p>{esc(_calm(found))}</p></div>{basis}'
     links = _links(("data-wait", "sample-cost"), places)
     return f'<div class="card">{text}{f"<p>See {links}.</p>" if links else ""}</div>{basis}'
 
@@ -98,12 +100,13 @@ def _card(number: int, verdict: Verdict, places: Mapping[str, str]) -> str:
     cause = CAUSES[verdict.cause]
     said = f"Bound by {cause.words}" if number == 0 else f"Also held up by {cause.words}"
     sure = _SURE.get(verdict.confidence, 0)
+    dots = "●" * sure + "○" * (3 - sure)
     rows = [
         ("Why", esc(verdict.evidence)),
         ("Do", _cure(verdict)),
         ("Gain", esc(_gain(verdict.gain))),
-        ("Confidence", f'<span class="dots" aria-hidden="true">{"●" * sure}{"○" * (3 - sure)}</span> {esc(verdict.confidence)}'),
-    ]  # fmt: skip
+        ("Confidence", f'<span class="dots" aria-hidden="true">{dots}</span> {esc(verdict.confidence)}'),
+    ]
     links = _links(cause.charts, places)
     if links:
         rows.append(("See", links + (f": {SLOW_ROW}" if verdict.cause in ("slow-rank", "slow-host") else "")))
@@ -138,3 +141,20 @@ def _gain(gain: float) -> str:
 def _links(shown: tuple[Chart, ...], places: Mapping[str, str]) -> str:
     found = [(title, key) for chart in shown for title, key in places.items() if title.startswith(TITLES[chart])]
     return ", ".join(f'<a href="#{esc(key)}">{esc(title)}</a>' for title, key in found)
+
+
+def sample_cost(found: Diagnosis | None) -> str:
+    """Bars for the stages of a sample, from the spans of the workers; empty if the diagnosis does not know them."""
+    work = found.facts.get("workers") if found is not None else None
+    if not isinstance(work, Mapping) or not work.get("sample_ms"):
+        return ""
+    whole, names = work["sample_ms"], {"assemble": "put into its batch"}
+    costs = [(names.get(stage, stage), ms, "stage") for stage, ms in work["stages_ms"].items()]
+    costs += [("total", whole, "whole"), ("CPU time", work["cpu_ms"], "cpu")]
+    rows = [(name, short_seconds(ms / 1000), ms / whole, percent(ms / whole), kind) for name, ms, kind in costs]
+    count, kind = work["count"], work["kind"]
+    many = kind if count == 1 else "processes" if kind == "process" else f"{kind}s"
+    workers = f"{count:g} {many}" if count else "the loop itself"
+    size = f", {work['bytes'] / 1000:,.3g} kB read per sample" if work.get("bytes") else ""
+    caption = f"<b>{COST}</b> {esc(f'mean, made by {workers} of the rank that waits most{size}')}"
+    return f'<div id="{COST_ID}">{bars(caption, ("stage", "time", "share"), rows)}</div>'

@@ -5,32 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from segtrain.observe.console import duration
+from segtrain.observe.console import duration, percent
 from segtrain.report import heat
-from segtrain.report.html import figure, figures, percent, short_seconds, table, thinned
-from segtrain.report.speed import histogram, quantiles, words
+from segtrain.report.html import figure, figures, short_seconds, table, thinned
+from segtrain.report.speed import PHASES, histogram, quantiles, words
 from segtrain.report.timeline import Axis, Lap, Stretch, steady
-from segtrain.runs.folder import Event, RunFolder, number
+from segtrain.runs.folder import Event, RunFolder
+from segtrain.runs.table import number
 
 Chart = dict[str, Any]
 Figure = tuple[str, Chart]  # HTML, data
-# What has a color of its own in report.css, a set for each theme: Okabe and Ito's, told apart by the color-blind too.
-COLORS = {
-    "wait",
-    "device",
-    "forward",
-    "sync",
-    "backward",
-    "gradient_sync",
-    "update",
-    "log",
-    "other",
-    "start",
-    "eval",
-    "checkpoint",
-}
+# Names with a color of their own in report.css: by Okabe and Ito, distinct for the color-blind as well.
 LOOP, STEPS = "What the loop did", "Time of a step"  # titles
 KINDS = {"start": "start-up", "eval": "evaluation", "checkpoint": "checkpoint"}
+COLORS = {*PHASES, *KINDS}
 
 
 def color(phase: str, place: int = 0) -> str:
@@ -159,7 +147,7 @@ def image_scores(values: Sequence[float], note: str) -> Figure:
     return html, {
         "type": "bars", "axis": "value", "unit": "%", "height": 180,
         "x": [(min(bins) + place + 0.5) * width for place in range(len(counts))], "width": width,
-        "marks": [{"x": figures(found[1], 3), "label": "one in ten below"}, {"x": figures(found[2], 3), "label": "median"}],
+        "marks": [{"x": figures(found[k], 3), "label": label} for k, label in ((1, "one in ten below"), (2, "median"))],
         "series": [{"label": "images", "color": "forward", "y": counts}],
     }  # fmt: skip
 

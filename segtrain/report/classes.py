@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from segtrain.report.html import esc, percent, table
-from segtrain.runs.folder import Event, RunFolder, number
+from segtrain.observe.console import percent
+from segtrain.report.html import bars, esc, table
+from segtrain.runs.folder import Event, RunFolder
+from segtrain.runs.table import number
 
 _NUMBERED = 24  # classes up to which the cells of the matrix hold figures
 _WORST = 10
@@ -26,7 +28,7 @@ def section(run: RunFolder) -> str:
 
 
 def by_class(run: RunFolder) -> str:
-    """A bar a class, of the best evaluation."""
+    """A bar for each class, of the best evaluation."""
     scored = run.best
     values = ious(scored) if scored else []
     if not values:
@@ -35,19 +37,11 @@ def by_class(run: RunFolder) -> str:
     pixels = scored["scores"].get("pixels")
     counts = pixels if isinstance(pixels, list) and len(pixels) == len(values) else [0] * len(values)
     whole = sum(counts) or 1
-    rows = "".join(
-        f'<tr><th scope="row">{esc(name)}</th><td class=n>{"absent" if value is None else percent(value)}</td>'
-        f'<td class=track><i style="width:{100 * (value or 0):.1f}%"></i></td>'
-        f"<td class=n>{percent(count / whole, 2)}</td></tr>"
+    rows = [
+        (name, "absent" if value is None else percent(value), value or 0.0, percent(count / whole, 2), "")
         for name, value, count in zip(names, values, counts)
-    )
-    return (
-        f'<div class="scroll"><table class="bars">'
-        f"<caption>IoU by class at step {scored['step']}, the best evaluation</caption>"
-        '<thead><tr><th scope="col">class</th><th scope="col" class=n>IoU</th><th scope="col">'
-        '<span class=hide>bar</span></th><th scope="col" class=n>pixels</th></tr></thead>'
-        f"<tbody>{rows}</tbody></table></div>"
-    )
+    ]
+    return bars(f"IoU by class at step {scored['step']}, the best evaluation", ("class", "IoU", "pixels"), rows)
 
 
 def matrix(scored: Event) -> list[list[int]] | None:

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from segtrain.diagnose.verify import Verification, verify
 from segtrain.diagnose.verify_words import sentences as verified
 from segtrain.errors import DataError
-from segtrain.observe.console import duration
+from segtrain.observe.console import aligned, duration, percent
 from segtrain.report import classes, facts
-from segtrain.report.html import percent, short_seconds
+from segtrain.report.html import short_seconds
 from segtrain.report.speed import Speed, phases, speed, words
 from segtrain.report.timeline import Lap, laps, steady
-from segtrain.runs.folder import RunFolder, few, number
+from segtrain.runs.folder import RunFolder, few
+from segtrain.runs.table import number
 
 NOTHING = "-"
 # Differ between any two runs, and change nothing.
@@ -43,9 +44,7 @@ class Comparison:
     environment: tuple[DiffRow, ...]
     data: tuple[DiffRow, ...]
     protocol: tuple[str, ...]  # what differs in how the scores were made: they cannot be compared
-    cure: Verification | None = (
-        None  # whether one is the other with the cure of its diagnosis; None: not both have spans
-    )
+    cure: Verification | None  # whether one run is the other with the fix of its diagnosis; None without spans of both
 
 
 def compare(a: RunFolder, b: RunFolder) -> Comparison:
@@ -75,9 +74,7 @@ def compare(a: RunFolder, b: RunFolder) -> Comparison:
 
 def _cure(a: RunFolder, b: RunFolder) -> Verification | None:
     try:
-        return verify(
-            a.folder, b.folder, say=lambda text: None
-        )  # loading the runs has said what is wrong with their files
+        return verify(a.folder, b.folder, say=lambda text: None)  # Loading the runs has already warned about files.
     except DataError:
         return None
 
@@ -247,9 +244,7 @@ def console(found: Comparison) -> str:
 
 
 def _aligned(head: Sequence[str], rows: Sequence[DiffRow]) -> list[str]:
-    cells = [tuple(head), *((row.what, _clip(row.a), _clip(row.b), row.change) for row in rows)]
-    widths = [max(len(line[column]) for line in cells) for column in range(4)]
-    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths)).rstrip() for line in cells]
+    return aligned([head, *((row.what, _clip(row.a), _clip(row.b), row.change) for row in rows)])
 
 
 def _clip(text: str, most: int = 44) -> str:

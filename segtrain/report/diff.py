@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,11 @@ from segtrain import __version__
 from segtrain.observe.journal import say_on_stderr
 from segtrain.report import charts
 from segtrain.report.compare import Comparison, DiffRow, compare, console, names, sentences
-from segtrain.report.html import esc, page
+from segtrain.report.html import esc, page, table, utc
 from segtrain.report.page import write
 from segtrain.report.timeline import axis
-from segtrain.runs.folder import RunFolder, load, number
+from segtrain.runs.folder import RunFolder, load
+from segtrain.runs.table import number
 
 MARKS = {1: "up", -1: "down", 0: ""}
 
@@ -28,7 +28,7 @@ def diff(a: str | Path, b: str | Path, out: Path | None = None, say: Callable[[s
 
 
 def render(found: Comparison) -> str:
-    drawn: dict[str, Any] = {"clock": {"t": [], "step": [], "end": 0}}
+    drawn: dict[str, Any] = {}
 
     def add(figure: charts.Figure | None, key: str) -> str:
         if figure is None:
@@ -37,7 +37,9 @@ def render(found: Comparison) -> str:
         return html
 
     a, b = found.a, found.b
-    _clock(found, drawn)
+    # Charts over steps zoom by the clock of the longer run. This page itself shows no time.
+    longer = max((a, b), key=lambda run: run.steps[-1]["step"] if run.steps else 0)
+    drawn["clock"] = {**charts.clock(longer, axis(longer.events)), "steps_only": True}
     learning = add(
         charts.lines("loss", "Loss", _both(a, b, "steps", lambda e: number(e.get("loss"))), log=True), "loss"
     )
@@ -61,14 +63,7 @@ def render(found: Comparison) -> str:
         ("speed", "Speed", rate),
         ("classes", "Classes", _rows("class", found.classes, "IoU, best evaluation of each") if found.classes else ""),
     ]
-    made = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-    return page(f"{name_a} and {name_b}: difference", sections, drawn, f"segtrain {__version__}, made {made}")
-
-
-def _clock(found: Comparison, drawn: dict[str, Any]) -> None:
-    """Charts over steps zoom by the longer run's clock: the page itself shows no time."""
-    longer = max((found.a, found.b), key=lambda run: run.steps[-1]["step"] if run.steps else 0)
-    drawn["clock"] = {**charts.clock(longer, axis(longer.events)), "steps_only": True}
+    return page(f"{name_a} and {name_b}: difference", sections, drawn, f"segtrain {__version__}, made {utc()}")
 
 
 def _both(
@@ -83,39 +78,21 @@ def _both(
 
 def _who(a: RunFolder, b: RunFolder) -> str:
     def line(letter: str, run: RunFolder) -> str:
-        when = (
-            datetime.fromtimestamp(run.row["started"], timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-            if run.row["started"]
-            else ""
-        )
         name = f"#{run.row['hash']} · " if run.row["hash"] else ""
         mark = f'<b class="letter {letter.lower()}">{letter}</b>'
-        return f"<p class=quiet>{mark} {esc(name)}{esc(run.folder)} · {esc(when)}</p>"
+        return f"<p class=quiet>{mark} {esc(name)}{esc(run.folder)} · {utc(run.row['started'] or 0)}</p>"
 
     return line("A", a) + line("B", b)
 
 
 def _rows(what: str, rows: Sequence[DiffRow], caption: str = "") -> str:
-    body = "".join(
-        f'<tr><th scope="row">{esc(row.what)}</th><td class=n>{esc(row.a)}</td><td class=n>{esc(row.b)}</td>'
-        f'<td class="n {MARKS[row.better]}">{esc(row.change)}</td></tr>'
-        for row in rows
-    )
-    title = f"<caption>{esc(caption)}</caption>" if caption else ""
-    head = "".join(
-        f'<th scope="col"{" class=n" * (place > 0)}>{esc(text)}</th>'
-        for place, text in enumerate((what, "A", "B", "B to A"))
-    )
-    table = f'<table class="pair">{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
-    return f'<div class="scroll">{table}</div>'
+    cells = [(row.what, row.a, row.b, row.change) for row in rows]
+    marks = [MARKS[row.better] for row in rows]
+    return table((what, "A", "B", "B to A"), cells, kind="pair", caption=caption, heads=True, marks=marks)
 
 
 def _facts(rows: Sequence[DiffRow], what: str) -> str:
     if not rows:
         return f"<p class=quiet>No difference in {esc(what)}.</p>"
-    body = "".join(
-        f'<tr><th scope="row">{esc(row.what)}</th><td>{esc(row.a)}</td><td>{esc(row.b)}</td></tr>' for row in rows
-    )
-    head = "".join(f'<th scope="col">{text}</th>' for text in ("", "A", "B"))
-    table = f'<table class="facts two"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
-    return f'<div class="scroll">{table}</div>'
+    cells = [(row.what, row.a, row.b) for row in rows]
+    return table(("", "A", "B"), cells, left=(0, 1, 2), kind="facts two", heads=True)

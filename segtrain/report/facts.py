@@ -8,9 +8,10 @@ from datetime import datetime, timezone
 from typing import Any
 
 from segtrain.config import Config
-from segtrain.observe.console import duration
-from segtrain.report.html import details, esc, percent, table, thinned
-from segtrain.runs.folder import RunFolder, few, number
+from segtrain.observe.console import duration, percent
+from segtrain.report.html import details, esc, table, thinned
+from segtrain.runs.folder import RunFolder, few
+from segtrain.runs.table import number
 
 _DATA = ("data",)  # derived quantities that are not about the environment
 

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-from segtrain import json_text
-from segtrain.report.html import details, esc, percent, table
-from segtrain.runs.folder import number
+from segtrain.json_text import read_json
+from segtrain.observe.console import percent
+from segtrain.report.html import details, esc, table
+from segtrain.runs.table import number
 from segtrain.stacks import FOLDER
 
 LEAST = 0.004  # of a graph's time: narrower frames cannot be read, and are left out
@@ -20,48 +20,17 @@ MOST_BYTES = 64 << 20  # of all files together
 # Where a thread stands that waits, and files of the standard library in which only waiting threads stand.
 _WAITS = ("_end_with", "_watch")
 _WAITING_FILES = (
-    "threading.py",
-    "socket.py",
-    "selectors.py",
-    "queue.py",
-    "subprocess.py",
-    "multiprocessing/connection.py",
-)
+    "threading.py", "socket.py", "selectors.py", "queue.py", "subprocess.py", "multiprocessing/connection.py",
+)  # fmt: skip
 _PLACE = re.compile(r"(.*) \((.*):(\d+)\)")
 _NAME = re.compile(r"rank-(\d+)(?:-worker-(\d+))?")
-_LOOP = "run (segtrain/train/loop.py:"  # what is below it says nothing of a run
-_CALLS = (
-    "Module._wrapped_call_impl (torch/",
-    "Module._call_impl (torch/",
-)  # between each module and the one that calls it
-_PACKAGES = (
-    *(
-        "numpy",
-        "cv2",
-        "PIL",
-        "albumentations",
-        "albucore",
-        "tensorboard",
-        "google",
-        "mlflow",
-        "wandb",
-        "pydantic",
-        "yaml",
-        "psutil",
-    ),
-    *(
-        "timm",
-        "segmentation_models_pytorch",
-        "safetensors",
-        "simplejpeg",
-        "onnx",
-        "scipy",
-        "requests",
-        "urllib3",
-        "boto3",
-        "botocore",
-    ),
-)
+_LOOP = "run (segtrain/train/loop.py:"  # The frames below it are the same in all runs.
+_CALLS = ("Module._wrapped_call_impl (torch/", "Module._call_impl (torch/")  # between a module and its caller
+_PACKAGES = {
+    "numpy", "cv2", "PIL", "albumentations", "albucore", "tensorboard", "google", "mlflow", "wandb", "pydantic", "yaml",
+    "psutil", "timm", "segmentation_models_pytorch", "safetensors", "simplejpeg", "onnx", "scipy", "requests", 
+    "urllib3", "boto3", "botocore",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -96,7 +65,7 @@ class Frame:
 
 
 def read(run: Path) -> list[Stack]:
-    """Of all processes; lines that make no sense are left out."""
+    """The stacks of all processes, without invalid lines."""
     found, left = [], MOST_BYTES
     for path in sorted((run / FOLDER).glob("rank-*.txt")):
         try:
@@ -114,7 +83,7 @@ def read(run: Path) -> list[Stack]:
 
 
 def section(run: Path) -> str:
-    """Empty where nobody has asked for stacks."""
+    """The flame graphs; empty if no stacks were sampled."""
     stacks = read(run)
     if not stacks:
         return ""
@@ -124,26 +93,17 @@ def section(run: Path) -> str:
 
 
 def _about(run: Path, stacks: list[Stack]) -> str:
-    facts = [_facts(path) for path in sorted((run / FOLDER).glob("rank-*.json"))]
+    facts = [read_json(path) for path in sorted((run / FOLDER).glob("rank-*.json"))]
     seconds = max((number(one.get("seconds")) or 0.0 for one in facts), default=0.0)
     samples = sum(int(number(one.get("samples")) or 0) for one in facts)
     processes = len({stack.process for stack in stacks})
     return (
         f"{samples:,} samples of {processes} {'process' if processes == 1 else 'processes'} in {seconds:g} s, by "
         "<code>segtrain profile stacks</code>. The width of a function is the wall time in it and in what it "
-        "called; frames above it "
-        "were called by it. Click one to zoom, click the lowest one to zoom out. "
-        '<span class="flame-key"><i class="own"></i>segtrain <i class="torch"></i>torch <i class="lib"></i>other libraries '
-        '<i class="user"></i>your code <i class="idle"></i>waits</span>'
+        "called; frames above it were called by it. Click one to zoom, click the lowest one to zoom out. "
+        '<span class="flame-key"><i class="own"></i>segtrain <i class="torch"></i>torch <i class="lib"></i>other '
+        'libraries <i class="user"></i>your code <i class="idle"></i>waits</span>'
     )
-
-
-def _facts(path: Path) -> dict[str, Any]:
-    try:
-        found = json_text.parse(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _groups(stacks: list[Stack]) -> Iterator[tuple[str, list[Stack]]]:
@@ -192,16 +152,13 @@ def _graph(key: str, title: str, stacks: list[Stack]) -> str:
     depth = 1 + max(level for level, *_ in drawn)
     hot = own_times(stacks)
     alt = f"{title}: most time in {hot[0][0]}, {percent(hot[0][1] / root.seconds)}" if hot else title
-    note = (
-        f" <span>{max(0, skipped - 1)} outer functions, the same in all samples, are left out</span>"
-        if skipped > 1
-        else ""
-    )
+    note = f" <span>{skipped - 1} outer functions, the same in all samples, are left out</span>" if skipped > 1 else ""
     cells = "".join(html for _, html in drawn)
     rows = [(label, percent(seconds / root.seconds), f"{seconds:.2f} s") for label, seconds in hot[:40]]
     return (
         f'<figure id="{key}"><figcaption><b>{esc(title)}</b>{note}</figcaption>'
-        f'<div class="flame" tabindex="0" role="img" aria-label="{esc(alt)}" style="height:{depth * ROW}px">{cells}</div>'
+        f'<div class="flame" tabindex="0" role="img" aria-label="{esc(alt)}" style="height:{depth * ROW}px">'
+        f"{cells}</div>"
         f"{details('as a table: functions by their own time', table(('function', 'share', 'time'), rows))}</figure>"
     )
 
@@ -246,9 +203,5 @@ def _kind(place: str) -> str:
     if file.startswith(("torch/", "torchvision/")):
         return "torch"
     first = file.partition("/")[0].removesuffix(".py")
-    return "lib" if not file or file.startswith("<") or _is_installed(first) else "user"
-
-
-def _is_installed(name: str) -> bool:
-    """A module of the standard library, or of the packages that segtrain uses; all else is the user's."""
-    return name in sys.stdlib_module_names or name in _PACKAGES
+    library = not file or file.startswith("<") or first in sys.stdlib_module_names or first in _PACKAGES
+    return "lib" if library else "user"

@@ -11,13 +11,14 @@ from PIL import Image
 
 from segtrain.errors import DataError
 from segtrain.observe import image_table
+from segtrain.observe.console import percent
 from segtrain.observe.image_table import ImageRow
 from segtrain.report import charts
-from segtrain.report.html import esc, percent, table
+from segtrain.report.html import esc, table
 from segtrain.runs.folder import RunFolder
 
 _MOST_BYTES = 500_000  # of all pictures together
-# Width in pixels, quality of the JPEG: the first is two pixels a point of a laptop's column, the next ones for a sheet above its share.
+# Width in pixels and quality of the JPEG: for the column of a laptop at two pixels per point, then for large sheets.
 _FORMS = ((1360, 82), (1360, 68), (1080, 68), (820, 62))
 _LISTED = 4  # images by name, of the worst and of the best: as many as a run draws
 _SHEETS = {
@@ -97,7 +98,8 @@ def _figure(path: Path, drawn: tuple[bytes, tuple[int, int]] | str) -> str:
     title, said = _SHEETS.get(path.stem, (path.stem, ""))
     return (
         f'<figure class="picture"><figcaption><b>{esc(title)}</b> <span>{esc(said)}</span></figcaption>'
-        f'<img src="data:image/jpeg;base64,{text}" width="{size[0]}" height="{size[1]}" alt="{esc(title)}: {_ALT}"></figure>'
+        f'<img src="data:image/jpeg;base64,{text}" width="{size[0]}" height="{size[1]}" alt="{esc(title)}: {_ALT}">'
+        "</figure>"
     )
 
 

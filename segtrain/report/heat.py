@@ -1,4 +1,4 @@
-"""Heat maps of cores and GPUs over the time of a run, from the system profile."""
+"""Heat maps over the time of a run: cores and GPUs from the system profile, and the waits of ranks from their spans."""
 
 from __future__ import annotations
 
@@ -6,18 +6,24 @@ import base64
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from segtrain.errors import DataError
 from segtrain.observe.journal import say_on_stderr
 from segtrain.observe.profile_format import Series, Track
 from segtrain.report.timeline import Axis
 from segtrain.runs.folder import RunFolder
+from segtrain.runs.table import number
 
 NONE = 255  # a cell without a reading; the others are half percents, 0 to 200
 GPUS = "GPUs"
 _CELLS = 300_000  # of one map: 400 kB in the page
+_WAIT_CELLS = 100_000
 _COLUMNS = 1500
+# Titles of maps of ranks, with the phases whose share of each window they show.
+WAITS = {"Waiting for data": ("wait",), "Waiting for other ranks": ("sync", "gradient_sync")}
 
 
 @dataclass(frozen=True)
@@ -39,9 +45,9 @@ class Map:
 
 
 def read_maps(run: RunFolder, time: Axis, say: Callable[[str], None] = say_on_stderr) -> list[Map]:
-    """Maps of the GPUs of all hosts and of their memory, and one a host of its cores; empty without a profile.
+    """Maps of the GPUs of all hosts, of their memory, and of the cores of each host; empty without a profile.
 
-    That lies anywhere in the folder that was named: of a SageMaker job it is beside the run.
+    The profile may be anywhere in the folder: in that of a SageMaker job it is beside the run.
     """
     if not time.parts:
         return []
@@ -82,16 +88,16 @@ def _natural(text: str) -> list[tuple[int, str]]:
 
 
 def _map(title: str, rows: Sequence[tuple[str, Sequence[Track]]], time: Axis) -> Map | None:
-    interval = _interval(rows[0][1][0])
-    width = max(interval, time.length / min(_COLUMNS, max(1, _CELLS // len(rows))), 1e-3)
-    columns = int(time.length / width) + 1
+    gaps = np.diff(np.asarray(rows[0][1][0].times))
+    width, columns = _grid(time, float(np.median(gaps)) if len(gaps) else 0.5, _CELLS // len(rows))
     cells = np.stack([_row(tracks, time, width, columns) for _, tracks in rows])
     return Map(title, tuple(name for name, _ in rows), width, cells) if (cells != NONE).any() else None
 
 
-def _interval(track: Track) -> float:
-    gaps = np.diff(np.asarray(track.times))
-    return float(np.median(gaps)) if len(gaps) else 0.5
+def _grid(time: Axis, interval: float, most: int) -> tuple[float, int]:
+    """Seconds of a column and number of columns, of which there are about ``most``, for readings at ``interval``."""
+    width = max(interval, time.length / min(_COLUMNS, max(1, most)), 1e-3)
+    return width, int(time.length / width) + 1
 
 
 def _row(tracks: Sequence[Track], time: Axis, width: float, columns: int) -> np.ndarray:
@@ -111,3 +117,50 @@ def _row(tracks: Sequence[Track], time: Axis, width: float, columns: int) -> np.
     sums[missed], counts[missed] = np.roll(sums, 1)[missed], np.roll(counts, 1)[missed]
     percent = sums / np.maximum(counts, 1)
     return np.where(counts > 0, np.clip(np.rint(2 * percent), 0, 200), NONE).astype(np.uint8)
+
+
+def read_waits(run: RunFolder, time: Axis) -> list[Map]:
+    """One row per rank; empty for a run without spans. Waiting for other ranks only where there are several."""
+    try:
+        records = run.spans()
+    except DataError:  # log.spans=false, or a run of an earlier version
+        return []
+    rows = [(f"rank {record.rank}", _windows(record.windows, time)) for record in records]
+    rows = [(name, windows) for name, windows in rows if windows]
+    if not rows:
+        return []
+    shortest = float(np.median([end - begin for begin, end, _ in rows[0][1]]))
+    width, columns = _grid(time, shortest, _WAIT_CELLS // len(rows))
+    names = tuple(name for name, _ in rows)
+    titles = list(WAITS) if len(rows) > 1 else list(WAITS)[:1]
+    return [
+        Map(title, names, width, np.stack([_waits(windows, WAITS[title], width, columns) for _, windows in rows]))
+        for title in titles
+    ]
+
+
+Window = tuple[float, float, Mapping[str, Any]]
+
+
+def _windows(found: Sequence[Mapping[str, Any]], time: Axis) -> list[Window]:
+    """Begin and end on the run's axis, and the phases."""
+    kept = []
+    for window in found:
+        ts, seconds = number(window.get("ts")), number(window.get("seconds"))
+        begin = time.at(ts) if ts is not None else None
+        if begin is not None and seconds:
+            kept.append((begin, begin + seconds, window["phases"]))
+    return sorted(kept, key=lambda window: window[0])
+
+
+def _waits(windows: Sequence[Window], phases: Sequence[str], width: float, columns: int) -> np.ndarray:
+    """Each column is the mean of the windows over it, by how much of it each one covers."""
+    waited, covered = np.zeros(columns), np.zeros(columns)
+    for begin, end, spent in windows:
+        share = min(1.0, sum(number(spent.get(phase)) or 0.0 for phase in phases) / (end - begin))
+        for column in range(int(begin / width), min(columns - 1, int(end / width)) + 1):
+            part = min(end, (column + 1) * width) - max(begin, column * width)
+            waited[column] += share * part
+            covered[column] += part
+    there = covered > 0.01 * width
+    return np.where(there, np.rint(200 * waited / np.where(there, covered, 1)), NONE).astype(np.uint8)

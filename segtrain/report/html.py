@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
 from importlib.resources import files
 from typing import Any
 
@@ -71,20 +72,49 @@ def page(title: str, sections: Sequence[tuple[str, str, str]], charts: Mapping[s
 
 
 def table(
-    head: Sequence[str], rows: Sequence[Sequence[Any]], *, left: Sequence[int] = (0,), kind: str = "", caption: str = ""
-) -> str:
-    """Cells are escaped; columns other than those in ``left`` hold numbers and stand at the right."""
+    head: Sequence[str], rows: Sequence[Sequence[Any]], *, left: Sequence[int] = (0,), kind: str = "",
+    caption: str = "", heads: bool = False, marks: Sequence[str] = (),
+) -> str:  # fmt: skip
+    """A table with escaped cells; columns that are not in ``left`` hold numbers, at the right.
 
-    def cells(row: Sequence[Any], tag: str) -> str:
-        extra = ' scope="col"' if tag == "th" else ""
-        return "".join(
-            f"<{tag}{extra}{'' if place in left else ' class=n'}>{esc(cell)}</{tag}>" for place, cell in enumerate(row)
-        )
+    ``heads``: the first cell of each row is its header. ``marks``: the class of each row.
+    """
 
-    top = f"<thead><tr>{cells(head, 'th')}</tr></thead>" if head else ""
-    body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
+    def cells(row: Sequence[Any], scope: str = "") -> str:
+        found = []
+        for place, cell in enumerate(row):
+            tag = f'th scope="{scope}"' if scope else 'th scope="row"' if heads and place == 0 else "td"
+            found.append(f"<{tag}{'' if place in left else ' class=n'}>{esc(cell)}</{tag[:2]}>")
+        return "".join(found)
+
+    top = f"<thead><tr>{cells(head, 'col')}</tr></thead>" if head else ""
+    body = "".join(f"<tr>{cells(row)}</tr>" for row in rows)
+    if marks:
+        body = "".join(f'<tr class="{mark}">{cells(row)}</tr>' for row, mark in zip(rows, marks))
     title = f"<caption>{esc(caption)}</caption>" if caption else ""
     return f'<div class="scroll"><table class="{kind}">{title}{top}<tbody>{body}</tbody></table></div>'
+
+
+def bars(caption: str, head: tuple[str, str, str], rows: Sequence[tuple[str, str, float, str, str]]) -> str:
+    """A table with a bar in each row: (name, figure, length of the bar from 0 to 1, figure, class of the row)."""
+    body = "".join(
+        f'<tr class="{kind}"><th scope="row">{esc(name)}</th><td class=n>{esc(figure)}</td>'
+        f'<td class=track><i style="width:{100 * min(1.0, share):.1f}%"></i></td><td class=n>{esc(second)}</td></tr>'
+        for name, figure, share, second, kind in rows
+    )
+    first, figure, second = map(esc, head)
+    return (
+        f'<div class="scroll"><table class="bars"><caption>{caption}</caption>'
+        f'<thead><tr><th scope="col">{first}</th><th scope="col" class=n>{figure}</th>'
+        f'<th scope="col"><span class=hide>bar</span></th><th scope="col" class=n>{second}</th></tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def utc(ts: float | None = None) -> str:
+    """A Unix time, or the current time, for a reader; empty for 0."""
+    moment = datetime.now(timezone.utc) if ts is None else datetime.fromtimestamp(ts, timezone.utc)
+    return "" if ts == 0 else moment.strftime("%Y-%m-%d %H:%M UTC")
 
 
 def details(summary: str, content: str, is_open: bool = False) -> str:
@@ -105,10 +135,6 @@ def thinned(rows: Sequence[Any], most: int = 40) -> list[Any]:
     if len(rows) <= most:
         return list(rows)
     return [rows[round((place + 1) * len(rows) / most) - 1] for place in range(most)]
-
-
-def percent(share: float | None, digits: int = 1) -> str:
-    return "-" if share is None else f"{100 * share:.{digits}f} %"
 
 
 def short_seconds(seconds: float | None) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import webbrowser
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,14 @@ from segtrain import __version__
 from segtrain.errors import DataError
 from segtrain.files import writing
 from segtrain.observe.journal import say_on_stderr
-from segtrain.report import bound, charts, classes, costs, facts, flame, summary
+from segtrain.report import bound, charts, classes, facts, flame, summary
 from segtrain.report.gallery import gallery
-from segtrain.report.heat import Map, read_maps
-from segtrain.report.html import esc, page
-from segtrain.report.ranks import read_waits
+from segtrain.report.heat import Map, read_maps, read_waits
+from segtrain.report.html import esc, page, utc
 from segtrain.report.speed import phases, speed
 from segtrain.report.timeline import axis, laps, merged, pauses, pieces
-from segtrain.runs.folder import RunFolder, load, number
+from segtrain.runs.folder import RunFolder, load
+from segtrain.runs.table import number
 
 FILE = "report.html"
 _LAPS = 700  # stretches of a chart, more than a screen has columns
@@ -88,9 +87,9 @@ def render(run: RunFolder, say: Callable[[str], None] = say_on_stderr, shown: st
         places[found.title] = key
     if when and not maps:
         when += facts.quiet(NO_READING if facts.mapping(run.config.get("log")).get("profile_ms") else NO_PROFILE)
-    sample = costs.section(diagnosis)
+    sample = bound.sample_cost(diagnosis)
     if sample:
-        places[costs.TITLE] = costs.KEY
+        places[bound.COST] = bound.COST_ID
     held = bound.html(diagnosis, why_none, run, places)
     others = diagnosis.facts.get("cores_of_others") if diagnosis is not None else None
     said = summary.summary(run, pace, parts, maps, others)
@@ -106,9 +105,8 @@ def render(run: RunFolder, say: Callable[[str], None] = say_on_stderr, shown: st
         ("facts", "Facts", facts.config_table(run) + facts.pairs("Environment", facts.environment(run))
          + facts.pairs("Data and protocol", facts.data(run)) + facts.happenings(run)),
     ]  # fmt: skip
-    made = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     return page(
-        f"{run.name}: report", sections, drawn, f"segtrain {__version__}, made {made} from {esc(shown or run.folder)}"
+        f"{run.name}: report", sections, drawn, f"segtrain {__version__}, made {utc()} from {esc(shown or run.folder)}"
     )
 
 
@@ -125,7 +123,7 @@ def _subtitle(run: RunFolder) -> str:
     if isinstance(derived, dict):
         parts += [str(derived[key]) for key in ("model", "data", "ranks") if key in derived]
     if run.row["started"]:
-        parts.append(datetime.fromtimestamp(run.row["started"], timezone.utc).strftime("%Y-%m-%d %H:%M UTC"))
+        parts.append(utc(run.row["started"]))
     return " · ".join(part for part in parts if part)
 
 

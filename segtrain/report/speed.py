@@ -7,8 +7,10 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from segtrain.report.timeline import Lap, steady
-from segtrain.runs.folder import number
+from segtrain.runs.table import number
 
 # In the order of a step, with their words; phases that a later version adds keep their own name.
 PHASES = {
@@ -99,15 +101,8 @@ def words(phase: str) -> str:
 
 
 def quantiles(values: Sequence[float], *wanted: float) -> list[float]:
-    """Linear between the two nearest values, as in numpy. ``values`` must not be empty."""
-    ordered = sorted(values)
-    found = []
-    for share in wanted:
-        place = share * (len(ordered) - 1)
-        low = int(place)
-        high = min(low + 1, len(ordered) - 1)
-        found.append(ordered[low] + (place - low) * (ordered[high] - ordered[low]))
-    return found
+    """Quantiles by linear interpolation. ``values`` must not be empty."""
+    return [float(value) for value in np.quantile(values, wanted)]
 
 
 def histogram(values: Sequence[float], bins: int = 40) -> tuple[list[float], list[int]]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from segtrain.diagnose.data_rules import STARVED
-from segtrain.observe.console import duration
+from segtrain.observe.console import duration, percent
 from segtrain.report.heat import GPUS, Map
-from segtrain.report.html import esc, percent, short_seconds
+from segtrain.report.html import esc, short_seconds
 from segtrain.report.speed import Speed, words
 from segtrain.report.timeline import Stretch
-from segtrain.runs.folder import RunFolder, few, number
+from segtrain.runs.folder import RunFolder, few
+from segtrain.runs.table import number
 
 _FULL = 90.0  # percent of the cores
 

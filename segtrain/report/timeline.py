@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from segtrain.runs.folder import Event, number
+from segtrain.runs.folder import Event
+from segtrain.runs.table import number
 
 START, EVAL, CHECKPOINT = "start", "eval", "checkpoint"
 _SLACK = 2.0  # seconds that a profile may begin before the first event and end after the last

@@ -49,9 +49,9 @@ def is_run(folder: Path) -> bool:
 
 
 def run_home(folder: str | Path) -> Path:
-    """The run folder that is meant: ``folder`` itself, or the one run below it, as in a copy of a SageMaker job's output.
+    """``folder``, or the one run folder below it, as in a copy of the output of a SageMaker job.
 
-    ``folder`` where there is none. Raises DataError for several.
+    ``folder`` if there is none. Raises DataError for several.
     """
     folder = Path(folder)
     if is_run(folder) or not folder.is_dir():

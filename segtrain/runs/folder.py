@@ -1,7 +1,7 @@
 """One reader of a run folder: its config, labels, events, spans, and system profile.
 
-The folder may be whole, half-written, or a partial copy. Of a SageMaker job, spans and journal lie in one part of it and the
-profile in another.
+The folder may be whole, half-written, or a partial copy. Of a SageMaker job, one part of it has spans and journal, and
+another part the profile.
 """
 
 from __future__ import annotations
@@ -119,11 +119,6 @@ def read_folder(folder: str | Path, say: Callable[[str], None] = journal.say_on_
 def settings_of(folder: Path, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
     """The settings in a run's config.yaml, under the names of this version; empty where it cannot be read."""
     return upgrade_settings(read_mapping(folder / "config.yaml", say))
-
-
-def number(value: Any) -> float | None:
-    """``value`` if it is a number that can be drawn, else None: a journal writes null for what is not finite."""
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def few(event: Event) -> str:

@@ -1,7 +1,7 @@
-"""A table of runs: one row per run folder, from its config.yaml, best.json, and journal.jsonl.
+"""Table of runs: one row per run folder, from its config.yaml, best.json, and journal.jsonl.
 
-Any of the three may be missing, empty or torn (a run that is being written, was killed, or was copied in part): the row then has
-gaps, and a folder with none of them is no run.
+Any of these may be missing, empty, or torn, while a run writes them, after it was killed, or in a partial copy. The row
+then has gaps.
 """
 
 from __future__ import annotations
@@ -15,35 +15,22 @@ from typing import TYPE_CHECKING, Any
 from segtrain.errors import MissingExtra
 from segtrain.filetime import now_ns
 from segtrain.observe import journal
-from segtrain.observe.console import duration
+from segtrain.observe.console import aligned, duration, percent
 from segtrain.runs.find import find_runs, read_mapping, started
 
 if TYPE_CHECKING:
     import pandas
 
-# Row keys, in order: "time" is wall seconds over all processes of the run, "cpu_s" process seconds of training.
+# Keys of a row. "time": wall seconds of all processes of the run; "cpu_s": process seconds of training.
 COLUMNS = (
-    "name",
-    "hash",
-    "status",
-    "step",
-    "steps",
-    "miou",
-    "last_miou",
-    "classes",
-    "classes_present",
-    "best_step",
-    "time",
-    "cpu_s",
-    "started",
-    "warnings",
-    "out",
-)
-_FRESH = 600.0  # seconds: a run on another host whose journal is younger counts as running
+    "name", "hash", "status", "step", "steps", "miou", "last_miou", "classes", "classes_present", "best_step", "time",
+    "cpu_s", "started", "warnings", "out",
+)  # fmt: skip
+_FRESH = 600.0  # seconds: a run on another host with a younger journal counts as running
 
 
 def list_runs(folder: str | Path = "runs") -> list[dict[str, Any]]:
-    """One row a run, oldest first, with the keys of ``COLUMNS``; what a run does not tell is None."""
+    """One row per run, the oldest first, with the keys of ``COLUMNS``; unknown values are None."""
     return [read_run(run) for run in find_runs(folder)]
 
 
@@ -55,27 +42,23 @@ def read_run(run: Path) -> dict[str, Any]:
     scores = [event for event in journal.curve(events, "eval") if isinstance(event.get("scores"), dict)]
     start = starts[-1] if starts else {}
     pixels = pixels_of(scores[-1]) if scores else None
-    row = dict.fromkeys(COLUMNS)
-    row.update(
-        name=_first(config.get("name"), start.get("name"), run.name),
-        hash=start.get("hash") or (_hash(run) if config else None),
-        status=_status(events, run / journal.FILE),
-        step=next(
-            (event["step"] for event in reversed(events) if isinstance(event.get("step"), int)), best.get("step")
-        ),
-        steps=start.get("total_steps"),
-        miou=_number(best.get("miou")),
-        last_miou=_number(scores[-1]["scores"].get("miou")) if scores else None,
-        classes=len(pixels) if pixels else None,
-        classes_present=sum(1 for count in pixels if count) if pixels else None,
-        best_step=best.get("step"),
-        time=_seconds(events),
-        cpu_s=next((number for e in reversed(events) if (number := _number(e.get("cpu_s"))) is not None), None),
-        started=started(run) or None,
-        warnings=_texts(start.get("warnings")),
-        out=str(run),
-    )
-    return row
+    return {
+        "name": _first(config.get("name"), start.get("name"), run.name),
+        "hash": start.get("hash") or (_hash(run) if config else None),
+        "status": _status(events, run / journal.FILE),
+        "step": next((e["step"] for e in reversed(events) if isinstance(e.get("step"), int)), best.get("step")),
+        "steps": start.get("total_steps"),
+        "miou": number(best.get("miou")),
+        "last_miou": number(scores[-1]["scores"].get("miou")) if scores else None,
+        "classes": len(pixels) if pixels else None,
+        "classes_present": sum(1 for count in pixels if count) if pixels else None,
+        "best_step": best.get("step"),
+        "time": _seconds(events),
+        "cpu_s": next((value for e in reversed(events) if (value := number(e.get("cpu_s"))) is not None), None),
+        "started": started(run) or None,
+        "warnings": _texts(start.get("warnings")),
+        "out": str(run),
+    }
 
 
 def _hash(run: Path) -> str | None:
@@ -89,7 +72,7 @@ def _hash(run: Path) -> str | None:
 
 
 def _milestones(path: Path) -> Iterator[dict[str, Any]]:
-    """All events but the step lines, of which only the last one before another event: long journals are read fast."""
+    """All events, but only the last of several step events in a row, so that long journals are read fast."""
 
     def lines() -> Iterator[bytes]:
         step = b""
@@ -123,12 +106,12 @@ def _sessions(events: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any
 
 
 def _seconds(events: Sequence[Mapping[str, Any]]) -> float | None:
-    """Wall seconds in which a process ran: from each ``run_start`` to the last event before the next."""
+    """Wall seconds of all processes, each from its ``run_start`` to its last event."""
     return sum(max(0.0, part[-1]["ts"] - part[0]["ts"]) for part in _sessions(events)) if events else None
 
 
 def _status(events: Sequence[Mapping[str, Any]], path: Path) -> str:
-    """done, stopped, failed (as the run said); running; killed (ended without a word); new (no event yet)."""
+    """done, stopped, or failed by the last event; else running, killed (ended without an event), or new (no event)."""
     if not events:
         return "new"
     last = _sessions(events)[-1]
@@ -156,7 +139,7 @@ def _first(*values: Any) -> Any:
 
 
 def pixels_of(event: Mapping[str, Any]) -> list[int] | None:
-    """Pixels of each class in the truth of an ``eval`` event; None where it does not tell."""
+    """Pixels of each class in the truth of an ``eval`` event; None if it has none."""
     pixels = event["scores"].get("pixels")
     return pixels if isinstance(pixels, list) and all(isinstance(count, int) for count in pixels) else None
 
@@ -165,12 +148,13 @@ def _texts(value: Any) -> list[str]:
     return [str(text) for text in value] if isinstance(value, list) else []
 
 
-def _number(value: Any) -> float | None:
+def number(value: Any) -> float | None:
+    """``value`` as a float if it is a number, else None: a journal has null for numbers that are not finite."""
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Aligned text: one line a run, best mIoU in percent, its step, times for people."""
+    """Aligned text with one line per run, followed by the warnings of the runs."""
     if not rows:
         return "no runs"
     cells = [("name", "hash", "status", "step", "best mIoU", "at step", "last mIoU", "time", "out")]
@@ -185,25 +169,15 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
                 row["hash"] or "-",
                 row["status"],
                 step,
-                _percent(row["miou"]) + few,
+                percent(row["miou"], 2) + few,
                 "-" if row["best_step"] is None else str(row["best_step"]),
-                _percent(row["last_miou"]) + few,
+                percent(row["last_miou"], 2) + few,
                 seconds,
                 row["out"],
             )
         )
-    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
-    right = {3, 4, 5, 6, 7}
-    lines = (
-        "  ".join(f"{cell:>{w}}" if i in right else f"{cell:<{w}}" for i, (cell, w) in enumerate(zip(line, widths)))
-        for line in cells
-    )
     warned = [f"warning: {row['out']}: {text}" for row in rows for text in row.get("warnings") or ()]
-    return "\n".join([*(line.rstrip() for line in lines), *warned])
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.2f} %"
+    return "\n".join([*aligned(cells, right={3, 4, 5, 6, 7}), *warned])
 
 
 def data_frame(folder: str | Path = "runs") -> pandas.DataFrame:
