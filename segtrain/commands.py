@@ -189,7 +189,7 @@ def profile(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> 
                 f"--ms=0 is not an interval. To stop the profile: `{off}`", code="interval-is-zero", key="--ms"
             )
     if args.action == "stacks":
-        from segtrain.observe.stacks import stacks
+        from segtrain.observe.trace import stacks
 
         text, done = stacks(args.run, args.seconds, args.hz)
     elif args.action == "trace":

@@ -6,7 +6,6 @@ before it. Threads that wait or compute in C appear at the Python line that made
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -18,6 +17,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from segtrain.files import writing
+from segtrain.json_text import read_json, write_json
 
 FOLDER, CONTROL = "stacks", "control.json"  # in a run folder
 MOST_S, MOST_HZ = 600.0, 1000.0
@@ -41,9 +41,9 @@ class StackRequest:
 def read_order(run: str | Path) -> StackRequest | None:
     """The request in a run folder. None if there is no valid one."""
     try:
-        known = json.loads(Path(run, FOLDER, CONTROL).read_text(encoding="utf-8"))
+        known = read_json(Path(run, FOLDER, CONTROL))
         order = StackRequest(float(known["asked"]), float(known["seconds"]), float(known["hz"]))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         return None
     return order if 0 < order.seconds <= MOST_S and 0 < order.hz <= MOST_HZ else None
 
@@ -130,6 +130,6 @@ def write(folder: Path, name: str, stacks: Stacks, facts: dict[str, Any]) -> Non
         for frames, seconds in sorted(stacks.items())
         if (milliseconds := round(1000 * seconds))
     ]
-    for suffix, text in ((".txt", "".join(lines)), (".json", json.dumps(facts) + "\n")):
-        with writing(folder / f"{name}{suffix}") as stream:
-            stream.write(text.encode())
+    with writing(folder / f"{name}.txt") as stream:
+        stream.write("".join(lines).encode())
+    write_json(folder / f"{name}.json", facts)

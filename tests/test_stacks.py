@@ -18,7 +18,7 @@ from conftest import refused
 from segtrain import stacks
 from segtrain.data.workers.child import _Worker
 from segtrain.json_text import write_json
-from segtrain.observe import stacks as request
+from segtrain.observe import trace as request
 from segtrain.report import flame
 from segtrain.report.html import page
 from segtrain.train import stacking

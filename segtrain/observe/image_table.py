@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from segtrain.errors import DataError
+from segtrain.observe.console import aligned, percent
 
 BEST, LAST = "images-best.csv", "images-last.csv"  # of the best and the last evaluation of a run
 COLUMNS = ("image", "miou", "accuracy", "pixels", "worst_class", "worst_iou", "note")
@@ -79,13 +80,11 @@ def short_names(images: Sequence[str]) -> list[str]:
 
 def table(rows: Sequence[ImageRow]) -> str:
     """Aligned text with one line per image, in the given order."""
-    names = short_names([row.image for row in rows])
-    width = max(len("the worst images"), *map(len, names))
-    lines = [f"{'the worst images':{width}}    mIoU  accuracy  worst class"]
-    for row, name in zip(rows, names):
-        scores = f"{_percent(row.miou)}    {_percent(row.accuracy)}"
-        lines.append(f"{name:{width}} {scores}  {row.worst_class} {_percent(row.worst_iou).strip()}")
-    return "\n".join(lines)
+    cells = [("the worst images", "mIoU", "accuracy", "worst class")]
+    for name, row in zip(short_names([row.image for row in rows]), rows):
+        worst = f"{row.worst_class} {percent(row.worst_iou, 2)}"
+        cells.append((name, percent(row.miou, 2), percent(row.accuracy, 2), worst))
+    return "\n".join(aligned(cells, right={1, 2}))
 
 
 def _score(text: str) -> float | None:
@@ -93,7 +92,3 @@ def _score(text: str) -> float | None:
     if value is not None and not math.isfinite(value):
         raise ValueError(text)
     return value
-
-
-def _percent(value: float | None) -> str:
-    return f"{'-':>7}" if value is None else f"{100 * value:7.2f}"

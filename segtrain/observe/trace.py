@@ -1,10 +1,14 @@
-"""Traces of a few steps: a request to all ranks of a run, and the file that each of them writes.
+"""Traces of a few steps and Python stacks of a run that trains: requests to all ranks, and the wait for their files.
 
 RUN/traces/control.json   ``asked`` (Unix time, which identifies the request), ``from`` (step, 1-based), ``steps``
 RUN/traces/rank-00000-step-000123.json           Chrome's trace format: the phases of the loop, the samples of each
                                                  worker, and torch.profiler's events, for ui.perfetto.dev or
                                                  chrome://tracing
 RUN/traces/rank-00000-step-000123.pt.trace.json  torch.profiler's events alone, for TensorBoard's profile plugin
+RUN/stacks/control.json                          ``asked``, ``seconds``, ``hz``
+RUN/stacks/rank-00000.txt                        collapsed stacks of all threads of a rank, with milliseconds
+RUN/stacks/rank-00000-worker-03.txt              the same for one of its worker processes
+RUN/stacks/*.json                                for each of them ``asked``, ``seconds``, ``samples``, ``host``
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from segtrain import stacks as sampler
 from segtrain.errors import SegtrainError
 from segtrain.json_text import read_json, write_json
 from segtrain.observe.journal import FILE, parse_lines
@@ -27,6 +32,8 @@ MOST_SINCE_S = 30.0  # Spans are written about every second. A longer time means
 MOST_STEPS = 100
 AHEAD_S = 3.0  # All ranks read a request before they reach its first step.
 MARK = "segtrain"  # name of the spans that both parts of a trace have, to align their clocks
+HZ = 100.0  # default rate of stacks
+LATE_S = 20.0  # Ranks look for a request only after a step.
 OURS = 10**8  # process id in the trace, above those of all systems
 
 
@@ -137,6 +144,44 @@ def trace(run: Path, steps: int) -> tuple[str, bool]:
     else:
         lines.append(f"open one in https://ui.perfetto.dev, or all: tensorboard --logdir {quote(str(run))}")
     return "\n".join(lines), len(written) == world
+
+
+def stacks(run: Path, seconds: float, hz: float = HZ) -> tuple[str, bool]:
+    """Ask all ranks for their stacks and wait for them: lines to print, and whether every rank has written them.
+
+    Raises SegtrainError for a run that does not train.
+    """
+    for key, value, most in (("--seconds", seconds, sampler.MOST_S), ("--hz", hz, sampler.MOST_HZ)):
+        if not 0 < value <= most:
+            raise SegtrainError(
+                f"{key} {value:g} is not from 1 to {most:g}: the defaults suit most runs",
+                code="request-out-of-range", key=key, value=value,
+            )  # fmt: skip
+    ranks = training_ranks(run)
+    world, (step_s, _) = ranks[0].begins[-1]["world_size"], pace(ranks)
+    folder, asked = run / sampler.FOLDER, time.time()
+    # An earlier request may have been answered by more workers.
+    request(folder, {"asked": asked, "seconds": seconds, "hz": hz}, stale=list(folder.glob("rank-*.*")))
+    until = time.monotonic() + seconds + LATE_S + 5 * step_s
+    while True:
+        answers = {path: read_json(path) for path in sorted(folder.glob("rank-*.json"))}
+        whole = {path: facts for path, facts in answers.items() if facts.get("asked") == asked}
+        of_ranks = [facts for facts in whole.values() if "workers" in facts]
+        workers = sum(facts["workers"] for facts in of_ranks)
+        missing = world - len(of_ranks) + max(0, workers - (len(whole) - len(of_ranks)))
+        if not missing or time.monotonic() >= until:
+            break
+        time.sleep(0.1)
+    lines = [
+        f"{path.with_suffix('.txt')}  {facts['samples']} samples in {facts['seconds']:g} s"
+        for path, facts in whole.items()
+    ]
+    if missing:
+        lines.append(
+            f"{missing} processes have not answered: idle workers, a slow step, or ranks that do not see this folder"
+        )
+    lines.append(f"look: segtrain report {quote(str(run))}; or one file in https://speedscope.app")
+    return "\n".join(lines), len(of_ranks) == world
 
 
 def training_ranks(run: Path) -> list[Records]:

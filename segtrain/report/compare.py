@@ -97,8 +97,9 @@ def differences(a: Mapping[str, str], b: Mapping[str, str]) -> tuple[DiffRow, ..
 
 
 def _figures(a: RunFolder, b: RunFolder, pace_a: Speed | None, pace_b: Speed | None) -> list[DiffRow]:
+    best = _points("best mIoU", _score(a, "miou"), _score(b, "miou"))
     rows = [
-        _of_few(_points("best mIoU", _score(a, "miou"), _score(b, "miou")), a, b),
+        replace(best, a=best.a + few(a.best), b=best.b + few(b.best)),
         _points("pixel accuracy", _score(a, "accuracy"), _score(b, "accuracy")),
         _plain("at step", a.best.get("step"), b.best.get("step")),
     ]
@@ -116,11 +117,6 @@ def _figures(a: RunFolder, b: RunFolder, pace_a: Speed | None, pace_b: Speed | N
         _plain("steps done", a.row["step"], b.row["step"]),
     ]
     return [row for row in rows if (row.a, row.b) != (NOTHING, NOTHING)]
-
-
-def _of_few(row: DiffRow, a: RunFolder, b: RunFolder) -> DiffRow:
-    """The row with the number of classes that a mean is over, where those are not all."""
-    return replace(row, a=row.a + few(a.best), b=row.b + few(b.best))
 
 
 def _score(run: RunFolder, name: str) -> float | None:

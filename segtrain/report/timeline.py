@@ -32,12 +32,13 @@ class Lap:
 
 
 @dataclass(frozen=True)
-class Pause:
-    """A time in which the loop did not train: ``kind`` is start, eval, or checkpoint."""
+class Stretch:
+    """A time in which one thing was done: training as in ``lap``, or ``kind``: start, eval, or checkpoint."""
 
-    kind: str
     begin: float
     end: float
+    lap: Lap | None = None
+    kind: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def steady(found: Sequence[Lap]) -> list[Lap]:
     return [lap for lap in found if not lap.first] or list(found)
 
 
-def pauses(events: Sequence[Event], found: Sequence[Lap]) -> list[Pause]:
+def pauses(events: Sequence[Event], found: Sequence[Lap]) -> list[Stretch]:
     kept = []
     for place, event in enumerate(events):
         seconds = number(event.get("seconds"))
@@ -109,11 +110,12 @@ def pauses(events: Sequence[Event], found: Sequence[Lap]) -> list[Pause]:
             before = events[place - 1] if place else event
             if event["event"] == EVAL and before["event"] == "step" and before.get("step") == event.get("step"):
                 begin = min(begin, before["ts"])  # weights are averaged first
-            kept.append(Pause(event["event"], begin, _until(event, events[place + 1 :], found)))
+            end = _until(event, events[place + 1 :], found)
+            kept.append(Stretch(begin, end, kind=event["event"]))
         elif event["event"] == "run_start":
             begins = [lap.begin for lap in found if lap.first and lap.begin >= event["ts"]]
             if begins:
-                kept.append(Pause(START, event["ts"], min(begins)))
+                kept.append(Stretch(event["ts"], min(begins), kind=START))
     return sorted(kept, key=lambda pause: pause.begin)
 
 
@@ -132,19 +134,9 @@ def _until(event: Event, later: Sequence[Event], found: Sequence[Lap]) -> float:
     return max(end, min(lap.begin + stood, lap.end))
 
 
-@dataclass(frozen=True)
-class Stretch:
-    """A stretch of time in which one thing was done: training as in ``lap``, or the pause ``kind``."""
-
-    begin: float
-    end: float
-    lap: Lap | None
-    kind: str = ""
-
-
-def pieces(found: Sequence[Lap], stops: Sequence[Pause]) -> list[Stretch]:
+def pieces(found: Sequence[Lap], stops: Sequence[Stretch]) -> list[Stretch]:
     """Laps with the pauses cut out of them, in order of time and without overlap."""
-    cut: list[Stretch] = [Stretch(stop.begin, stop.end, None, stop.kind) for stop in stops if stop.end > stop.begin]
+    cut = [stop for stop in stops if stop.end > stop.begin]
     for lap in found:
         begin = lap.begin
         for stop in stops:

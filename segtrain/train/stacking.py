@@ -1,4 +1,4 @@
-"""A rank samples the Python stacks of its threads and worker processes when it is asked to. See observe/stacks.py for the request."""
+"""A rank samples the Python stacks of its threads and worker processes when it is asked to. See observe/trace.py for the request."""
 
 from __future__ import annotations
 
