@@ -128,7 +128,8 @@ PLAIN = [
     "segtrain/arguments.py", "segtrain/cli.py", "segtrain/commands.py", "segtrain/config", "segtrain/cores.py",
     "segtrain/cpu_wait.py", "segtrain/doctor", "segtrain/errors.py", "segtrain/evaluate", "segtrain/files.py",
     "segtrain/filetime.py", "segtrain/infer", "segtrain/json_text.py", "segtrain/losses", "segtrain/memory.py",
-    "segtrain/models", "segtrain/optim.py", "segtrain/prove", "segtrain/stacks.py", "segtrain/terminal.py",
+    "segtrain/models", "segtrain/observe", "segtrain/optim.py", "segtrain/platforms", "segtrain/prove",
+    "segtrain/report", "segtrain/runs", "segtrain/stacks.py", "segtrain/terminal.py",
 ]  # fmt: skip
 
 

@@ -149,25 +149,15 @@ def _used(whole: float, free: float) -> float:
 
 
 def _disks(content: bytes, names: frozenset[bytes]) -> tuple[float, float, float]:
-    transfers = read = written = 0
-    for line in content.split(b"\n"):
-        words = line.split(None, 10)
-        if len(words) > 9 and words[2] in names:
-            transfers += int(words[3]) + int(words[7])
-            read += int(words[5])
-            written += int(words[9])
-    return transfers, read * SECTOR, written * SECTOR
+    lines = [words for line in content.split(b"\n") if len(words := line.split(None, 10)) > 9 and words[2] in names]
+    read, written = (SECTOR * sum(int(words[field]) for words in lines) for field in (5, 9))
+    return sum(int(words[3]) + int(words[7]) for words in lines), read, written
 
 
 def _network(content: bytes, names: frozenset[bytes]) -> tuple[float, float]:
-    received = sent = 0
-    for line in content.split(b"\n"):
-        name, colon, rest = line.partition(b":")
-        if colon and name.strip() in names:
-            words = rest.split(None, 9)
-            received += int(words[0])
-            sent += int(words[8])
-    return received, sent
+    parts = (line.partition(b":") for line in content.split(b"\n"))
+    counts = [rest.split(None, 9) for name, colon, rest in parts if colon and name.strip() in names]
+    return sum(int(words[0]) for words in counts), sum(int(words[8]) for words in counts)
 
 
 def portable() -> Look:

@@ -2,11 +2,10 @@
 
 A rank hangs if its loop has reached no boundary between two phases (clock.py) and has started or finished no sum over
 ranks for ``hang_s``. Evaluation and checkpoints are long phases, in which only a rank inside a sum can hang. The
-first rank that hangs raises an alarm on the board. All ranks then write RUN/hang/rank-00000.txt on their host and
-post their position, and rank 0 reports who is behind. Ranks in the same loop pass the same boundaries and sums, so
-the rank with the lowest count is behind. A rank that posts nothing has a process that does not run.
-
-Without a hang, a look costs two numbers and one question to the board, ``LOOKS`` times in ``hang_s``.
+first rank that hangs raises an alarm on the board. All ranks then write RUN/hang/rank-00000.txt and post their
+position. Ranks in the same loop pass the same boundaries and sums, so rank 0 reports the rank with the lowest count
+as behind. A rank that posts nothing has a process that does not run. Without a hang, a look costs one question to the
+board.
 """
 
 from __future__ import annotations

@@ -160,18 +160,13 @@ def _host(folder: Path, state: dict[str, Any]) -> SampledHost:
 
 
 def _is_sampler(pid: int) -> bool:
-    """Whether the process is there and is one: numbers are given again."""
+    """Whether a process is a sampler; the system may reuse its id."""
+    import psutil
+
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        if Path("/proc/self").exists():
-            return False
-        try:  # a system without /proc
-            os.kill(pid, 0)
-        except OSError:
-            return False
-        return True
-    return b"segtrain.observe.system" in words
+        return any("segtrain.observe.system" in word for word in psutil.Process(pid).cmdline())
+    except psutil.Error:
+        return False
 
 
 def switch(run: Path, on: bool, ms: int | None = None) -> list[SampledHost]:

@@ -2,14 +2,9 @@
 
     python -m segtrain.observe.system RUN/profile --ms 500
 
-In its own process, no sample waits for the Python lock of the rank. It imports no torch, and ends with the process
-that started it. After each WIDEN_BYTES written, the time between samples doubles, up to MOST_MS, so that a profile of
-weeks has about a gigabyte. Files in the folder of the profile:
-
-``system/incremental/...``  the readings (profile_format.py)
-``algo-N.state.json``       its state: ``node``, ``host``, ``pid``, ``on``, ``ms``, ``since`` (Unix time), ``asked``
-``control.json``            a request: ``on``, ``ms``, ``asked`` (a number that the state repeats). A request from
-                            before the process started is ignored. SIGUSR2 turns sampling on and off as well.
+In its own process, no sample waits for the Python lock of the rank. It imports no torch, and ends with the process that
+started it. It writes the readings (profile_format.py) and its state, ``algo-N.state.json``, and reads requests from
+``control.json``: ``on``, ``ms``, and ``asked``, a number that the state repeats.
 """
 
 from __future__ import annotations
@@ -35,7 +30,7 @@ from segtrain.observe.profile_format import ProfileWriter, Value
 CONTROL = "control.json"
 DEFAULT_MS = 500
 LEAST_MS, MOST_MS = 100, 60_000
-WIDEN_BYTES = 128 << 20
+WIDEN_BYTES = 128 << 20  # written, after which the time between samples doubles: weeks take about a gigabyte
 SHORTEST_S = 0.05  # The kernel counts the time of cores in steps of 10 ms.
 TICK_S = 0.5  # longest delay of the answer to a request, a signal, or the end of the parent
 
@@ -54,7 +49,7 @@ def state_file(folder: Path, node: str) -> Path:
 
 
 class Requests:
-    """Requests from the control file and from SIGUSR2."""
+    """Requests from the control file, if they are newer than this process, and from SIGUSR2, which toggles."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._toggles, self._obeyed = path, 0, 0

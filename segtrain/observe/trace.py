@@ -1,14 +1,6 @@
 """Traces of a few steps and Python stacks of a run that trains: requests to all ranks, and the wait for their files.
 
-RUN/traces/control.json   ``asked`` (Unix time, which identifies the request), ``from`` (step, 1-based), ``steps``
-RUN/traces/rank-00000-step-000123.json           Chrome's trace format: the phases of the loop, the samples of each
-                                                 worker, and torch.profiler's events, for ui.perfetto.dev or
-                                                 chrome://tracing
-RUN/traces/rank-00000-step-000123.pt.trace.json  torch.profiler's events alone, for TensorBoard's profile plugin
-RUN/stacks/control.json                          ``asked``, ``seconds``, ``hz``
-RUN/stacks/rank-00000.txt                        collapsed stacks of all threads of a rank, with milliseconds
-RUN/stacks/rank-00000-worker-03.txt              the same for one of its worker processes
-RUN/stacks/*.json                                for each of them ``asked``, ``seconds``, ``samples``, ``host``
+A request is RUN/traces/control.json or RUN/stacks/control.json; ``docs/spans.md`` describes the files that answer it.
 """
 
 from __future__ import annotations

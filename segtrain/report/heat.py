@@ -59,27 +59,23 @@ def _groups(tracks: Mapping[Series, Track]) -> list[tuple[str, list[tuple[str, l
     """Title and rows of each map; a row is the mean of its tracks."""
     nodes = sorted({series.node for series in tracks}, key=_natural)
     several = len(nodes) > 1
-    gpus: list[tuple[str, list[Track]]] = []
-    memory_of_gpus: list[tuple[str, list[Track]]] = []
+    of_gpus: dict[str, list[tuple[str, list[Track]]]] = {"GPUUtilization": [], "GPUMemoryUtilization": []}
     cores = []
     for node in nodes:
         own = {series: track for series, track in tracks.items() if series.node == node}
         rows: list[tuple[str, list[Track]]] = []
         for series in sorted(own, key=lambda series: _natural(series.name)):
-            # Short, for labels stand beside the map: the GPUs of all hosts are in one.
-            name = f"{node.removeprefix('algo-')}: {series.name}" if several else series.name
-            if series.dimension == "GPUUtilization":
-                gpus.append((name, [own[series]]))
-            elif series.dimension == "GPUMemoryUtilization":
-                memory_of_gpus.append((name, [own[series]]))
+            if series.dimension in of_gpus:
+                # One map has the GPUs of all hosts; its labels are short, because they stand beside it.
+                name = f"{node.removeprefix('algo-')}: {series.name}" if several else series.name
+                of_gpus[series.dimension].append((name, [own[series]]))
             elif series.dimension == "CPUUtilization":
                 rows.append((series.name, [own[series]]))
         waits = [track for series, track in own.items() if series.dimension == "I/OWaitPercentage"]
         memory = [track for series, track in own.items() if series.name == "MemoryUsedPercent" and not series.dimension]
-        rows += [("disk wait", waits)] if waits else []
-        rows += [("memory", memory)] if memory else []
+        rows += [row for row in (("disk wait", waits), ("memory", memory)) if row[1]]
         cores.append((f"Cores of {node}" if several else "Cores", rows))
-    return [group for group in [(GPUS, gpus), ("Memory of GPUs", memory_of_gpus), *cores] if group[1]]
+    return [group for group in [*zip((GPUS, "Memory of GPUs"), of_gpus.values()), *cores] if group[1]]
 
 
 def _natural(text: str) -> list[tuple[int, str]]:

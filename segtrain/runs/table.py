@@ -6,6 +6,7 @@ then has gaps.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,9 +42,10 @@ def read_run(run: Path) -> dict[str, Any]:
     starts = [event for event in events if event["event"] == "run_start"]
     scores = [event for event in journal.curve(events, "eval") if isinstance(event.get("scores"), dict)]
     start = starts[-1] if starts else {}
+    warnings = start.get("warnings")
     pixels = pixels_of(scores[-1]) if scores else None
     return {
-        "name": _first(config.get("name"), start.get("name"), run.name),
+        "name": config.get("name") or start.get("name") or run.name,
         "hash": start.get("hash") or (_hash(run) if config else None),
         "status": _status(events, run / journal.FILE),
         "step": next((e["step"] for e in reversed(events) if isinstance(e.get("step"), int)), best.get("step")),
@@ -56,7 +58,7 @@ def read_run(run: Path) -> dict[str, Any]:
         "time": _seconds(events),
         "cpu_s": next((value for e in reversed(events) if (value := number(e.get("cpu_s"))) is not None), None),
         "started": started(run) or None,
-        "warnings": _texts(start.get("warnings")),
+        "warnings": [str(text) for text in warnings] if isinstance(warnings, list) else [],
         "out": str(run),
     }
 
@@ -76,20 +78,17 @@ def _milestones(path: Path) -> Iterator[dict[str, Any]]:
 
     def lines() -> Iterator[bytes]:
         step = b""
-        try:
-            with path.open("rb") as file:
-                for line in file:
-                    if line.startswith(b'{"event": "step"') and line.endswith(b"}\n"):
-                        step = line
-                        continue
-                    if step:
-                        yield step
-                        step = b""
-                    yield line
-        except OSError:
-            return
-        if step:
-            yield step
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            for line in file:
+                if line.startswith(b'{"event": "step"') and line.endswith(b"}\n"):
+                    step = line
+                    continue
+                if step:
+                    yield step
+                    step = b""
+                yield line
+            if step:
+                yield step
 
     for event in journal.parse_lines(lines(), str(path), say=lambda text: None):
         if journal.is_time(event.get("ts")):
@@ -134,18 +133,10 @@ def _alive(pid: int) -> bool:
     return True
 
 
-def _first(*values: Any) -> Any:
-    return next((value for value in values if value not in (None, "")), None)
-
-
 def pixels_of(event: Mapping[str, Any]) -> list[int] | None:
     """Pixels of each class in the truth of an ``eval`` event; None if it has none."""
     pixels = event["scores"].get("pixels")
     return pixels if isinstance(pixels, list) and all(isinstance(count, int) for count in pixels) else None
-
-
-def _texts(value: Any) -> list[str]:
-    return [str(text) for text in value] if isinstance(value, list) else []
 
 
 def number(value: Any) -> float | None:
