@@ -125,7 +125,7 @@ def resolve(environ: Mapping[str, str] = os.environ, folders: tuple[Path, ...] =
     remarks = []
     place = channel(base, environ) if not Path(str(decoded(found.get("data.root", "")))).is_absolute() else None
     if place is not None and layout == "scenes":
-        remarks.append(f"data.layout=scenes draws its own images: set data.layout to use the data in {place}")
+        remarks.append(f"data.layout=scenes draws its own images, and {place} is not used: set data.layout to use it")
     elif place is not None:
         found["data.root"] = json.dumps(str(place / str(decoded(found.get("data.root", "")))))
     found.setdefault("out", json.dumps(str(run_folder(base, environ))))
