@@ -30,8 +30,8 @@ where and how a run goes (ranks, workers, paths, logging, checkpoints, evaluatio
 from the folder's `config.yaml` is refused by name.
 
 Without `out`, the run folder is `runs/NAME-HASH`. The hash is made of the settings that change what is trained and are not at
-their defaults, so a release that adds a setting does not move the folder. A release that changes a default does not move it
-either: there the same command is refused, and the error names the setting and both values.
+their defaults, so a release that adds a setting does not change the folder. If a release changes a default, the folder stays
+the same, and the command is refused with both values.
 
 A wrong key, type or combination is one error that names the key, the value and the fix, with exit code 2. A number that could
 never work (a crop larger than the memory, a scale of 0) is refused before anything is made. A key given twice in a file is refused.

@@ -33,6 +33,7 @@ OPTIONAL = {  # package -> extra, purpose
     "onnx": ("export", "ONNX files"),
     "onnxruntime": ("export", "verifying ONNX files"),
     "pandas": ("pandas", "data frames of runs"),
+    "matplotlib": ("plot", "plots of runs"),
     **{kind.package: (kind.extra, f"tracking (log.{kind.setting})") for kind in TRACKERS if kind.extra},
     "nvidia-ml-py": ("gpu", "GPUs in the system profile"),
     "boto3": ("sagemaker", "SageMaker jobs"),
