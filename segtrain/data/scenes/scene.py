@@ -1,4 +1,4 @@
-"""What does a street look like where no data set is at hand? Drawn, with an exact mask: a pure function of (seed, index).
+"""Generated street scenes with exact masks: a pure function of (seed, index).
 
 A pinhole camera stands on a straight street. Facades, trees, poles, signs, cars, people and cyclists stand at places in
 meters; they are painted from far to near with shade, texture, haze and a cast shadow, then the sensor adds blur and noise.
@@ -25,22 +25,19 @@ def scene(seed: int, index: int, size: tuple[int, int] = (144, 192)) -> tuple[np
     """
     rng = np.random.Generator(np.random.Philox(key=[seed & (2**64 - 1), index]))
     canvas = Canvas(rng, *size)
-    half = rng.uniform(3.2, 5.5)  # half the width of the road
-    walk = rng.uniform(2.2, 5.5)
-    _backdrop(canvas, half, walk)
-    for z, side, kind in sorted(things(rng, half, walk), key=lambda thing: -thing[0]):
-        kind(canvas, rng, z, side, half, walk)
+    _backdrop(canvas)
+    for z, side, paint in sorted(things(rng), key=lambda thing: -thing[0]):
+        paint(canvas, z, side)
     _develop(canvas)
     _void(canvas)
     return canvas.image, canvas.mask
 
 
-def _backdrop(canvas: Canvas, half: float, walk: float) -> None:
-    """Sky, far skyline, ground, road and sidewalks with their texture."""
-    height, width, rng = canvas.height, canvas.width, canvas.rng
-    top, low = canvas.sky
-    share = np.clip(np.arange(height) / max(1.0, canvas.horizon), 0, 1)[:, None]
-    canvas.image[:] = (top * (1 - share) + low * share)[:, None].astype(np.uint8)
+def _backdrop(canvas: Canvas) -> None:
+    """Sky, far skyline, ground, road, and sidewalks with their texture."""
+    height, width, rng, half = canvas.height, canvas.width, canvas.rng, canvas.half
+    share = np.clip(np.arange(height) / max(1.0, canvas.horizon), 0, 1)[:, None, None]
+    canvas.image[:] = (np.multiply(canvas.top, 1 - share) + np.multiply(canvas.haze, share)).astype(np.uint8)
     canvas.mask[:] = SKY
     clouds = np.clip(_field(rng, height, width, 5) - 0.1, 0, 1)[..., None] * rng.uniform(0, 1.2)
     canvas.image[:] = cv2.addWeighted(canvas.image, 1, (clouds * (250 - canvas.image)).astype(np.uint8), 0.9, 0)
@@ -49,12 +46,8 @@ def _backdrop(canvas: Canvas, half: float, walk: float) -> None:
         step = rng.uniform(0.05, 0.2) * width
         rise = rng.uniform(0.01, 0.09) * height
         color, label = (((110, 120, 128), BUILDING), ((84, 108, 72), VEGETATION))[int(rng.random() < 0.5)]
-        box = [
-            (edge, canvas.horizon + 1),
-            (edge, canvas.horizon - rise),
-            (edge + step, canvas.horizon - rise),
-            (edge + step, canvas.horizon + 1),
-        ]
+        low, high = canvas.horizon + 1, canvas.horizon - rise
+        box = [(edge, low), (edge, high), (edge + step, high), (edge + step, low)]
         canvas.fill(box, canvas.color(color, 0.8 * FAR), label)
         edge += step
     paving, asphalt = rng.uniform(120, 185), rng.uniform(62, 112)
@@ -62,17 +55,14 @@ def _backdrop(canvas: Canvas, half: float, walk: float) -> None:
     _stripes(canvas, (-80, 80), (paving + warm, paving, paving - warm), SIDEWALK)
     _stripes(canvas, (-half, half), (asphalt, asphalt, asphalt + 5), ROAD)
     for side in (-1, 1):  # kerb stones
-        canvas.fill(
-            [canvas.at(side * (half + a), 0, z) for a, z in ((0, 1.2), (0.18, 1.2), (0.18, FAR), (0, FAR))],
-            canvas.color((196, 194, 188), 8),
-            SIDEWALK,
-        )
+        edges = side * half, side * (half + 0.18)
+        canvas.ground(edges, (1.2, FAR), canvas.color((196, 194, 188), 8), SIDEWALK)
     for z in np.arange(rng.uniform(2, 4), 40, 5.0):  # lane marks
-        canvas.ground((-0.08, 0.08), (z, z + 2.4), canvas.color((226, 226, 218), z), None)
+        canvas.ground((-0.08, 0.08), (z, z + 2.4), canvas.color((226, 226, 218), z))
     if rng.random() < 0.25:
         z = rng.uniform(7, 14)
         for x in np.arange(-half + 0.3, half - 0.5, 0.9):
-            canvas.ground((x, x + 0.5), (z, z + 2.5), canvas.color((224, 224, 220), z), None)
+            canvas.ground((x, x + 0.5), (z, z + 2.5), canvas.color((224, 224, 220), z))
     grain = 1 + 0.10 * _field(rng, height, width, 24) + 0.07 * _field(rng, height, width, 4)
     rows = slice(int(canvas.horizon), height)
     canvas.image[rows] = np.clip(canvas.image[rows] * grain[rows, :, None], 0, 255).astype(np.uint8)
@@ -115,10 +105,13 @@ def _void(canvas: Canvas) -> None:
     mask[edge & unsure] = VOID
     if rng.random() < 0.35:
         low = height * rng.uniform(0.93, 0.98)
-        points = np.array(
-            [(0, height), (0.1 * width, low), (0.5 * width, low - 0.02 * height), (0.9 * width, low), (width, height)]
+        arch = (
+            (0, height),
+            (0.1 * width, low),
+            (0.5 * width, low - 0.02 * height),
+            (0.9 * width, low),
+            (width, height),
         )
-        cv2.fillPoly(
-            canvas.image, [points.astype(np.int32)], tuple(int(v) for v in rng.uniform(15, 70, 3)), cv2.LINE_AA
-        )
-        cv2.fillPoly(canvas.mask, [points.astype(np.int32)], VOID)
+        points, color = [np.array(arch).astype(np.int32)], rng.uniform(15, 70, 3).astype(int).tolist()
+        cv2.fillPoly(canvas.image, points, color, cv2.LINE_AA)
+        cv2.fillPoly(mask, points, VOID)
