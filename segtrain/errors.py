@@ -45,6 +45,11 @@ class DataError(SegtrainError):
     """A file, a label, or a folder of the data set is not what it should be."""
 
 
+def file_error(file: Any, reason: str, *, code: str, **values: Any) -> DataError:
+    """The error of one file: its name begins the message, and is the value ``file``."""
+    return DataError(f"{file}: {reason}", code=code, file=file, **values)
+
+
 class CheckpointError(SegtrainError):
     """A checkpoint cannot be written or read, or does not match the run."""
 

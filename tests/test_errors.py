@@ -14,7 +14,7 @@ from conftest import refused
 from segtrain.errors import DataError
 
 PACKAGE = Path(__file__).parents[1] / "segtrain"
-ERRORS = {"SegtrainError", "ConfigError", "DataError", "CheckpointError"}
+ERRORS = {"SegtrainError", "ConfigError", "DataError", "CheckpointError", "file_error"}
 # Packages and files of segtrain/ in which every raised error has a code. The list only grows.
 CODED = [
     "bench", "commands.py", "config", "data/audit", "data/augment", "data/cache.py", "data/convert.py",

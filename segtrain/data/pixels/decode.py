@@ -1,6 +1,6 @@
-"""How do the bytes of a file become an RGB picture or a map of raw label ids?
+"""Decoders of image files: to RGB pixels, or to a map of raw label ids.
 
-Pixels come as they are stored: an EXIF orientation is never applied in silence (masks are drawn on stored pixels).
+Pixels come as they are stored: an EXIF orientation is not applied (masks are drawn on stored pixels).
 The heavy decoders (libjpeg-turbo, libpng through OpenCV) release the GIL, so threads decode in parallel.
 """
 
@@ -16,47 +16,21 @@ import cv2
 import numpy as np
 
 from segtrain.data.pixels import native
-from segtrain.data.pixels.header import (
-    AGAIN,
-    MAX_PIXELS,
-    PNG,
-    Header,
-    Source,
-    Stored,
-    check_whole,
-    header_of,
-    load,
-    read_header,
-    refuse_cut,
-    stream_of,
-)
+from segtrain.data.pixels.header import MAX_PIXELS as MAX_PIXELS
+from segtrain.data.pixels.header import PNG, Header, Source, Stored, damaged, header_of, load, refuse_cut, stream_of
+from segtrain.data.pixels.header import check_whole as check_whole
+from segtrain.data.pixels.header import read_header as read_header
 from segtrain.data.pixels.reading import PLAIN, Reading, narrowed, refuse_kind, refuse_pages, without_extra
-from segtrain.errors import DataError
-
-__all__ = [
-    "MAX_PIXELS",
-    "Header",
-    "Reading",
-    "Source",
-    "all_bands",
-    "check_whole",
-    "decode_image",
-    "decode_mask",
-    "deep_values",
-    "load",
-    "palette_of",
-    "read_header",
-    "ready",
-]
+from segtrain.errors import file_error
 
 _GRAY, _PALETTE, _GRAY_ALPHA = 0, 3, 4  # PNG color types (PNG specification, section 11.2.2)
 
 
 def decode_image(source: Stored, name: str = "", reading: Reading = PLAIN) -> np.ndarray:
-    """uint8 (H, W, 3) RGB of a JPEG, PNG or any format of Pillow. Gray is repeated, alpha dropped.
+    """uint8 (H, W, 3) RGB of a JPEG, a PNG, or any format of Pillow. Gray is repeated, alpha dropped.
 
-    Of 16 bits the upper 8 stay, or those that ``reading.bits`` names. Raises DataError naming the file for what is missing, empty,
-    cut off, damaged or no image at all, and for what cannot become RGB of 8 bits without a loss that nobody asked for.
+    Of 16 bits the upper 8 stay, or those that ``reading.bits`` names. Raises DataError for a file that is missing, empty,
+    cut off, damaged, or not an image, and for one that becomes RGB of 8 bits only with a loss that was not requested.
     """
     content, name = load(source, name)
     header = header_of(io.BytesIO(content), name)
@@ -71,17 +45,15 @@ def decode_image(source: Stored, name: str = "", reading: Reading = PLAIN) -> np
         return _decode_jpeg(content, header, name)
     if header.format == "png":
         refuse_cut(io.BytesIO(content), header, name, crc=True)
-        picture = _imdecode(content, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION, name)
-        return cv2.cvtColor(picture, cv2.COLOR_BGR2RGB)
+        return _opencv_rgb(content, name)
     if header.bits > 8 and header.format != "jpeg":
         return narrowed(deep_values(content, header, name), reading, name)
     if header.format == "tiff" and header.channels in (2, 4):
         array, mode = _pillow(content, name, bands=True)
-        if mode == "RGB" and not reading.drop:  # the band without a known meaning is left out there
+        if mode == "RGB" and not reading.drop:  # Pillow leaves out the band without a known meaning
             array = _bands(_imdecode(content, cv2.IMREAD_UNCHANGED, name))
         return without_extra(array, reading, name)
-    array, _ = _pillow(content, name, rgb=True)
-    return array
+    return _pillow(content, name, rgb=True)[0]
 
 
 def all_bands(content: bytes, name: str) -> np.ndarray:
@@ -90,7 +62,7 @@ def all_bands(content: bytes, name: str) -> np.ndarray:
 
 
 def ready(content: Any, name: str, reading: Reading) -> Any:
-    """A file's content as the decoder of crops may take it: itself, or the pixels, where only ``decode_image`` reads it right."""
+    """A file's content for the decoder of crops; its pixels if only ``decode_image`` reads it correctly."""
     if reading == PLAIN or isinstance(content, np.ndarray):
         return content
     header = header_of(io.BytesIO(content), name)
@@ -99,7 +71,7 @@ def ready(content: Any, name: str, reading: Reading) -> Any:
 
 
 def deep_values(content: bytes, header: Header, name: str) -> np.ndarray:
-    """What an image of more than 8 bits a band stores, alpha and other bands included: uint16 (H, W) or (H, W, bands), RGB first.
+    """The values of an image with more than 8 bits per band: uint16 (H, W) or (H, W, bands), RGB first, then alpha and others.
 
     Raises DataError as ``decode_image`` does, and for values that do not fit into 16 bits.
     """
@@ -109,59 +81,43 @@ def deep_values(content: bytes, header: Header, name: str) -> np.ndarray:
     elif header.channels == 1 or header.format not in ("tiff", "ppm"):
         values, _ = _pillow(content, name)
         if values.min() < 0 or values.max() > 0xFFFF:
-            raise DataError(
-                f"{name}: values from {values.min():,} to {values.max():,}, of which 8 bits cannot be chosen: "
-                "save the image with 8 or 16 bits a band, 0 as black",
-                code="values-beyond-16-bits",
-                file=name,
-                found=(int(values.min()), int(values.max())),
-            )
+            reason = f"the values from {values.min():,} to {values.max():,} do not fit into 16 bits"
+            fix = "save the image with 8 or 16 bits per band, 0 as black"
+            span = int(values.min()), int(values.max())
+            raise file_error(name, f"{reason}: {fix}", code="values-beyond-16-bits", found=span)
         return values.astype(np.uint16)
     raw = _imdecode(content, cv2.IMREAD_UNCHANGED | cv2.IMREAD_IGNORE_ORIENTATION, name)
     if raw.dtype != np.uint16 or raw.shape[:2] != (header.height, header.width):
-        raise DataError(
-            f"{name}: {header.form} of a kind that is not read: save the image with 8 bits a band",
-            code="image-unsupported",
-            file=name,
-            found=header.form,
-        )
+        reason = f"{header.form} of this kind is not supported: save the image with 8 bits per band"
+        raise file_error(name, reason, code="image-unsupported", found=header.form)
     if header.channels == 2 and raw.ndim == 3:  # gray with alpha comes as four bands
         return raw[..., [0, -1]]
     return _bands(raw)
 
 
 def _bands(picture: np.ndarray) -> np.ndarray:
-    """OpenCV's order of bands, BGR first, as RGB first."""
+    """OpenCV's bands, BGR first, in the order RGB first."""
     return picture if picture.ndim == 2 else picture[..., [2, 1, 0, *range(3, picture.shape[2])]]
 
 
 def decode_mask(source: Stored, name: str = "") -> np.ndarray:
-    """Raw label values: (H, W) of the file's own integer type, or uint8 (H, W, 3) RGB where the mask is a picture.
+    """Raw label values: (H, W) of the file's own integer type, or uint8 (H, W, 3) RGB for a mask of colors.
 
-    A palette mask gives its indices, not its colors; a 1, 2 or 4 bit mask its stored values. Alpha is dropped.
-    Raises DataError as ``decode_image`` does, and for JPEG, whose compression smears labels.
+    A palette mask gives its indices, not its colors; a mask of 1, 2, or 4 bits its stored values. Alpha is dropped.
+    Raises DataError as ``decode_image`` does, and for lossy compression, which changes ids at borders.
     """
     content, name = load(source, name)
     header = header_of(io.BytesIO(content), name)
     if header.format == "jpeg":
-        raise DataError(
-            f"{name}: a JPEG mask has smeared labels at every border: `segtrain data convert` makes PNG of it",
-            code="mask-lossy",
-            file=name,
-            found="jpeg",
-        )
+        reason = "JPEG changes the labels of a mask at every border: `segtrain data convert` makes it a PNG"
+        raise file_error(name, reason, code="mask-lossy", found="jpeg")
     if header.format == "webp" and b"VP8L" not in content[:64] and b"VP8 " in content[:4096]:
-        raise DataError(
-            f"{name}: a lossy WebP mask has smeared labels at every border: save masks as PNG, or as lossless WebP",
-            code="mask-lossy",
-            file=name,
-            found="webp",
-        )
+        reason = "lossy WebP changes the labels of a mask at every border: save it as PNG, or as lossless WebP"
+        raise file_error(name, reason, code="mask-lossy", found="webp")
     refuse_pages(header, name)
     if header.format != "png":
-        array, _ = _pillow(content, name, ids=True)
-        return array
-    gray_alpha = header.color_type == _GRAY_ALPHA  # read here, where the alpha channel is looked at
+        return _pillow(content, name, ids=True)[0]
+    gray_alpha = header.color_type == _GRAY_ALPHA  # not by the native decoder, which ignores alpha
     made = None if gray_alpha else native.whole(content, 1, (header.height, header.width), name)
     if made is not None:
         return made
@@ -175,39 +131,31 @@ def decode_mask(source: Stored, name: str = "") -> np.ndarray:
         return raw
     colors, alpha = raw[..., :-1], raw[..., -1]
     if raw.shape[2] in (2, 4) and (colors == colors[0, 0]).all() and (alpha != alpha[0, 0]).any():
-        raise DataError(
-            f"{name}: all pixels have one color and only their alpha differs, which is not read: save class ids in one channel",
-            code="mask-in-alpha",
-            file=name,
-        )
-    if header.color_type == _GRAY_ALPHA:
+        reason = "all pixels have one color and only their alpha differs: save class ids in one channel"
+        raise file_error(name, reason, code="mask-in-alpha")
+    if gray_alpha:
         return np.ascontiguousarray(raw[..., 0])
     if raw.dtype != np.uint8:
-        raise DataError(
-            f"{name}: a color mask of 16 bits a channel: save class ids in one channel, or colors in 8 bits",
-            code="mask-16-bit-colors",
-            file=name,
-        )
+        reason = "a color mask of 16 bits per channel: save class ids in one channel, or colors in 8 bits"
+        raise file_error(name, reason, code="mask-16-bit-colors")
     return cv2.cvtColor(raw, cv2.COLOR_BGRA2RGB if raw.shape[2] == 4 else cv2.COLOR_BGR2RGB)
 
 
 def palette_of(source: Source, name: str = "") -> dict[int, int]:
-    """Index -> 0xRRGGBB of a picture with a palette; empty for others. Raises DataError for what is no picture.
+    """Index -> 0xRRGGBB of an image with a palette; empty for others. Raises DataError for a file that is not an image.
 
-    Of a PNG nothing behind its header is read, of other formats the pixels only where there is a palette.
+    Of a PNG only the header is read; of other formats the pixels, too, if there is a palette.
     """
     from PIL import Image
 
     header = read_header(source, name)
     flat: Sequence[int] = header.palette
-    if header.color_type == -1:  # no PNG
+    if header.color_type == -1:  # not a PNG
         try:
             with stream_of(source, name) as (stream, name), Image.open(stream) as picture:
                 flat = (picture.getpalette("RGB") or []) if picture.mode == "P" else []
         except (OSError, SyntaxError, ValueError) as error:
-            raise DataError(
-                f"{name}: cannot be decoded ({error}): {AGAIN}", code="image-damaged", file=name, found=str(error)
-            ) from None
+            raise damaged(name, f"cannot be decoded ({error})", found=str(error)) from None
     return {place: int.from_bytes(bytes(flat[3 * place : 3 * place + 3]), "big") for place in range(len(flat) // 3)}
 
 
@@ -226,18 +174,19 @@ def _palette_as_gray(content: bytes) -> bytes:
 
 
 def _imdecode(content: bytes, flags: int, name: str) -> np.ndarray:
+    reason = "its pixels are damaged"
     try:
         picture = cv2.imdecode(np.frombuffer(content, np.uint8), flags)
     except cv2.error as error:
-        raise DataError(
-            f"{name}: cannot be decoded ({' '.join(str(error).split())}): {AGAIN}",
-            code="image-damaged",
-            file=name,
-            found=str(error),
-        ) from None
+        picture, reason = None, " ".join(str(error).split())
     if picture is None:
-        raise DataError(f"{name}: cannot be decoded, its pixels are damaged: {AGAIN}", code="image-damaged", file=name)
+        raise damaged(name, f"cannot be decoded ({reason})", found=reason)
     return picture
+
+
+def _opencv_rgb(content: bytes, name: str) -> np.ndarray:
+    bgr = _imdecode(content, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION, name)
+    return cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB)
 
 
 def _decode_jpeg(content: bytes, header: Header, name: str) -> np.ndarray:
@@ -246,24 +195,22 @@ def _decode_jpeg(content: bytes, header: Header, name: str) -> np.ndarray:
     try:
         import simplejpeg
     except ImportError:
-        picture = _imdecode(content, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION, name)
-        return cv2.cvtColor(picture, cv2.COLOR_BGR2RGB)
+        return _opencv_rgb(content, name)
     try:
         return simplejpeg.decode_jpeg(content, "RGB")
     except ValueError as error:
         if "extraneous" in str(error).lower():  # harmless padding that some cameras write
             return simplejpeg.decode_jpeg(content, "RGB", strict=False)
-        raise DataError(
-            f"{name}: the JPEG is damaged ({error}): {AGAIN}", code="image-damaged", file=name, found=str(error)
-        ) from None
+        raise damaged(name, f"the JPEG is damaged ({error})", found=str(error)) from None
 
 
 def _pillow(
     content: bytes, name: str, rgb: bool = False, bands: bool = False, ids: bool = False
 ) -> tuple[np.ndarray, Any]:
-    """Any format of Pillow, and its mode: uint8 (H, W, 3) with rgb, with bands also a band beyond it, else raw values (H, W) or RGB.
+    """An image of any format that Pillow reads, and its mode.
 
-    With ids floating-point values that are whole numbers become integers.
+    rgb: uint8 (H, W, 3). bands: with the alpha band if there is one. Otherwise raw values (H, W), or RGB; with ids,
+    floating-point values that are whole numbers become integers.
     """
     from PIL import Image
 
@@ -278,39 +225,24 @@ def _pillow(
                 return np.array(picture.convert("RGB")), mode
             array = np.array(picture)
     except (OSError, SyntaxError, ValueError, EOFError) as error:
-        raise DataError(
-            f"{name}: cannot be decoded ({error}): {AGAIN}", code="image-damaged", file=name, found=str(error)
-        ) from None
+        raise damaged(name, f"cannot be decoded ({error})", found=str(error)) from None
     if mode in ("LA", "PA"):
         array = array[..., 0]
-    if (
-        mode == "F"
-        and ids
-        and np.isfinite(array).all()
-        and (array == np.rint(array)).all()
-        and abs(array).max() < 1 << 24
-    ):
-        array, mode = array.astype(np.int32), "I"
     if mode == "F":
-        raise DataError(
-            f"{name}: a mask of floating-point values that are no whole numbers: save class ids as integers",
-            code="mask-not-integer",
-            file=name,
-        )
+        exact = abs(array) < 1 << 24
+        if not (ids and exact.all() and (array == np.rint(array)).all()):
+            reason = "a mask of floating-point values that are not whole numbers: save class ids as integers"
+            raise file_error(name, reason, code="mask-not-integer")
+        array, mode = array.astype(np.int32), "I"
     return np.ascontiguousarray(array.astype(np.uint8) if mode == "1" else array), mode
 
 
 def _refuse_raw_ycbcr(picture: Any, name: str) -> None:
-    """Older Pillow (12.1, not 13.0) takes three bands of uncompressed YCbCr for four, and then calls the file truncated."""
+    """Older Pillow (12.1, not 13.0) takes three bands of uncompressed YCbCr for four, and calls the file truncated."""
     tags = getattr(picture, "tag_v2", {})
-    if (
-        tags.get(262) == 6
-        and tags.get(277) == 3
-        and any(tile[0] == "raw" and tile[3][0] == "RGBX" for tile in picture.tile)
-    ):
-        raise DataError(
-            f"{name}: an uncompressed TIFF in YCbCr, which the installed Pillow cannot read: pip install -U pillow, "
-            "or save it as RGB",
-            code="pillow-too-old",
-            file=name,
+    ycbcr = (tags.get(262), tags.get(277)) == (6, 3)
+    if ycbcr and any(tile[0] == "raw" and tile[3][0] == "RGBX" for tile in picture.tile):
+        reason = (
+            "the installed Pillow cannot read an uncompressed TIFF in YCbCr: pip install -U pillow, or save it as RGB"
         )
+        raise file_error(name, reason, code="pillow-too-old")

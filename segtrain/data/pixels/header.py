@@ -1,4 +1,4 @@
-"""What does an image file say about itself before any pixel is decoded, and is it read without waiting and without end?"""
+"""Headers of image files, read without decoding pixels, and checks for files that are cut off."""
 
 from __future__ import annotations
 
@@ -15,49 +15,52 @@ from typing import BinaryIO, Union
 from segtrain.data.pixels.tiff import tiff_tags
 from segtrain.data.stages import READ, took
 from segtrain.data.storage import opened
-from segtrain.errors import DataError
+from segtrain.errors import DataError, file_error
 
 # A path, the content of a file, or an open file.
 Stored = Union[str, "os.PathLike[str]", bytes, memoryview]
 Source = Union[Stored, BinaryIO]
 
 MAX_PIXELS = 1 << 28  # 268 million pixels: 16384 x 16384. A header that claims more is taken for a decompression bomb.
-AGAIN = "fetch or write the file again, or take it out of the data set"
 PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def damaged(name: str, reason: str, code: str = "image-damaged", **values: object) -> DataError:
+    """The error of a file whose bytes are not what was written once."""
+    fix = "fetch or write the file again, or take it out of the data set"
+    return file_error(name, f"{reason}: {fix}", code=code, **values)
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a file says about its picture before any pixel is decoded."""
+    """What a file says about its image before a pixel is decoded."""
 
     format: str  # "png", "jpeg", or Pillow's name of another format
     height: int
     width: int
     channels: int = 3  # bands in the file, alpha and others included
-    bits: int = 8  # bits a sample
+    bits: int = 8  # per band
     color_type: int = -1  # PNG only
     orientation: int = 1  # EXIF; 1 means upright
     scan: int = 0  # JPEG only: byte offset of the first scan
     floating: bool = False  # samples are floating-point numbers
-    pages: int = 1  # TIFF only: pictures in the file, without reduced copies
-    palette: bytes = b""  # PNG of a palette only: red, green, blue of each index
+    pages: int = 1  # TIFF only: images in the file, without reduced copies
+    palette: bytes = b""  # PNG with a palette only: red, green, blue of each index
 
     @property
     def form(self) -> str:
         """Depth and bands in words, "16-bit RGBA"; of a palette the depth of its indices."""
-        named = {1: "gray", 2: "gray + alpha", 3: "RGB", 4: "RGBA"}
+        named = {1: "gray", 3: "RGB"}
+        if self.format != "tiff":  # whose further bands need not be alpha
+            named |= {2: "gray + alpha", 4: "CMYK" if self.format == "jpeg" else "RGBA"}
+        if self.format == "png" and self.color_type == 3:
+            named = {1: "palette"}
         bands = named.get(self.channels, f"{self.channels} bands")
-        if self.format == "tiff" and self.channels in (2, 4):
-            bands = f"{self.channels} bands"
-        elif self.format == "jpeg" and self.channels == 4:
-            bands = "CMYK"
-        elif self.format == "png" and self.color_type == 3:
-            bands = "palette"
         return f"{self.bits}-bit {'float ' if self.floating else ''}{bands}"
 
 
 def load(source: Stored, name: str = "") -> tuple[bytes, str]:
-    """Bytes of a file and its name for messages. Raises DataError when it cannot be read or holds nothing."""
+    """Bytes of a file and its name for messages. Raises DataError if it cannot be read or is empty."""
     if isinstance(source, (bytes, bytearray, memoryview)):
         content, name = bytes(source), name or "the given bytes"
     else:
@@ -66,24 +69,21 @@ def load(source: Stored, name: str = "") -> tuple[bytes, str]:
             content = stream.read(os.fstat(stream.fileno()).st_size)
         took(len(content))
     if not content:
-        raise DataError(f"{name}: the file has 0 bytes: {AGAIN}", code="file-empty", file=name)
+        raise damaged(name, "the file has 0 bytes", "file-empty")
     return content, name
 
 
 def read_header(source: Source, name: str = "") -> Header:
-    """Format, size and depth from the first bytes of a file; nothing is decoded.
+    """Format, size, and depth from the first bytes of a file; nothing is decoded.
 
-    Raises DataError for a file that is missing, empty, no image, or larger than ``MAX_PIXELS``.
+    Raises DataError for a file that is missing, empty, not an image, or larger than ``MAX_PIXELS``.
     """
     with stream_of(source, name) as (stream, name):
         return header_of(stream, name)
 
 
 def check_whole(source: Source, name: str = "") -> Header:
-    """The header, after a look at the file's end: a cut-off PNG or JPEG is found without decoding it.
-
-    Raises DataError as ``read_header`` does, and for a file that ends early.
-    """
+    """The header, after a check of the file's end. Raises DataError as ``read_header``, and for a file that ends early."""
     with stream_of(source, name) as (stream, name):
         header = header_of(stream, name)
         refuse_cut(stream, header, name)
@@ -108,7 +108,7 @@ def stream_of(source: Source, name: str) -> Iterator[tuple[BinaryIO, str]]:
 def header_of(stream: BinaryIO, name: str) -> Header:
     start = stream.read(32)
     if not start:
-        raise DataError(f"{name}: the file has 0 bytes: {AGAIN}", code="file-empty", file=name)
+        raise damaged(name, "the file has 0 bytes", "file-empty")
     try:
         if start.startswith(PNG):
             header = _png_header(stream, start)
@@ -117,18 +117,13 @@ def header_of(stream: BinaryIO, name: str) -> Header:
         else:
             header = _other_header(stream, name)
     except (struct.error, KeyError, IndexError, ValueError):
-        raise DataError(
-            f"{name}: the image header is damaged or cut off: {AGAIN}", code="image-header-damaged", file=name
-        ) from None
+        raise damaged(name, "the image header is damaged or cut off", "image-header-damaged") from None
     if header.height < 1 or header.width < 1 or header.height * header.width > MAX_PIXELS:
-        raise DataError(
-            f"{name}: the header claims {header.height} x {header.width} pixels, "
-            f"at most {MAX_PIXELS:,} are read: cut the picture into tiles",
-            code="image-too-large",
-            file=name,
-            found=(header.height, header.width),
-            expected=MAX_PIXELS,
+        size = header.height, header.width
+        reason = (
+            f"the header claims {size[0]} x {size[1]} pixels, at most {MAX_PIXELS:,} are read: cut the image into tiles"
         )
+        raise file_error(name, reason, code="image-too-large", found=size, expected=MAX_PIXELS)
     return header
 
 
@@ -205,22 +200,16 @@ def _other_header(stream: BinaryIO, name: str) -> Header:
             orientation = picture.getexif().get(0x0112, 1)
             height, width = picture.height, picture.width
     except Image.DecompressionBombError as error:
-        raise DataError(f"{name}: {error}: cut the picture into tiles", code="image-too-large", file=name) from None
+        raise file_error(name, f"{error}: cut the image into tiles", code="image-too-large") from None
     except (OSError, SyntaxError, ValueError, TypeError) as error:
         if tags.get(277, 1) > 4 or (tags.get(277, 1) > 1 and tags.get(258, 8) > 8):  # what Pillow has no mode for
             return _tiff_header(tags, pages)
+        if tags:
+            reason = f"a TIFF of a kind that is not supported ({error}): save it as 8-bit RGB"
+            raise file_error(name, reason, code="tiff-unsupported", found=str(error)) from None
         stream.seek(0)
         begin = stream.read(16)
-        if tags:
-            raise DataError(
-                f"{name}: a TIFF of a kind that is not read ({error}): save it as 8-bit RGB",
-                code="tiff-unsupported",
-                file=name,
-                found=str(error),
-            ) from None
-        raise DataError(
-            f"{name}: not an image (it begins with {begin!r}): {AGAIN}", code="not-an-image", file=name, found=begin
-        ) from None
+        raise damaged(name, f"not an image (it begins with {begin!r})", "not-an-image", found=begin) from None
     if tags:
         return _tiff_header(tags, pages)
     orientation = orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else 1
@@ -231,14 +220,14 @@ def _other_header(stream: BinaryIO, name: str) -> Header:
 
 
 def _most_of_ppm(stream: BinaryIO) -> int:
-    """The value that a PPM calls white; those below 65535 are scaled by the decoder."""
+    """The value of white in a PPM; values below 65535 are scaled by the decoder."""
     stream.seek(0)
     found = re.match(rb"P\d\s+(?:#[^\n]*\s+)*\d+\s+(?:#[^\n]*\s+)*\d+\s+(?:#[^\n]*\s+)*(\d+)\s", stream.read(4096))
     return int(found[1]) if found else 0
 
 
 def _tiff_header(tags: dict[int, int], pages: int) -> Header:
-    """Its orientation is 1, since decoders of TIFF turn the pixels upright themselves; the size is that of the upright picture."""
+    """The size is that of the upright image, and the orientation 1: decoders of TIFF turn the pixels themselves."""
     size = tags.get(257, 0), tags.get(256, 0)
     height, width = size[::-1] if tags.get(0x0112, 1) >= 5 else size
     return Header(
@@ -253,12 +242,7 @@ def refuse_cut(stream: BinaryIO, header: Header, name: str, crc: bool = False) -
         # After the first scan the two bytes FF D9 can only be the end marker; some cameras append to it.
         stream.seek(max(header.scan, size - (1 << 16)))
         if b"\xff\xd9" not in stream.read():
-            raise DataError(
-                f"{name}: the JPEG ends early, after {size:,} bytes: {AGAIN}",
-                code="image-ends-early",
-                file=name,
-                found=size,
-            )
+            raise damaged(name, f"the JPEG ends early, after {size:,} bytes", "image-ends-early", found=size)
     if header.format != "png":
         return
     place, kind = len(PNG), b""
@@ -267,17 +251,7 @@ def refuse_cut(stream: BinaryIO, header: Header, name: str, crc: bool = False) -
         head = stream.read(8)
         length, kind = struct.unpack(">I4s", head) if len(head) == 8 else (size, b"")
         if place + 12 + length > size:
-            raise DataError(
-                f"{name}: the PNG ends early, after {size:,} bytes: {AGAIN}",
-                code="image-ends-early",
-                file=name,
-                found=size,
-            )
+            raise damaged(name, f"the PNG ends early, after {size:,} bytes", "image-ends-early", found=size)
         if crc and struct.pack(">I", zlib.crc32(stream.read(length), zlib.crc32(kind))) != stream.read(4):
-            raise DataError(
-                f"{name}: the PNG is damaged (checksum of a chunk at byte {place:,}): {AGAIN}",
-                code="image-damaged",
-                file=name,
-                byte=place,
-            )
+            raise damaged(name, f"the PNG is damaged (checksum of a chunk at byte {place:,})", byte=place)
         place += 12 + length
