@@ -17,8 +17,7 @@ from segtrain.config import Data
 from segtrain.data.augment.geometry import FILL, Geometry, apply, class_center, draw
 from segtrain.data.order import rng_for
 from segtrain.data.pixels import native
-from segtrain.data.pixels.crop import write_crop
-from segtrain.data.record import StoredSample
+from segtrain.data.pixels.crop import StoredSample, write_crop
 
 VOID = 255
 # OpenCV before 5 rounds source coordinates to 1/32 pixel: 2 axes x 1/64 pixel x 255 levels; after it, rounding alone.

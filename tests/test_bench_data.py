@@ -23,7 +23,7 @@ from segtrain.cli import main
 from segtrain.config import Config, Data, load_config
 from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.pixels import native
-from segtrain.data.record import StoredSample
+from segtrain.data.pixels.crop import StoredSample
 from segtrain.data.sample import SampleMaker, Task
 from segtrain.data.scenes.scene import scene
 from segtrain.diagnose.causes import CAUSES

@@ -21,7 +21,7 @@ from segtrain.data.cache import RamCache
 from segtrain.data.datasets import open_dataset
 from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD, Batch, EvalLoader, TrainLoader, normalize, worker_kind
 from segtrain.data.order import eval_groups, samples
-from segtrain.data.record import StoredSample
+from segtrain.data.pixels.crop import StoredSample
 from segtrain.data.sample import SampleMaker, Task
 from segtrain.data.workers.autoscaler import Autoscaler, WorkerCount, worker_count
 from segtrain.errors import DataError

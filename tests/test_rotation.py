@@ -12,8 +12,7 @@ import pytest
 from segtrain.config import Data
 from segtrain.data.augment.geometry import FILL, Geometry, draw
 from segtrain.data.order import rng_for
-from segtrain.data.pixels.crop import write_crop
-from segtrain.data.record import StoredSample
+from segtrain.data.pixels.crop import StoredSample, write_crop
 from segtrain.errors import ConfigError
 
 VOID = 255

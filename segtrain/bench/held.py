@@ -12,8 +12,7 @@ import numpy as np
 from segtrain.config import Data
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.pixels import decode
-from segtrain.data.record import StoredSample
-from segtrain.errors import DataError
+from segtrain.data.pixels.crop import StoredSample, pixels_of, size_of
 
 JPEG_QUALITY = 95
 
@@ -33,36 +32,10 @@ class Held:
         return self.kept
 
     def size(self, index: int) -> tuple[int, int]:
-        if isinstance(self.kept.image, np.ndarray):
-            return self.kept.image.shape[0], self.kept.image.shape[1]
-        header = decode.read_header(bytes(self.kept.image), self.kept.image_name)
-        return header.height, header.width
+        return size_of(self.kept)
 
     def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        return decoded(self.kept, self.labels)
-
-
-def decoded(record: StoredSample, labels: LabelSpace) -> tuple[np.ndarray, np.ndarray]:
-    """Image uint8 (H, W, 3) and mask uint8 (H, W) of train ids. Raises DataError naming the file."""
-    image, mask = record.image, record.mask
-    if not isinstance(image, np.ndarray):
-        image = decode.decode_image(bytes(image), record.image_name)
-    if not isinstance(mask, np.ndarray):
-        raw = decode.decode_mask(bytes(mask or b""), record.mask_name)
-        mask = labels.remap(raw, record.mask_name)
-    elif record.ids == "raw":
-        mask = labels.remap(mask, record.mask_name)
-    if image.shape[:2] != mask.shape:
-        raise DataError(
-            f"{record.mask_name}: the mask has {mask.shape[0]} x {mask.shape[1]} pixels, its image {record.image_name} "
-            f"{image.shape[0]} x {image.shape[1]}: `segtrain data check` lists all such files",
-            code="mask-size-differs",
-            file=record.mask_name,
-            image=record.image_name,
-            found=mask.shape,
-            expected=image.shape[:2],
-        )
-    return image, mask
+        return pixels_of(self.kept, self.labels)
 
 
 def cut_to_size(record: StoredSample, image: np.ndarray, data: Data) -> tuple[StoredSample, Data] | None:

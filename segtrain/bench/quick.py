@@ -16,7 +16,7 @@ from segtrain.bench.held import Held, jpeg, png
 from segtrain.config import Data
 from segtrain.data.index.entries import Entry
 from segtrain.data.labels.presets import SCENES
-from segtrain.data.record import StoredSample
+from segtrain.data.pixels.crop import StoredSample
 from segtrain.data.sample import SampleMaker, Task
 from segtrain.data.scenes.scene import scene
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from segtrain.bench.child import answer_with, decoder, few
 from segtrain.bench.cold import cold_reads
-from segtrain.bench.held import Held, cut_to_size, decoded
+from segtrain.bench.held import Held, cut_to_size
 from segtrain.config import Config, Data
 from segtrain.data.augment.geometry import class_center, draw
 from segtrain.data.cache import RamCache, SampleSource
@@ -29,7 +29,7 @@ from segtrain.data.datasets import Dataset
 from segtrain.data.index.entries import Entry
 from segtrain.data.order import CLASS, rng_for
 from segtrain.data.pixels import decode
-from segtrain.data.record import StoredSample
+from segtrain.data.pixels.crop import StoredSample, pixels_of
 from segtrain.data.sample import SampleMaker, Task
 from segtrain.data.shards.pack_estimate import estimate
 from segtrain.data.shards.pack_sample import Packing
@@ -73,7 +73,7 @@ class Bench:
     def sample(self, index: int) -> None:
         """Measure one sample. Raises DataError naming the file."""
         record, task = self.dataset.record(index), Task(index, 0, self.data.crop, self.data.scale)
-        image, mask = decoded(record, self.dataset.labels)  # refuses bad files before anything is counted
+        image, mask = pixels_of(record, self.dataset.labels)  # refuses bad files before anything is counted
         self.image_bytes.append(length(record.image))
         self.mask_bytes.append(length(record.mask))
         self.pixels.append(mask.size)

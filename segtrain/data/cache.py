@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from segtrain.data.record import StoredSample
+from segtrain.data.pixels.crop import StoredSample
 from segtrain.data.stages import DECODE
 from segtrain.errors import ConfigError
 from segtrain.memory import memory_limit

@@ -21,8 +21,8 @@ from segtrain.data.labels import presets
 from segtrain.data.labels.classes import label_space
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.pixels import decode
+from segtrain.data.pixels.crop import StoredSample
 from segtrain.data.pixels.reading import PLAIN, Reading
-from segtrain.data.record import StoredSample
 from segtrain.data.scenes import scene as scenes
 from segtrain.data.stages import DECODE, READ, took
 from segtrain.data.storage import LOCAL, Store

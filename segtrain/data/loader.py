@@ -25,7 +25,7 @@ from segtrain.data.order import rank_slice, samples
 from segtrain.data.pixels.normalize import IMAGENET_MEAN as IMAGENET_MEAN
 from segtrain.data.pixels.normalize import IMAGENET_STD as IMAGENET_STD
 from segtrain.data.pixels.normalize import normalize as normalize
-from segtrain.data.sample import COLORS, SampleMaker, Task, colors_in, named, whole
+from segtrain.data.sample import COLORS, SampleMaker, Task, colors_in, files_of, named, whole
 from segtrain.data.workers.autoscaler import Autoscaler
 from segtrain.data.workers.memory import Ring
 from segtrain.data.workers.pool import WorkerPool
@@ -221,14 +221,9 @@ def _lay(
     for k, (task, index) in enumerate(zip(tasks, indices)):
         image, mask = (offset + 3 * k * pixels, (height, width, 3)), (behind + k * pixels, (height, width))
         look = ((last + k * COLORS, (COLORS,)),) if colors else ()
-        batch.add(task, (image, mask, *look), partial(_files, dataset, index))
+        batch.add(task, (image, mask, *look), partial(files_of, dataset, index))
     images, masks = (torch.from_numpy(batch.block.part(*area)) for area in ((offset, (*shape, 3)), (behind, shape)))
     return images, masks, batch.block.part(last, (n * COLORS,))
-
-
-def _files(dataset: SampleSource, index: int) -> str:
-    entry = dataset.entries[index]
-    return f"{entry.image} with {entry.mask}" if entry.mask else str(entry.image)
 
 
 class EvalLoader(_Loader):

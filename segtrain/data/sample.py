@@ -18,7 +18,7 @@ from segtrain.data.order import CLASS, rng_for
 from segtrain.data.pixels.crop import mask_of, size_of, write_crop, write_whole
 from segtrain.data.pixels.jpeg_tiles import Tiles
 from segtrain.data.stages import AUGMENT, DECODE, READ
-from segtrain.errors import DataError, SegtrainError
+from segtrain.errors import DataError, SegtrainError, file_error
 
 COLORS = 56  # bytes: ten numbers of float32, four of int32
 
@@ -102,9 +102,7 @@ class SampleMaker:
         if self.data.transforms_mode == "replace":
             with DECODE:
                 image, mask = self.source.read(task.index)
-            if image.shape[:2] != mask.shape:
-                raise sizes_differ(self.source, task.index, image, mask, "equal in size")
-            pair = image.copy(), mask.copy()  # a cache keeps its own untouched
+            pair = image.copy(), mask.copy()  # those of a cache must not change
         key = self.seed, task.epoch, task.index
         with AUGMENT:
             self.transforms(pair, (image_out, mask_out), key, str(self.source.entries[task.index].image))
@@ -119,8 +117,13 @@ def whole(source: SampleSource, index: int, image_out: np.ndarray, mask_out: np.
             written = write_whole(record, source.labels, (image_out, mask_out))
         if not written:
             image, mask = source.read(index)
-            rule = f"{mask_out.shape[0]}x{mask_out.shape[1]}, like their group"
-            raise sizes_differ(source, index, image, mask, rule)
+            entry, found, size = source.entries[index], (image.shape[:2], mask.shape), mask_out.shape
+            raise file_error(
+                entry.image,
+                f"the image has {found[0][0]}x{found[0][1]} pixels, its mask {entry.mask} {found[1][0]}x{found[1][1]}: "
+                f"both must be {size[0]}x{size[1]}, like their group",
+                code="sizes-differ", mask=entry.mask, found=found,
+            )  # fmt: skip
     except Exception as error:
         raise named(source, index, error) from error
 
@@ -129,16 +132,10 @@ def named(source: SampleSource, index: int, error: Exception) -> SegtrainError:
     """The error of a worker, with the names of the files in its message."""
     if isinstance(error, SegtrainError):
         return error
-    entry = source.entries[index]
-    files = f"{entry.image} with {entry.mask}" if entry.mask else str(entry.image)
-    reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    files, reason = files_of(source, index), f"{type(error).__name__}: {' '.join(str(error).split())}"
     return DataError(f"{files}: {reason}: repair or remove the files", code="sample-failed", files=files, found=reason)
 
 
-def sizes_differ(source: SampleSource, index: int, image: np.ndarray, mask: np.ndarray, rule: str) -> DataError:
+def files_of(source: SampleSource, index: int) -> str:
     entry = source.entries[index]
-    return DataError(
-        f"{entry.image}: the image has {image.shape[0]}x{image.shape[1]} pixels, its mask {entry.mask} "
-        f"{mask.shape[0]}x{mask.shape[1]}: both must be {rule}",
-        code="sizes-differ", file=entry.image, mask=entry.mask, found=(image.shape[:2], mask.shape[:2]),
-    )  # fmt: skip
+    return f"{entry.image} with {entry.mask}" if entry.mask else str(entry.image)

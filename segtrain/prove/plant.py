@@ -13,8 +13,8 @@ from PIL import Image
 from segtrain.config import Config
 from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.labels.space import LabelSpace
+from segtrain.data.pixels.crop import Stored
 from segtrain.data.pixels.decode import decode_mask
-from segtrain.data.record import Stored
 from segtrain.errors import SegtrainError
 from segtrain.observe.journal import read_journal
 from segtrain.parallel.cluster import Cluster

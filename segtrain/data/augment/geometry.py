@@ -41,7 +41,7 @@ class Geometry:
     contrast: float = 1.0
     saturation: float = 1.0
     hue: float = 0.0  # turns of the color circle
-    angle: float = 0.0  # degrees about the crop's center, see rotation.py
+    angle: float = 0.0  # degrees about the crop's center, see pixels/crop.py
 
     @property
     def colors(self) -> tuple[float, float, float, float]:

@@ -12,7 +12,7 @@ from segtrain.data.datasets import Dataset
 from segtrain.data.index.entries import Entry
 from segtrain.data.index.stamps import stamps
 from segtrain.data.pixels import decode
-from segtrain.data.record import StoredSample
+from segtrain.data.pixels.crop import StoredSample
 from segtrain.errors import DataError
 
 

@@ -1,18 +1,37 @@
-"""How does the stored form of a sample become pixels? By the native decoder, which makes only what is needed, else by packages."""
+"""Pixels of a sample from its stored form: whole, or only a crop, made by the native decoder where it can and else by packages.
+
+A rotated crop comes from an upright part that holds all of it, turned once about the center of the crop.
+"""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Literal, Union
 
+import cv2
 import numpy as np
 
 from segtrain.data.augment.geometry import FILL, Geometry, apply
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.pixels import decode, native
-from segtrain.data.pixels.rotation import turn, upright
-from segtrain.data.record import StoredSample
 from segtrain.data.stages import AUGMENT, DECODE
-from segtrain.errors import DataError
+from segtrain.errors import file_error
+
+Stored = Union[bytes, memoryview, np.ndarray]
+Pair = tuple[np.ndarray, np.ndarray]  # image uint8 (H, W, 3) RGB, mask uint8 (H, W)
+
+
+@dataclass(frozen=True)
+class StoredSample:
+    """An image and its mask in their stored form; the names are for messages ("shard-000003.tar: 000123.jpg")."""
+
+    image: Stored  # a file's content, or decoded pixels uint8 (H, W, 3) RGB
+    mask: Stored | None  # a file's content, or ids uint8 (H, W)
+    image_name: str
+    mask_name: str
+    ids: Literal["raw", "train"]  # of ``mask`` if it is an array
 
 
 def size_of(record: StoredSample) -> tuple[int, int]:
@@ -36,18 +55,28 @@ def image_of(record: StoredSample) -> np.ndarray:
 def mask_of(record: StoredSample, labels: LabelSpace) -> np.ndarray:
     """The whole mask, uint8 (H, W) of train ids."""
     if record.mask is None:
-        raise DataError(
-            f"{record.image_name}: has no mask: only `segtrain predict` can use it",
-            code="no-mask",
-            file=record.image_name,
-        )
+        reason = "has no mask: only `segtrain predict` can use it"
+        raise file_error(record.image_name, reason, code="no-mask")
     if not isinstance(record.mask, np.ndarray):
         return labels.remap(decode.decode_mask(record.mask, record.mask_name), record.mask_name)
     return record.mask if record.ids == "train" else labels.remap(record.mask, record.mask_name)
 
 
-def write_whole(record: StoredSample, labels: LabelSpace, out: tuple[np.ndarray, np.ndarray]) -> bool:
-    """Write the whole image and mask to ``out``, uint8 (H, W, 3) and (H, W). False where they have another size. Raises DataError."""
+def pixels_of(record: StoredSample, labels: LabelSpace) -> Pair:
+    """The whole image and its mask of train ids. Raises DataError, also if they differ in size."""
+    image, mask = image_of(record), mask_of(record, labels)
+    if image.shape[:2] != mask.shape:
+        reason = (
+            f"the mask has {mask.shape[0]} x {mask.shape[1]} pixels, its image {record.image_name} {image.shape[0]} x "
+            f"{image.shape[1]}: pair the right files, or resize one of them (masks by nearest)"
+        )
+        sizes = {"found": mask.shape, "expected": image.shape[:2]}
+        raise file_error(record.mask_name, reason, code="mask-size-differs", image=record.image_name, **sizes)
+    return image, mask
+
+
+def write_whole(record: StoredSample, labels: LabelSpace, out: Pair) -> bool:
+    """Write the whole image and mask to ``out``. False if they have another size. Raises DataError."""
     size = out[1].shape
     if size_of(record) != size:
         return False
@@ -65,12 +94,12 @@ def write_crop(
     labels: LabelSpace,
     geometry: Geometry,
     crop: tuple[int, int],
-    out: tuple[np.ndarray, np.ndarray],
+    out: Pair,
     index: bytes = b"",
 ) -> None:
-    """Write image uint8 (h, w, 3) and mask uint8 (h, w) of a crop to ``out``. ``index``: see ``tiles.Tiles``. Raises DataError."""
+    """Write a crop of (height, width) to ``out``. ``index``: of ``jpeg_tiles.Tiles``. Raises DataError."""
     if geometry.angle:
-        found = upright(geometry, crop)
+        found = _upright(geometry, crop)
         if found is None:
             out[0][...], out[1][...] = FILL, labels.ignore_index
             return
@@ -78,39 +107,70 @@ def write_crop(
         pixels = np.empty((*size, 3), np.uint8), np.empty(size, np.uint8)
         write_crop(record, labels, part, size, pixels, index)
         with AUGMENT:
-            turn(pixels, matrix, labels.ignore_index, out)
+            _turn(pixels, matrix, labels.ignore_index, out)
         return
     if record.mask is not None:
-        lut, known = _tables(labels, record.ids == "train" and isinstance(record.mask, np.ndarray))
+        mapped = record.ids == "train" and isinstance(record.mask, np.ndarray)
+        lut, known = _identity() if mapped else labels.table
         with DECODE:
             unknown = native.crop(
                 record.image, record.mask, geometry, crop, lut, known, FILL, labels.ignore_index, *out,
                 (record.image_name, record.mask_name), index,
             )  # fmt: skip
         if unknown is not None and unknown >= 0:
-            mask_of(record, labels)  # says which ids, and how many pixels of each
+            mask_of(record, labels)  # its error names the unknown ids and counts their pixels
         if unknown is not None:
             return
     with DECODE:
-        image, mask = image_of(record), mask_of(record, labels)
-    if image.shape[:2] != mask.shape:
-        raise DataError(
-            f"{record.mask_name}: the mask has {mask.shape[0]} x {mask.shape[1]} pixels, its image {record.image_name} has "
-            f"{image.shape[0]} x {image.shape[1]}: pair the right files, or resize one of them (masks by nearest)",
-            code="mask-size-differs",
-            file=record.mask_name,
-            image=record.image_name,
-            found=mask.shape,
-            expected=image.shape[:2],
-        )
+        image, mask = pixels_of(record, labels)
     with AUGMENT:
         apply(image, mask, geometry, crop, labels.ignore_index, out)
-
-
-def _tables(labels: LabelSpace, mapped: bool) -> tuple[np.ndarray, np.ndarray]:
-    return _identity() if mapped else labels.table
 
 
 @lru_cache(maxsize=1)
 def _identity() -> tuple[np.ndarray, np.ndarray]:
     return np.arange(256, dtype=np.uint8), np.ones(256, np.uint8)
+
+
+def _upright(geometry: Geometry, crop: tuple[int, int]) -> tuple[Geometry, tuple[int, int], np.ndarray] | None:
+    """The part to make first, its (height, width), and the float64 (2, 3) map from pixels (x, y) of the crop into it.
+
+    The part has the pixels of the image, or of the image reduced by 2, 4, ... if the scale is below 1/2. None if the
+    turned window does not meet the image; its corners may leave it, and are padded.
+    """
+    step = min(geometry.size[0] / geometry.scaled[0], geometry.size[1] / geometry.scaled[1])
+    block = 1
+    while step / block > 2:
+        block *= 2
+    reduced = (max(1, round(geometry.size[0] / block)), max(1, round(geometry.size[1] / block)))
+    ratio = np.array([reduced[1] / geometry.scaled[1], reduced[0] / geometry.scaled[0]])  # x, y
+    cos, sin = math.cos(math.radians(geometry.angle)), math.sin(math.radians(geometry.angle))
+    middle = np.array([crop[1], crop[0]]) / 2
+    center = np.array([geometry.left, geometry.top]) + middle
+    turn = np.array([[cos, sin], [-sin, cos]])  # of the window, counter-clockwise on the screen
+    if geometry.flip:
+        turn = turn @ np.diag([-1.0, 1.0])
+    linear = ratio[:, None] * turn
+    # The center of pixel p lies at p + 1/2, in the crop as in the part.
+    offset = ratio * center + linear @ (0.5 - middle) - 0.5
+    corners = np.array([[0, 0, 1], [crop[1] - 1, 0, 1], [0, crop[0] - 1, 1], [crop[1] - 1, crop[0] - 1, 1]])
+    places = corners @ np.column_stack([linear, offset]).T
+    left, top = (int(v) for v in np.floor(places.min(0)) - 1)
+    right, bottom = (int(v) for v in np.ceil(places.max(0)) + 2)
+    if min(right, reduced[1]) <= max(left, 0) or min(bottom, reduced[0]) <= max(top, 0):
+        return None
+    part = replace(geometry, scaled=reduced, top=top, left=left, flip=False, angle=0.0)
+    return part, (bottom - top, right - left), np.column_stack([linear, offset - np.array([left, top])])
+
+
+def _turn(part: Pair, matrix: np.ndarray, ignore_index: int, out: Pair) -> None:
+    """Write the image (bilinear) and the mask (nearest) to ``out``; padding outside of ``part``."""
+    size = out[1].shape[::-1]
+    for source, target, flags, border in (
+        (part[0], out[0], cv2.INTER_LINEAR, FILL),
+        (part[1], out[1], cv2.INTER_NEAREST, (ignore_index,)),
+    ):
+        cv2.warpAffine(
+            source, matrix, size, dst=target, flags=flags | cv2.WARP_INVERSE_MAP,
+            borderMode=cv2.BORDER_CONSTANT, borderValue=border,
+        )  # fmt: skip

@@ -16,7 +16,7 @@ from segtrain.data.datasets import Dataset
 from segtrain.data.index.subset import whole
 from segtrain.data.labels.space import LabelSpace, plain_space
 from segtrain.data.pixels import decode, native
-from segtrain.data.record import StoredSample
+from segtrain.data.pixels.crop import StoredSample
 from segtrain.data.shards import png_strips
 from segtrain.data.shards.reader import ShardDataset, array
 from segtrain.errors import DataError, MissingExtra

@@ -22,8 +22,8 @@ from segtrain.data.datasets import Dataset
 from segtrain.data.labels.classes import label_space
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.pixels import decode
+from segtrain.data.pixels.crop import StoredSample
 from segtrain.data.pixels.reading import Reading
-from segtrain.data.record import StoredSample
 from segtrain.data.shards import index as shard_index
 from segtrain.data.shards.index import IndexRow, ShardEntries, ShardIndex
 from segtrain.data.stages import took
