@@ -1,4 +1,4 @@
-"""Pixels of a sample from its stored form: whole, or only a crop, made by the native decoder where it can and else by packages.
+"""Pixels of a sample from its stored form, whole or a crop: by the native decoder if it can, else by packages.
 
 A rotated crop comes from an upright part that holds all of it, turned once about the center of the crop.
 """

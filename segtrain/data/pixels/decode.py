@@ -29,8 +29,8 @@ _GRAY, _PALETTE, _GRAY_ALPHA = 0, 3, 4  # PNG color types (PNG specification, se
 def decode_image(source: Stored, name: str = "", reading: Reading = PLAIN) -> np.ndarray:
     """uint8 (H, W, 3) RGB of a JPEG, a PNG, or any format of Pillow. Gray is repeated, alpha dropped.
 
-    Of 16 bits the upper 8 stay, or those that ``reading.bits`` names. Raises DataError for a file that is missing, empty,
-    cut off, damaged, or not an image, and for one that becomes RGB of 8 bits only with a loss that was not requested.
+    Of 16 bits the upper 8 stay, or those that ``reading.bits`` names. Raises DataError for a file that is missing,
+    empty, cut off, damaged, or not an image, and for a loss of bits or bands that was not requested.
     """
     content, name = load(source, name)
     header = header_of(io.BytesIO(content), name)
@@ -71,7 +71,7 @@ def ready(content: Any, name: str, reading: Reading) -> Any:
 
 
 def deep_values(content: bytes, header: Header, name: str) -> np.ndarray:
-    """The values of an image with more than 8 bits per band: uint16 (H, W) or (H, W, bands), RGB first, then alpha and others.
+    """The values of an image with more than 8 bits per band: uint16 (H, W) or (H, W, bands), RGB before others.
 
     Raises DataError as ``decode_image`` does, and for values that do not fit into 16 bits.
     """

@@ -83,7 +83,7 @@ def read_header(source: Source, name: str = "") -> Header:
 
 
 def check_whole(source: Source, name: str = "") -> Header:
-    """The header, after a check of the file's end. Raises DataError as ``read_header``, and for a file that ends early."""
+    """The header, after a check of the file's end. Raises DataError as ``read_header``, and if the file ends early."""
     with stream_of(source, name) as (stream, name):
         header = header_of(stream, name)
         refuse_cut(stream, header, name)

@@ -1,8 +1,8 @@
-"""Where are the tiles of plain JPEG files kept, so that from the second reading on only those that a crop sees are decoded?
+"""Cache of where the tiles of plain JPEG files begin, so that later only the tiles of a crop are decoded.
 
-A JPEG can be decoded from its beginning alone. What ``native.jpeg_index`` finds while reading through one (24 kB for an image of
-2048x1024) is appended to files in the cache folder: from then on the crop's tiles are cut out. The files grow by one record a
-sample; each process appends to its own and reads those of all others that were there when it began.
+A JPEG can only be decoded from its beginning. ``native.jpeg_index`` of a file (24 kB for an image of 2048x1024) is kept
+in the cache folder; from then on, the tiles of a crop are cut out. Each process appends its records, one per sample, to
+a file of its own, and reads the files of others that existed when it began.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LEAST = 512 * 512  # pixels: a smaller picture is decoded faster than its recor
 
 @dataclass
 class _OpenTiles:
-    """What a process knows: in which file and where each sample's record is."""
+    """The open files of a process, and the place of each sample's record."""
 
     head: np.ndarray  # uint32 [n, 3]: checksum of the name, bytes, their checksum
     place: np.ndarray  # int64 [n]: number of the file << 40 | offset; -1: there is none
@@ -40,7 +40,7 @@ class _OpenTiles:
 
 
 class Tiles:
-    """The records of a data set of ``count`` samples. Picklable; any thread may ask."""
+    """The records of a data set of ``count`` samples. It pickles, and any thread may call it."""
 
     _state: _OpenTiles | None
 
@@ -65,7 +65,7 @@ class Tiles:
         self._reset()
 
     def get(self, sample: int, name: str, content: Any, size: tuple[int, int]) -> bytes:
-        """The index of this JPEG: as it was kept, or made (and kept) now. Empty where it is of no use."""
+        """The index of this JPEG, from the cache or made (and kept) now; b"" if it is of no use."""
         if self._off or size[0] * size[1] < _LEAST or not native.available() or native.kind_of(content) != native.JPEG:
             return b""
         checksum = zlib.crc32(name.encode(errors="surrogateescape"))
@@ -83,7 +83,7 @@ class Tiles:
         return made
 
     def keep(self, sample: int, name: str, made: bytes, size: tuple[int, int]) -> None:
-        """Keep what was made elsewhere, as by the look for damage before training."""
+        """Keep an index that was made elsewhere, for example by the check for damage before training."""
         if self._off or size[0] * size[1] < _LEAST:
             return
         with self._lock:
@@ -102,7 +102,7 @@ class Tiles:
         return state
 
     def _walk(self, state: _OpenTiles, number: int) -> None:
-        """The records of a file; one that was cut off by a crash ends it."""
+        """Read the records of a file, up to one that a crash cut off."""
         file, place = state.files[number], 0
         end = os.fstat(file).st_size
         while place + _HEAD.size <= end:
@@ -114,7 +114,7 @@ class Tiles:
             place += head[1]
 
     def _append(self, state: _OpenTiles, sample: int, checksum: int, made: bytes) -> None:
-        """One write a record, at the end of this process's own file."""
+        """Append a record, in one write, to this process's own file."""
         try:
             if state.own < 0:
                 self.folder.mkdir(parents=True, exist_ok=True)
@@ -128,8 +128,8 @@ class Tiles:
         except OSError as error:
             self._off = True
             print(
-                f"{self.folder}: the places of JPEG tiles cannot be kept ({error.strerror}): each crop reads its image from the "
-                "beginning, which takes more CPU; set SEGTRAIN_CACHE to a folder with room",
+                f"{self.folder}: the places of JPEG tiles cannot be kept ({error.strerror}): each crop reads its image "
+                "from the beginning, which takes more CPU time; set SEGTRAIN_CACHE to a folder with room",
                 file=sys.stderr, flush=True,
             )  # fmt: skip
             return

@@ -1,4 +1,4 @@
-"""How do bytes of a picture become the numbers that a network reads, with colors changed on the way where that is asked for?"""
+"""Normalization of images for a network, with color augmentation on the device if requested."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from segtrain.data.augment.geometry import FILL, GRAY
 
-# Of ImageNet's training images, in shares of 255: what pretrained encoders were trained with.
+# Of ImageNet's training images, as fractions of 255: pretrained encoders expect them.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
@@ -26,12 +26,11 @@ def normalize(
 
     ``channels_last`` is the memory format of the result; without colors the values are equal to the bit.
 
-    ``colors``: float32 (n, 10), ``augment.color_terms`` of each image's brightness, contrast, saturation and hue, applied as
-    ``augment._color`` does but not rounded to whole levels in between. ``covered``: int (n, 4), the rectangle (top, left, bottom,
-    right) that the picture covers; what lies outside it is ``FILL``, counts for no mean and stays. None: all of it. Both are to be
-    on the device already.
+    ``colors``: float32 (n, 10), the ``color_terms`` of each image, applied as in ``geometry._color`` but without
+    rounding to whole levels. ``covered``: int (n, 4), the rectangle (top, left, bottom, right) that the image covers
+    (None: all); outside it lies ``FILL``, which stays and does not count for the mean. Both must be on the device.
 
-    Nothing here waits for a device but the first call on it, which makes the constants there.
+    Only the first call on a device waits for it, to create the constants there.
     """
     if colors is not None:
         return _colored(images, mean, std, channels_last, colors, covered)
@@ -56,7 +55,7 @@ def _shift_and_scale(
 
 @functools.lru_cache(maxsize=64)
 def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Copied to a device once: a copy of numbers that Python holds waits for all that the device has still to do."""
+    """A tensor that is copied to a device once, since a copy from Python numbers waits for all queued work."""
     with torch.inference_mode(False):  # an inference tensor in the cache could not be saved for a later backward pass
         return torch.tensor(values, dtype=dtype, device=device)
 
@@ -69,7 +68,7 @@ def _colored(
     colors: torch.Tensor,
     covered: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Colors and normalization as one affine map from bytes, clamped where the levels 0 and 255 come out."""
+    """Colors and normalization as one affine map of bytes, clamped to the values of the levels 0 and 255."""
     n, height, width, _ = images.shape
     device = images.device
     matrix, gain = colors[:, :9].view(n, 3, 3), colors[:, 9]
@@ -97,9 +96,9 @@ def _colored(
 
 
 def _mean_gray(images: torch.Tensor, covered: torch.Tensor | None) -> torch.Tensor:
-    """float32 (n,): the mean gray of what is covered. All is summed, in whole numbers; the padding's share is known."""
+    """float32 (n,): the mean gray of the covered part: the sum of all pixels, in integers, without the padding's."""
     n, height, width, _ = images.shape
-    sums = images.reshape(n, height, width * 3).sum(1, dtype=torch.int32)  # along rows first: memory is read as it lies
+    sums = images.reshape(n, height, width * 3).sum(1, dtype=torch.int32)  # along rows first, in memory order
     sums = sums.view(n, width, 3).sum(1, dtype=torch.int64)
     area = torch.full((n,), height * width, device=images.device)
     if covered is not None:

@@ -44,7 +44,7 @@ def _around(center: Point, size: float, corners: tuple[Point, ...]) -> list[Poin
 
 
 def _house(canvas: Canvas, far: float, side: float) -> None:
-    """A facade along the street from ``far`` 8 to 18 m towards the camera, with rows of windows, and its far end wall."""
+    """A facade along the street, from ``far`` 8 to 18 m towards the camera, with windows, and its end wall."""
     rng = canvas.rng
     near, x = max(2.5, far - rng.uniform(8, 18)), side * (canvas.half + canvas.walk + rng.uniform(0, 0.8))
     floors, floor = int(rng.integers(2, 6)), rng.uniform(2.8, 3.4)

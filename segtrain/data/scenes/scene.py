@@ -1,7 +1,7 @@
 """Generated street scenes with exact masks: a pure function of (seed, index).
 
-A pinhole camera stands on a straight street. Facades, trees, poles, signs, cars, people and cyclists stand at places in
-meters; they are painted from far to near with shade, texture, haze and a cast shadow, then the sensor adds blur and noise.
+A pinhole camera stands on a straight street. Facades, trees, poles, signs, cars, people, and cyclists stand at places
+in meters. They are painted from far to near with shade, haze, and a cast shadow; then the sensor adds blur and noise.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How is the native decoder called? ctypes over the C functions of sample.cpp; every call lets other threads run meanwhile.
+"""Calls of the native decoder: ctypes over the C functions of sample.cpp, which release the GIL.
 
-Without the library (not built, not loadable, or SEGTRAIN_NATIVE=0) ``available()`` is False, ``describe()`` says why, and the callers
-take other packages.
+Without the library (not built, not loadable, or SEGTRAIN_NATIVE=0) ``available()`` is False, ``describe()`` says why,
+and the callers use other packages.
 """
 
 from __future__ import annotations
@@ -9,24 +9,23 @@ from __future__ import annotations
 import ctypes
 import os
 import warnings
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, Union
 
 import numpy as np
 
+from segtrain.data.pixels.header import damaged
 from segtrain.errors import DataError
 
-# The variable is for code that is not where it was built, as a bundle in a container that has the library of its image.
+# The variable is for code that was not built where it is: a bundle in a container that has the library of its image.
 LIBRARY = Path(os.environ.get("SEGTRAIN_NATIVE_LIBRARY") or Path(__file__).parent / "libsegtrain_data.so")
 PIXELS, JPEG, PNG = 0, 1, 2
 Content = Union[bytes, bytearray, memoryview, np.ndarray]
 _MESSAGE = 256
 # Set once the warning about a slower decoder is out; worker processes inherit it.
 _WARNED = "SEGTRAIN_SLOW_JPEG_WARNED"
-_AGAIN = "fetch or write the file again, or take it out of the data set"
-_pointer = ctypes.c_void_p
+_pointer, _number, _text = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
 
 
 class Stored(ctypes.Structure):
@@ -72,38 +71,28 @@ class Request(ctypes.Structure):
 def _load(path: str) -> tuple[ctypes.CDLL | None, str]:
     """The library, or None and why."""
     if not os.path.exists(path):
-        return (
-            None,
-            "the native decoder was not built: apt-get install g++ libjpeg-dev libdeflate-dev, and install segtrain again",
-        )
+        cure = "apt-get install g++ libjpeg-dev libdeflate-dev, and install segtrain again"
+        return None, f"the native decoder was not built: {cure}"
     try:
-        for part in sorted(
-            (Path(path).parent / "carried").glob("*.so*")
-        ):  # what a bundle brought for it: then found by its name
+        # Libraries that a bundle brought for it: once loaded, they are found by their names.
+        for part in sorted((Path(path).parent / "carried").glob("*.so*")):
             ctypes.CDLL(str(part))
         library = ctypes.CDLL(path)
     except OSError as error:
         return None, f"the native decoder cannot be loaded ({error}): install segtrain again on this machine"
     if not hasattr(library, "st_layout") or library.st_layout() != ctypes.sizeof(Request):
         return None, f"{path} is of another version of segtrain: install segtrain again"
-    library.st_crop.argtypes = [ctypes.POINTER(Request), ctypes.c_char_p]
-    library.st_whole.argtypes = [
-        ctypes.POINTER(Stored),
-        ctypes.c_int,
-        _pointer,
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_char_p,
-    ]
-    # A look at a header takes less time than to let other threads run meanwhile: this call does not.
+        library.st_crop.argtypes = [ctypes.POINTER(Request), _text]
+    library.st_whole.argtypes = [ctypes.POINTER(Stored), _number, _pointer, _number, _number, _text]
+    # Reading a header takes less time than releasing the GIL: this call keeps it.
     library.st_size = ctypes.PyDLL(path).st_size  # type: ignore[attr-defined]
-    library.st_size.argtypes = [ctypes.POINTER(Stored), ctypes.c_int32 * 2, ctypes.c_char_p]
-    made: list[Any] = [ctypes.POINTER(_pointer), ctypes.POINTER(ctypes.c_int64), ctypes.c_char_p]
-    library.st_check.argtypes = [ctypes.POINTER(Stored), ctypes.c_int, *made]
+    library.st_size.argtypes = [ctypes.POINTER(Stored), ctypes.c_int32 * 2, _text]
+    made: list[Any] = [ctypes.POINTER(_pointer), ctypes.POINTER(ctypes.c_int64), _text]
+    library.st_check.argtypes = [ctypes.POINTER(Stored), _number, *made]
     library.st_jpeg_index.argtypes = [_pointer, ctypes.c_int64, *made]
-    library.st_jpeg_restarts.argtypes = [_pointer, ctypes.c_int64, ctypes.c_int, *made]
+    library.st_jpeg_restarts.argtypes = [_pointer, ctypes.c_int64, _number, *made]
     library.st_free.argtypes, library.st_free.restype = [_pointer], None
-    library.st_libraries.restype = ctypes.c_char_p
+    library.st_libraries.restype = _text
     return library, library.st_libraries().decode() + _jpeg_fault(library)
 
 
@@ -118,8 +107,8 @@ def _jpeg_fault(library: ctypes.CDLL) -> str:
     if not os.environ.get(_WARNED):
         os.environ[_WARNED] = "1"
         warnings.warn(
-            f"the fast JPEG decoder is off ({fault}): JPEGs are decoded with the same pixels by libjpeg's own decoder, which "
-            "takes more CPU; install segtrain again, so that it is built for the libjpeg-turbo of this machine",
+            f"the fast JPEG decoder is off ({fault}): libjpeg's own decoder takes its place, with the same pixels and "
+            "more CPU time; install segtrain again, so that it is built for the libjpeg-turbo of this machine",
             stacklevel=2,
         )
     return f", libjpeg's own entropy decoder: {fault}"
@@ -130,7 +119,7 @@ def _library() -> ctypes.CDLL | None:
 
 
 def use(path: Path) -> None:
-    """Take another library from now on, here and in processes that are started later."""
+    """Use another library from now on, here and in processes that are started later."""
     global LIBRARY
     LIBRARY = path
     os.environ["SEGTRAIN_NATIVE_LIBRARY"] = str(path)
@@ -150,7 +139,7 @@ def describe() -> str:
 
 
 def kind_of(content: Content) -> int | None:
-    """PIXELS, JPEG or PNG; None for what other packages must decode."""
+    """PIXELS, JPEG, or PNG; None if other packages must decode it."""
     if isinstance(content, np.ndarray):
         return PIXELS
     start = bytes(content[:8])
@@ -160,7 +149,7 @@ def kind_of(content: Content) -> int | None:
 
 
 def _address(content: Content) -> tuple[int, int]:
-    """Where the bytes lie, and how many; they must outlive the call."""
+    """The address of the bytes and their number; they must outlive the call."""
     array = content if isinstance(content, np.ndarray) else np.frombuffer(content, np.uint8)
     return array.__array_interface__["data"][0], array.nbytes
 
@@ -174,21 +163,16 @@ def _fill(stored: Stored, content: Content, kind: int) -> None:
 
 
 def _plain(array: np.ndarray, channels: int) -> bool:
-    """Pixels that can be read in place."""
-    shape = (3,) if channels == 3 else ()
-    inner = array.strides[1:] == ((3, 1) if channels == 3 else (1,))
-    return array.dtype == np.uint8 and array.shape[2:] == shape and inner
+    """Whether the pixels can be read in place."""
+    shape, inner = ((3,), (3, 1)) if channels == 3 else ((), (1,))
+    return array.dtype == np.uint8 and array.shape[2:] == shape and array.strides[1:] == inner
 
 
 def _done(code: int, message: Any, name: str) -> bool:
-    """True: done; False: not the native decoder's business. Raises DataError for a fault."""
+    """True: done; False: other packages must do it. Raises DataError for a fault."""
     if code == 1:
-        raise DataError(
-            f"{name}: {message.value.decode(errors='replace')}: {_AGAIN}",
-            code="image-damaged",
-            file=name,
-            found=message.value.decode(errors="replace"),
-        )
+        reason = message.value.decode(errors="replace")
+        raise damaged(name, reason, found=reason)
     return bool(code == 0)
 
 
@@ -208,9 +192,9 @@ def crop(
 ) -> int | None:
     """Write one sample: ``image_out`` uint8 (h, w, 3), ``mask_out`` uint8 (h, w), both contiguous.
 
-    ``geometry``: augment.Geometry; ``lut``, ``known``: uint8 [256], train id of a raw id and whether there is one. ``index``: what
-    ``jpeg_index`` gave for this image. Returns None where other packages must do it (no library, another format), else the first
-    unknown raw id, or -1. Raises DataError with the file's name.
+    ``geometry``: augment.Geometry; ``lut``, ``known``: uint8 [256], train id of a raw id and whether there is one.
+    ``index``: the ``jpeg_index`` of this image. Returns None if other packages must do it (no library, another format),
+    else the first unknown raw id, or -1. Raises DataError.
     """
     library = _library()
     kinds = kind_of(image), kind_of(mask)
@@ -220,9 +204,9 @@ def crop(
         if isinstance(content, np.ndarray) and not _plain(content, channels):
             return None
     request = Request(
-        size=geometry.size, scaled=geometry.scaled, crop=crop_size, top=geometry.top, left=geometry.left, flip=geometry.flip,
-        colors=(geometry.brightness, geometry.contrast, geometry.saturation, geometry.hue), fill=(*fill, ignore_index),
-        lut=_address(lut)[0], known=_address(known)[0], out_image=_address(image_out)[0], out_mask=_address(mask_out)[0],
+        size=geometry.size, scaled=geometry.scaled, crop=crop_size, top=geometry.top, left=geometry.left,
+        flip=geometry.flip, colors=geometry.colors, fill=(*fill, ignore_index), lut=_address(lut)[0],
+        known=_address(known)[0], out_image=_address(image_out)[0], out_mask=_address(mask_out)[0],
     )  # fmt: skip
     _fill(request.image, image, kinds[0] or PIXELS)
     _fill(request.mask, mask, kinds[1] or PIXELS)
@@ -234,7 +218,7 @@ def crop(
 
 
 def size(content: Content, name: str) -> tuple[int, int] | None:
-    """Height and width that a file's header says. None where other packages must read it. Raises DataError."""
+    """Height and width in a file's header. None if other packages must read it. Raises DataError."""
     library, kind = _library(), kind_of(content)
     if library is None or kind is None:
         return None
@@ -244,79 +228,68 @@ def size(content: Content, name: str) -> tuple[int, int] | None:
     return (found[0], found[1]) if _done(library.st_size(stored, found, message), message, name) else None
 
 
-def _file(content: Content, channels: int) -> tuple[ctypes.CDLL, Stored] | None:
-    """The library and what it needs to know of a whole file; None where other packages must decode it."""
-    library, kind = _library(), kind_of(content)
-    if library is None or kind is None or kind == PIXELS or (channels == 1 and kind == JPEG):
+def _file(content: Content, channels: int) -> Stored | None:
+    """A whole file for the native decoder; None if other packages must decode it."""
+    kind = kind_of(content)
+    if not available() or kind is None or kind == PIXELS or (channels == 1 and kind == JPEG):
         return None
     stored = Stored()
     _fill(stored, content, kind)
-    return library, stored
+    return stored
 
 
 def whole(
     content: Content, channels: int, size: tuple[int, int], name: str, out: np.ndarray | None = None
 ) -> np.ndarray | None:
-    """Decode a whole file: uint8 (H, W, 3) RGB with 3 channels, stored ids uint8 (H, W) with 1; into ``out`` (contiguous) if given.
+    """Decode a whole file into ``out`` (contiguous) if given: 3 channels: uint8 (H, W, 3) RGB; 1: ids uint8 (H, W).
 
-    None where other packages must do it. Raises DataError.
+    None if other packages must do it. Raises DataError.
     """
-    file = _file(content, channels)
-    if file is None:
+    library, stored = _library(), _file(content, channels)
+    if library is None or stored is None:
         return None
-    library, stored = file
     out = np.empty((*size, 3) if channels == 3 else size, np.uint8) if out is None else out
     message = ctypes.create_string_buffer(_MESSAGE)
-    code = library.st_whole(stored, channels, out.ctypes.data, size[0], size[1], message)
+    code = library.st_whole(stored, channels, out.ctypes.data, *size, message)
     return out if _done(code, message, name) else None
 
 
 def check(content: Content, channels: int, name: str) -> bytes | None:
-    """Look for damage in all of a file without keeping pixels: what ``jpeg_index`` gives for it, or nothing.
+    """Look for damage in a whole file without keeping pixels. Returns its ``jpeg_index``, or b"".
 
-    None where other packages must do it. Raises DataError.
+    None if other packages must do it. Raises DataError.
     """
-    file = _file(content, channels)
-    if file is None:
-        return None
-    library, stored = file
-    return _made(lambda *out: library.st_check(stored, channels, *out), name)
+    stored = _file(content, channels)
+    return None if stored is None else _made("st_check", name, stored, channels)
 
 
 def jpeg_index(content: Content, name: str = "the JPEG") -> bytes | None:
-    """Where each tile of a JPEG begins (12 bytes for each 4 MCUs), so that later only the tiles needed are read.
+    """The start of each tile of a JPEG (12 bytes per 4 MCUs), so that later only the needed tiles are read.
 
-    None for files that have no use for it (progressive, restart markers, no JPEG). Raises DataError for a damaged one.
+    None for a file without use for it (progressive, with restart markers, not a JPEG). Raises DataError if damaged.
     """
-    library = _library()
-    if library is None or kind_of(content) != JPEG:
-        return None
-    return _made(lambda *out: library.st_jpeg_index(*_address(content), *out), name)
+    return _made("st_jpeg_index", name, *_address(content)) if kind_of(content) == JPEG else None
 
 
 def add_restarts(content: Content, interval_px: int = 64, name: str = "the JPEG") -> bytes | None:
-    """The same JPEG, coefficient by coefficient, as a baseline file with restart markers about every ``interval_px`` of a row.
+    """The same coefficients as a baseline JPEG with restart markers about every ``interval_px`` pixels of a row.
 
-    None for what is no JPEG of 1 or 3 components. Raises DataError for a damaged one, and where the native decoder is missing.
+    None for a file that is not a JPEG of 1 or 3 components. Raises DataError if it is damaged, or without the decoder.
     """
+    if not available():
+        reason = f"restart markers need the native decoder; {describe()}; `segtrain doctor` tells more"
+        raise DataError(reason, code="native-decoder-missing", found=describe())
+    return _made("st_jpeg_restarts", name, *_address(content), interval_px) if kind_of(content) == JPEG else None
+
+
+def _made(function: str, name: str, *arguments: Any) -> bytes | None:
+    """Bytes that a C function makes: b"" if it made none, None if other packages must do it."""
     library = _library()
     if library is None:
-        raise DataError(
-            f"restart markers need the native decoder; {describe()}; `segtrain doctor` tells more",
-            code="native-decoder-missing",
-            found=describe(),
-        )
-    if kind_of(content) != JPEG:
         return None
-    return _made(lambda *out: library.st_jpeg_restarts(*_address(content), interval_px, *out), name)
-
-
-def _made(call: Callable[..., int], name: str) -> bytes | None:
-    """Bytes that a C function makes: empty where it made none, None where the content is not its business."""
-    library = _library()
-    out, size = _pointer(), ctypes.c_int64()
-    message = ctypes.create_string_buffer(_MESSAGE)
-    if library is None or not _done(call(ctypes.byref(out), ctypes.byref(size), message), message, name):
+    out, size, message = _pointer(), ctypes.c_int64(), ctypes.create_string_buffer(_MESSAGE)
+    code = getattr(library, function)(*arguments, ctypes.byref(out), ctypes.byref(size), message)
+    if not _done(code, message, name):
         return None
     try:
         return ctypes.string_at(out, size.value) if out else b""

@@ -1,4 +1,4 @@
-"""Compiles the native decoder where the code runs: for code that came without being installed, as the bundle of a cloud job."""
+"""Compiler of the native decoder for code that was not installed, such as the bundle of a cloud job."""
 
 from __future__ import annotations
 
