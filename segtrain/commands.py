@@ -89,7 +89,7 @@ def export(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> i
 
 
 def data_pack(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> int:
-    from segtrain.data.shards.pack_folder import pack_folder
+    from segtrain.data.shards.pack import pack_folder
 
     done = pack_folder(
         args.dir,

@@ -239,13 +239,19 @@ def test_draws_cover_their_ranges_evenly() -> None:
         assert abs(np.corrcoef(one, other)[0, 1]) < 0.08
 
 
+def in_source(geometry: Geometry, crop: tuple[int, int]) -> tuple[float, float, float, float]:
+    """The crop's rectangle in source pixels: top, left, height, width; it may reach outside the image."""
+    fy, fx = (size / scaled for size, scaled in zip(geometry.size, geometry.scaled))
+    return geometry.top * fy, geometry.left * fx, crop[0] * fy, crop[1] * fx
+
+
 def test_progressive_size_keeps_the_field_of_view() -> None:
     for index in range(50):
         full = draw(rng_for(0, 0, index), (720, 960), (384, 512), Data())
         half = draw(rng_for(0, 0, index), (720, 960), (192, 256), Data(), scale=(0.25, 1.0))
         assert (full.flip, full.brightness) == (half.flip, half.brightness)
         # Whole pixels of the smaller picture are up to 4 source pixels.
-        assert np.allclose(full.source((384, 512)), half.source((192, 256)), atol=8)
+        assert np.allclose(in_source(full, (384, 512)), in_source(half, (192, 256)), atol=8)
 
 
 def test_base_scale_multiplies() -> None:
@@ -269,7 +275,7 @@ def test_balanced_crops_center_on_the_class(cut: Cut) -> None:
         if classes[-1] == 7:
             assert (ids[30:34, 46:50] == 7).any()  # far from the border: in the very middle
         else:
-            top, left, height, width = geometry.source((64, 96))
+            top, left, height, width = in_source(geometry, (64, 96))
             assert top <= y + 1
             assert y <= top + height
             assert left <= x + 1

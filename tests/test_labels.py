@@ -179,7 +179,7 @@ def test_masks_by_pillow_and_opencv_agree(tmp_path):
 
 def test_a_jpeg_mask_is_refused(tmp_path):
     Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "m.jpg")
-    with pytest.raises(DataError, match="`segtrain data convert` makes PNG of it"):
+    with pytest.raises(DataError, match="`segtrain data convert` makes it a PNG"):
         decode_mask(str(tmp_path / "m.jpg"))
 
 

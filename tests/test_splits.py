@@ -27,7 +27,7 @@ from segtrain.data.audit.check import check_folder
 from segtrain.data.audit.overlap import overlap, overlap_finding
 from segtrain.data.datasets import open_dataset
 from segtrain.data.index.split_by import TEST, TRAIN, VAL, divide, proposal
-from segtrain.data.shards.pack_folder import pack_folder
+from segtrain.data.shards.pack import pack_folder
 from segtrain.errors import ConfigError, DataError
 from segtrain.train.agree import _sizes
 

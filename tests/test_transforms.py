@@ -18,12 +18,11 @@ import pytest
 import torch
 
 from segtrain.config import Data, load_config
-from segtrain.data.augment.repeatable import rehearse
 from segtrain.data.augment.transforms import Transforms
 from segtrain.data.augment.transforms_build import albumentations
 from segtrain.data.datasets import open_dataset
 from segtrain.data.loader import TrainLoader
-from segtrain.data.sample import SampleMaker, Task
+from segtrain.data.sample import SampleMaker, Task, rehearse
 from segtrain.errors import ConfigError, DataError, SegtrainError
 
 VOID = 255

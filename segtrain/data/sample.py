@@ -5,6 +5,8 @@ Everything here is a function of (seed, epoch, index) and the files: no torch, n
 
 from __future__ import annotations
 
+import random
+import sys
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +20,7 @@ from segtrain.data.order import CLASS, rng_for
 from segtrain.data.pixels.crop import mask_of, size_of, write_crop, write_whole
 from segtrain.data.pixels.jpeg_tiles import Tiles
 from segtrain.data.stages import AUGMENT, DECODE, READ
-from segtrain.errors import DataError, SegtrainError, file_error
+from segtrain.errors import ConfigError, DataError, SegtrainError, file_error
 
 COLORS = 56  # bytes: ten numbers of float32, four of int32
 
@@ -139,3 +141,48 @@ def named(source: SampleSource, index: int, error: Exception) -> SegtrainError:
 def files_of(source: SampleSource, index: int) -> str:
     entry = source.entries[index]
     return f"{entry.image} with {entry.mask}" if entry.mask else str(entry.image)
+
+
+def rehearse(source: SampleSource, data: Data, seed: int, transforms: Any = None) -> tuple[str, ...]:
+    """Make up to four samples twice, to see that the transforms repeat. Returns notes on what was changed in them.
+
+    Raises ConfigError if the pixels differ or a global random state was used: the run could be neither resumed nor
+    repeated. Other errors are those of ``SampleMaker``.
+    """
+    sampler = SampleMaker(source, data, seed, transforms)
+    if sampler.transforms is None or not len(source):
+        return ()
+    for turn, index in enumerate(sorted({k * (len(source) - 1) // 3 for k in range(4)})):
+        task = Task(index, turn, data.crop, data.scale)
+        first = _made(sampler, task)
+        before = _states()
+        second = _made(sampler, task)
+        moved = [name for name, state in _states().items() if state != before[name]]
+        same = all(np.array_equal(a, b) for a, b in zip(first, second))
+        if moved or not same:
+            why = f"draw from {' and '.join(moved)}" if moved else "give other pixels when they are called again"
+            raise ConfigError(
+                f"data.transforms {why}, so no run can be repeated or resumed: let a function draw from its rng "
+                "argument, and your own class from self.py_random and self.random_generator (albumentations) or torch "
+                "(torchvision v2)",
+                code="transforms-not-repeatable", found=why,
+            )  # fmt: skip
+    return tuple(sampler.transforms.notes)
+
+
+def _made(sampler: SampleMaker, task: Task) -> tuple[np.ndarray, np.ndarray]:
+    image, mask = np.zeros((*task.crop, 3), np.uint8), np.zeros(task.crop, np.uint8)
+    sampler(task, image, mask)
+    return image, mask
+
+
+def _states() -> dict[str, bytes]:
+    """Global random states of the process."""
+    state: Any = np.random.get_state()
+    states = {
+        "the module random": repr(random.getstate()).encode(),
+        "numpy.random": state[1].tobytes() + repr(state[2:]).encode(),
+    }
+    if "torch" in sys.modules:
+        states["torch's global generator"] = sys.modules["torch"].get_rng_state().numpy().tobytes()
+    return states

@@ -20,11 +20,11 @@ from segtrain.data.audit.image_depth import depth_finding
 from segtrain.data.audit.mask_encoding import mask_finding
 from segtrain.data.audit.overlap import overlap_finding
 from segtrain.data.audit.statistics import label_warnings
-from segtrain.data.augment.repeatable import rehearse
 from segtrain.data.datasets import Dataset
 from segtrain.data.index.stamps import relative
 from segtrain.data.index.subset import whole, without
 from segtrain.data.own import OwnDataset
+from segtrain.data.sample import rehearse
 from segtrain.errors import DataError
 
 FILE = "faults.jsonl"

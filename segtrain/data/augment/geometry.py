@@ -1,11 +1,11 @@
-"""Which pixels does a training sample see, and how do they get into the batch?
+"""Random geometry of a training sample, drawn before any pixel is decoded, and its pixels.
 
-Draw first, touch pixels after: ``draw`` turns random numbers into a ``Geometry``, knowing only the image's size; ``apply`` then
-computes just the pixels of the crop, with one resampling. The result is that of the plain way (resize the whole image by the
-drawn scale, crop at whole pixels, pad, flip, jitter), at the cost of the crop alone.
+``draw`` turns random numbers into a ``Geometry`` from the image's size alone; ``apply`` then computes only the pixels
+of the crop, with one resampling. The result equals that of resizing the whole image by the drawn scale, cropping at
+whole pixels, padding, flipping, and color jitter.
 
-Filter: bilinear, at pixel centers. Where the scale is below 1/2 bilinear would skip source pixels, so blocks of 2x2, 4x4, ... are
-averaged first (as in a mipmap), until it is not. Masks: nearest neighbor at pixel centers, in exact integer arithmetic.
+Filter: bilinear, at pixel centers. Below a scale of 1/2, bilinear would skip source pixels, so blocks of 2x2, 4x4, ...
+are averaged first, as in a mipmap. Masks: nearest neighbor at pixel centers, in exact integer arithmetic.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from segtrain.config import Data
 
 FILL = (124, 116, 104)  # ImageNet's mean color: zero after normalization
-GRAY = np.array([0.299, 0.587, 0.114])  # luma weights of ITU-R BT.601, as torchvision and PIL have them
+GRAY = np.array([0.299, 0.587, 0.114])  # luma weights of ITU-R BT.601, as in torchvision and PIL
 YIQ = np.array([GRAY, [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]])  # of NTSC: luma, and the plane of colors
 # A quarter turn of that plane, from red towards yellow, as a map of RGB.
 TURN = np.linalg.inv(YIQ) @ np.array([[0, 0, 0], [0, 0, 1], [0, -1, 0]]) @ YIQ
@@ -27,9 +27,9 @@ TURN = np.linalg.inv(YIQ) @ np.array([[0, 0, 0], [0, 0, 1], [0, -1, 0]]) @ YIQ
 
 @dataclass(frozen=True)
 class Geometry:
-    """Where a crop lies: on the image of ``size`` (height, width) scaled to ``scaled``, its corner at (top, left) there.
+    """The place of a crop: its corner (top, left) in the image of ``size`` (height, width) scaled to ``scaled``.
 
-    All in whole pixels. A corner below 0, or a crop beyond ``scaled``, means padding.
+    All in whole pixels. A negative corner, or a crop beyond ``scaled``, means padding.
     """
 
     size: tuple[int, int]
@@ -49,19 +49,14 @@ class Geometry:
         return self.brightness, self.contrast, self.saturation, self.hue
 
     def plain(self) -> Geometry:
-        """The same place without colors, which are left to the device."""
+        """The same place without colors, for colors on the device."""
         return replace(self, brightness=1.0, contrast=1.0, saturation=1.0, hue=0.0)
 
     def covered(self, crop: tuple[int, int]) -> tuple[int, int, int, int]:
-        """The part of the crop that the picture covers, after flipping: top, left, bottom, right in pixels of the crop."""
+        """The part of the crop that the image covers, after flipping: top, left, bottom, right in pixels of the crop."""
         top, bottom = max(0, -self.top), min(crop[0], self.scaled[0] - self.top)
         left, right = max(0, -self.left), min(crop[1], self.scaled[1] - self.left)
         return (top, crop[1] - right, bottom, crop[1] - left) if self.flip else (top, left, bottom, right)
-
-    def source(self, crop: tuple[int, int]) -> tuple[float, float, float, float]:
-        """The crop's rectangle in source pixels: top, left, height, width; it may reach outside the image."""
-        fy, fx = self.size[0] / self.scaled[0], self.size[1] / self.scaled[1]
-        return self.top * fy, self.left * fx, crop[0] * fy, crop[1] * fx
 
 
 def draw(
@@ -72,11 +67,11 @@ def draw(
     center: tuple[int, int] | None = None,
     scale: tuple[float, float] | None = None,
 ) -> Geometry:
-    """Draw scale, place, flip and colors of one sample.
+    """Draw scale, place, flip, colors, and angle of one sample.
 
-    ``rng`` gives ten numbers, whatever the settings, so that the same rng gives the same relative place at every crop size.
-    ``scale``: least and most of this step, where it differs from ``data.scale`` (progressive size). ``center``: a source pixel
-    (y, x) that the crop is centered on, as far as the image's borders allow.
+    ``rng`` gives ten numbers with any settings, so that the same rng gives the same relative place at every crop size.
+    ``scale``: (min, max) of this step, if it differs from ``data.scale`` (progressive size). ``center``: a source pixel
+    (y, x) on which the crop is centered, as far as the borders of the image allow.
     """
     u = rng.random(10)
     low, high = scale or data.scale
@@ -107,9 +102,9 @@ def _place(scaled: int, crop: int, u: float, center: float | None) -> int:
 
 
 def class_center(mask: np.ndarray, u: np.ndarray, num_classes: int) -> tuple[int, int] | None:
-    """A pixel (y, x) for a class-balanced crop: a class drawn evenly from those in ``mask``, then one of its pixels evenly.
+    """A pixel (y, x) for a class-balanced crop: of a random class in ``mask``, a random pixel, both uniformly.
 
-    ``u``: two numbers in [0, 1). Returns None where all is void.
+    ``u``: two numbers in [0, 1). Returns None if all pixels are void.
     """
     counts = cv2.calcHist([mask], [0], None, [256], [0, 256]).ravel()[:num_classes]
     present = np.flatnonzero(counts)
@@ -128,24 +123,21 @@ def apply(
     ignore_index: int,
     out: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The crop's pixels: image uint8 (h, w, 3) and mask uint8 (h, w), written into ``out``
-    (two contiguous arrays) where given.
+    """The crop's image uint8 (h, w, 3) and mask uint8 (h, w), written into ``out`` (two contiguous arrays) if given.
 
-    ``image`` uint8 (H, W, 3) and ``mask`` uint8 (H, W) are the whole picture and stay untouched. Outside it the image is ``FILL`` and
-    the mask ``ignore_index``.
+    ``image`` uint8 (H, W, 3) and ``mask`` uint8 (H, W) are whole and do not change. Padding is ``FILL`` in the image
+    and ``ignore_index`` in the mask.
     """
     height, width = crop
     pixels, labels = out or (np.empty((height, width, 3), np.uint8), np.empty((height, width), np.uint8))
-    # The part of the crop that the scaled image covers, in pixels of the crop.
-    y0, y1 = max(0, -geometry.top), min(height, geometry.scaled[0] - geometry.top)
-    x0, x1 = max(0, -geometry.left), min(width, geometry.scaled[1] - geometry.left)
+    y0, x0, y1, x1 = geometry.covered(crop)
     rows = slice(y0 + geometry.top, y1 + geometry.top)
-    columns = slice(x0 + geometry.left, x1 + geometry.left)
+    left = geometry.left + (width - x1 if geometry.flip else x0)
+    columns = slice(left, left + x1 - x0)
     seen = _color(_resample(image, geometry.scaled, rows, columns), geometry)
     ids = _nearest(mask, geometry.scaled, rows, columns)
     if geometry.flip:
         seen, ids = cv2.flip(seen, 1), cv2.flip(ids, 1)
-        x0, x1 = width - x1, width - x0
     if (y1 - y0, x1 - x0) != (height, width):
         # Whole rows at once: NumPy would be slow over a last axis of 3.
         pixels.reshape(height, -1)[...] = np.tile(np.array(FILL, np.uint8), width)
@@ -160,7 +152,7 @@ def _resample(image: np.ndarray, scaled: tuple[int, int], rows: slice, columns: 
     size = image.shape[:2]
     if size == scaled:
         return image[rows, columns]
-    step_y, step_x = size[0] / scaled[0], size[1] / scaled[1]  # source pixels for a pixel of the crop
+    step_y, step_x = size[0] / scaled[0], size[1] / scaled[1]  # source pixels per pixel of the crop
     origin_y, origin_x = 0, 0
     block = 1
     while min(step_y, step_x) / block > 2:
@@ -168,12 +160,8 @@ def _resample(image: np.ndarray, scaled: tuple[int, int], rows: slice, columns: 
     if block > 1:
         image, origin_y, origin_x = _average_blocks(image, block, rows, columns, step_y, step_x)
         step_y, step_x = step_y / block, step_x / block
-    matrix = np.array(
-        [
-            [step_x, 0, (columns.start + 0.5) * step_x - 0.5 - origin_x],
-            [0, step_y, (rows.start + 0.5) * step_y - 0.5 - origin_y],
-        ]
-    )
+    offset_x, offset_y = ((k + 0.5) * step - 0.5 for k, step in ((columns.start, step_x), (rows.start, step_y)))
+    matrix = np.array([[step_x, 0, offset_x - origin_x], [0, step_y, offset_y - origin_y]])
     shape = (columns.stop - columns.start, rows.stop - rows.start)
     flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
     return cv2.warpAffine(image, matrix, shape, flags=flags, borderMode=cv2.BORDER_REPLICATE)
@@ -182,9 +170,9 @@ def _resample(image: np.ndarray, scaled: tuple[int, int], rows: slice, columns: 
 def _average_blocks(
     image: np.ndarray, block: int, rows: slice, columns: slice, step_y: float, step_x: float
 ) -> tuple[np.ndarray, int, int]:
-    """Means of ``block`` x ``block`` pixels on the image's own grid, where the crop needs them; and the first block's place.
+    """Means of ``block`` x ``block`` pixels of the image where the crop needs them, and the place of the first block.
 
-    Blocks at the right and lower border that are cut off repeat the last pixel.
+    Blocks that the right or lower border cuts off repeat the last pixel.
     """
     spans = []
     for part, step, length in ((rows, step_y, image.shape[0]), (columns, step_x, image.shape[1])):
@@ -200,22 +188,22 @@ def _average_blocks(
 
 
 def _nearest(mask: np.ndarray, scaled: tuple[int, int], rows: slice, columns: slice) -> np.ndarray:
-    """Rows and columns of ``mask`` resized to ``scaled``: the source pixel that the new pixel's center falls on."""
+    """Rows and columns of ``mask`` resized to ``scaled``: the source pixel below the center of each new pixel."""
     if mask.shape == scaled:
         return mask[rows, columns]
     index = [
         (2 * np.arange(part.start, part.stop) + 1) * length // (2 * new)
         for part, length, new in ((rows, mask.shape[0], scaled[0]), (columns, mask.shape[1], scaled[1]))
     ]
-    # Gathering whole rows twice, with a turn between, is faster than gathering single pixels.
+    # Gathering whole rows twice, with a transposition between, is faster than gathering single pixels.
     return cv2.transpose(cv2.transpose(mask[index[0]])[index[1]])
 
 
 def color_matrix(brightness: float, contrast: float, saturation: float, hue: float) -> np.ndarray:
-    """float64 (3, 3), the map of RGB without contrast's offset. Gray stays gray; what is not is scaled and turned.
+    """float64 (3, 3), the map of RGB without the offset of contrast. Gray stays gray.
 
-    Hue turns the plane of colors (I and Q of YIQ) by ``hue`` turns: linear and of even luma, as DALI and FFCV have it, where
-    torchvision turns the hexagon of HSV pixel by pixel.
+    Hue rotates the plane of colors (I and Q of YIQ) by ``hue`` turns: linear and with constant luma, as in DALI and
+    FFCV; torchvision rotates the hexagon of HSV pixel by pixel.
     """
     angle = 2 * math.pi * hue
     gray = np.ones((3, 1)) * GRAY
@@ -224,18 +212,18 @@ def color_matrix(brightness: float, contrast: float, saturation: float, hue: flo
 
 
 def color_terms(colors: tuple[float, float, float, float]) -> np.ndarray:
-    """float32 (10,): ``color_matrix`` row by row, and what the mean gray of the covered part times is added to each channel."""
-    # Rounded first, as batches have always held them: a run that began with an older version goes on to the bit.
+    """float32 (10,): ``color_matrix`` row by row, and the factor of the mean gray that is added to each channel."""
+    # Rounded first, as in older versions, so that their runs continue with the same bits.
     brightness, contrast, saturation, hue = np.asarray(colors, np.float32).tolist()
     matrix = color_matrix(brightness, contrast, saturation, hue)
     return np.append(matrix, (1 - contrast) * brightness).astype(np.float32)
 
 
 def _color(image: np.ndarray, geometry: Geometry) -> np.ndarray:
-    """Brightness, contrast, saturation (torchvision's formulas), hue, in that order, as one affine map of colors.
+    """Brightness, contrast, saturation (torchvision's formulas), and hue, in that order, as one affine map of colors.
 
-    Contrast mixes with the mean gray of the brightened crop, saturation with each pixel's own gray. Values are clamped once, at
-    the end, where torchvision clamps after each of the four.
+    Contrast mixes with the mean gray of the brightened crop, saturation with each pixel's own gray. Values are clamped
+    once, at the end; torchvision clamps after each of the four.
     """
     if geometry.colors == (1.0, 1.0, 1.0, 0.0):
         return image

@@ -1,7 +1,7 @@
-"""How does augmentation of one's own (albumentations, torchvision v2, a function) make a sample, and always the same one?
+"""Repeatable augmentation by the user's transforms: albumentations, torchvision v2, or a function.
 
-Every random number of a call comes from (seed, epoch, sample id): before each call the library's random state is set from them. Each
-thread has its own copy of the pipeline, since albumentations keeps the parameters of a call in its transforms.
+Every random number of a call comes from (seed, epoch, sample id): before each call, the library's random state is set
+from them. Each thread has its own copy of the pipeline, since albumentations keeps the parameters of a call in it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import cv2
 import numpy as np
 
 from segtrain.config import Data
-from segtrain.data.augment.transforms_build import build, kind_of
+from segtrain.data.augment.transforms_build import build, kind_of, transforms_error
 from segtrain.data.order import TRANSFORMS, rng_for
-from segtrain.errors import ConfigError, DataError, SegtrainError
+from segtrain.errors import SegtrainError, file_error
 
 Pair = tuple[np.ndarray, np.ndarray]
 Run = Callable[[np.ndarray, np.ndarray, np.random.Generator], "tuple[Any, Any]"]
@@ -29,11 +29,12 @@ _FLOATS = "segtrain normalizes on the device: remove Normalize, ToFloat, ToTenso
 
 
 class Transforms:
-    """A pipeline that any thread may call, and that pickles: what came from a config is built again where it arrives.
+    """A pipeline that any thread may call. It pickles: another process builds it again from the config.
 
-    ``given``: a value of ``data.transforms``, or an object: an albumentations or torchvision v2 transform, a list of such, or
-    a function ``f(image, mask, rng) -> (image, mask)`` of uint8 (H, W, 3), uint8 (H, W) and a ``numpy.random.Generator``.
-    Raises ConfigError for what cannot be built or would harm the labels, MissingExtra where albumentations is absent.
+    ``given``: a value of ``data.transforms``, or an object: a transform of albumentations or torchvision v2, a list of
+    them, or a function ``f(image, mask, rng) -> (image, mask)`` of uint8 (H, W, 3), uint8 (H, W), and a
+    ``numpy.random.Generator``. Raises ConfigError for a pipeline that cannot be built or would change labels,
+    MissingExtra without albumentations.
     """
 
     def __init__(self, given: Any, ignore_index: int) -> None:
@@ -76,25 +77,21 @@ class Transforms:
         except SegtrainError:
             raise
         except (Exception, SystemExit) as error:  # exit() in code that was a script once
-            raise DataError(
-                f"{name}: data.transforms failed: {type(error).__name__}: {' '.join(str(error).split())[:500]}",
-                code="transforms-failed",
-                file=name,
-                found=f"{type(error).__name__}: {error}",
-            ) from error
+            reason = f"data.transforms failed: {type(error).__name__}: {' '.join(str(error).split())[:500]}"
+            found = f"{type(error).__name__}: {error}"
+            raise file_error(name, reason, code="transforms-failed", found=found) from error
         for result, target, what in zip((image, mask), out, ("image", "mask")):
             _refuse_other(result, target, what, name)
             if result is not target:
                 target[...] = result
-        new = np.setdiff1d(np.flatnonzero(_ids(out[1])), [*np.flatnonzero(known), self.ignore_index])
-        if new.size:
-            raise DataError(
-                f"{name}: after data.transforms the mask holds {', '.join(map(str, new[:8]))}, which it did not hold before: "
-                "a transform fills with that id, or resizes masks by other than nearest",
-                code="transforms-new-ids",
-                file=name,
-                found=list(map(int, new)),
-            )
+        new = np.setdiff1d(np.flatnonzero(_ids(out[1])), [*np.flatnonzero(known), self.ignore_index]).tolist()
+        if new:
+            raise file_error(
+                name,
+                f"after data.transforms the mask holds {', '.join(map(str, new[:8]))}, which it did not hold before: a "
+                "transform fills with that id, or does not resize masks by nearest",
+                code="transforms-new-ids", found=new,
+            )  # fmt: skip
 
     def _runner(self) -> Run:
         """The pipeline as a function, for this thread."""
@@ -108,7 +105,7 @@ class Transforms:
 
 
 def transforms_of(given: Any, data: Data, ignore_index: int) -> Transforms | None:
-    """``given`` (an object, or None: what ``data.transforms`` says), ready to be called; None where there is none."""
+    """The transforms of ``given`` (None: of ``data.transforms``); None if there are none."""
     if isinstance(given, Transforms):
         return given
     given = data.transforms if given is None else given
@@ -116,7 +113,7 @@ def transforms_of(given: Any, data: Data, ignore_index: int) -> Transforms | Non
 
 
 def _parts(pipeline: Any) -> Iterator[Any]:
-    """The pipeline and all that it is made of, also what a transform holds as an attribute."""
+    """The pipeline and all its parts, also those that a transform has as attributes."""
     seen: set[int] = set()
     waiting = [pipeline]
     while waiting:
@@ -130,27 +127,22 @@ def _parts(pipeline: Any) -> Iterator[Any]:
 
 
 def _guard_masks(pipeline: Any, ignore_index: int) -> tuple[str, ...]:
-    """Where masks would be padded with 0, which is a class, pad with ``ignore_index``; refuse interpolation of masks."""
+    """Pad masks with ``ignore_index`` where it would be 0, which is a class; refuse interpolation of masks."""
     changed = set()
     for part in _parts(pipeline):
         name = type(part).__name__
         if getattr(part, "mask_interpolation", None) not in (None, *_NEAREST):
-            raise ConfigError(
-                f"data.transforms: {name} would blend the ids of a mask: set mask_interpolation to 0 (nearest)",
-                code="transforms-blend-mask",
-                found=name,
-            )
+            reason = f"{name} would blend the ids of a mask: set mask_interpolation to 0 (nearest)"
+            raise transforms_error(reason, code="transforms-blend-mask", found=name)
         default = inspect.signature(type(part).__init__).parameters.get("fill_mask")
-        # A default of None (the dropouts) leaves the mask as it is: there a 0 was asked for.
+        # A default of None (the dropouts) leaves the mask as it is: the user set the 0.
         padding = default is not None and default.default == 0
         if padding and getattr(part, "fill_mask", None) == 0 and ignore_index != 0:
             part.fill_mask = ignore_index
             changed.add(name)
-    if not changed:
-        return ()
-    return (
-        f"data.transforms: masks are padded with {ignore_index} (ignored), not with class 0, by {', '.join(sorted(changed))}",
-    )
+    names = ", ".join(sorted(changed))
+    note = f"data.transforms: masks are padded with {ignore_index} (ignored), not with class 0, by {names}"
+    return (note,) if names else ()
 
 
 def _albumentations(pipeline: Any) -> Run:
@@ -174,20 +166,13 @@ def _refuse_other(result: Any, target: np.ndarray, what: str, name: str) -> None
     dtype = getattr(result, "dtype", type(result).__name__)
     if not isinstance(result, np.ndarray) or dtype != np.uint8:
         cure = _FLOATS if what == "image" else "masks stay uint8 (H, W) arrays of ids"
-        raise DataError(
-            f"{name}: after data.transforms the {what} is a {type(result).__name__} of {dtype}: {cure}",
-            code="transforms-wrong-type",
-            file=name,
-            part=what,
-            found=(type(result).__name__, str(dtype)),
-        )
+        found = type(result).__name__, str(dtype)
+        reason = f"after data.transforms the {what} is a {found[0]} of {dtype}: {cure}"
+        raise file_error(name, reason, code="transforms-wrong-type", part=what, found=found)
     if result.shape != target.shape:
-        raise DataError(
-            f"{name}: after data.transforms the {what} has the shape {result.shape}, the batch needs {target.shape}: end the "
+        raise file_error(
+            name,
+            f"after data.transforms the {what} has the shape {result.shape}, the batch needs {target.shape}: end the "
             f"pipeline with a crop to data.crop={list(target.shape[:2])}, or use transforms that keep the size",
-            code="transforms-wrong-size",
-            file=name,
-            part=what,
-            found=result.shape,
-            expected=target.shape,
-        )
+            code="transforms-wrong-size", part=what, found=result.shape, expected=target.shape,
+        )  # fmt: skip

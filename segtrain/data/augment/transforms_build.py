@@ -1,4 +1,4 @@
-"""Which object does ``data.transforms`` stand for, and which library is it of?"""
+"""Builder of the pipeline that ``data.transforms`` describes."""
 
 from __future__ import annotations
 
@@ -11,26 +11,39 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import Any, Union
+from typing import Any
 
 from segtrain.config import file_digest, importable, transform_source
 from segtrain.errors import ConfigError, MissingExtra, SegtrainError
 
-OLDEST = (1, 4, 24)  # of albumentations: its random state can be set for each call, and masks are padded by fill_mask
+# Of albumentations: its random state can be set for each call, and masks are padded by fill_mask.
+OLDEST = (1, 4, 24)
+
+
+def transforms_error(reason: str, *, code: str, **values: Any) -> ConfigError:
+    """The error of a pipeline that cannot be used."""
+    return ConfigError(f"data.transforms: {reason}", code=code, **values)
 
 
 def build(given: Any) -> Any:
     """The pipeline of a setting or of an object. Raises ConfigError, or MissingExtra."""
-    setting = isinstance(given, (str, dict)) or (
-        isinstance(given, (list, tuple)) and all(isinstance(item, dict) for item in given)
-    )
-    return _composed(load(given) if setting else given)
+    if isinstance(given, str):
+        given = _from_code(given)
+    elif isinstance(given, dict) or (
+        isinstance(given, (list, tuple)) and all(isinstance(part, dict) for part in given)
+    ):
+        return _from_names(given)
+    if not isinstance(given, (list, tuple)) or not given:
+        return given
+    if kind_of(given[0]) == "torchvision":
+        from torchvision.transforms import v2
+
+        return v2.Compose(list(given))
+    return albumentations().Compose(list(given))
 
 
-def load(setting: Union[str, dict[str, Any], Sequence[dict[str, Any]]]) -> Any:
-    """The object that a value of ``data.transforms`` stands for. Raises ConfigError, or MissingExtra."""
-    if isinstance(setting, str):
-        return _from_code(setting)
+def _from_names(setting: dict[str, Any] | Sequence[dict[str, Any]]) -> Any:
+    """A pipeline of albumentations, from its own dict or from a list of names with settings."""
     library = albumentations()
     try:
         if isinstance(setting, dict):
@@ -39,54 +52,38 @@ def load(setting: Union[str, dict[str, Any], Sequence[dict[str, Any]]]) -> Any:
     except SegtrainError:
         raise
     except Exception as error:
-        raise ConfigError(
-            f"data.transforms: albumentations {library.__version__} cannot build it: {' '.join(str(error).split())[:500]}",
-            code="transforms-cannot-build",
-            found=str(error),
-        ) from None
+        reason = f"albumentations {library.__version__} cannot build it: {' '.join(str(error).split())[:500]}"
+        raise transforms_error(reason, code="transforms-cannot-build", found=str(error)) from None
 
 
 def albumentations() -> Any:
-    """The library, without its question to the network for a newer version. Raises MissingExtra or ConfigError."""
+    """The library, without its request for a newer version over the network. Raises MissingExtra or ConfigError."""
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
     try:
         library = importlib.import_module("albumentations")
     except ImportError as error:
         if error.name and error.name.split(".")[0] != "albumentations":
-            raise ConfigError(
-                f"data.transforms: albumentations cannot be imported ({error})",
-                code="albumentations-import",
-                found=str(error),
-            ) from None
+            reason = f"albumentations cannot be imported ({error})"
+            raise transforms_error(reason, code="albumentations-import", found=str(error)) from None
         raise MissingExtra("albumentations", "albumentations", "data.transforms") from None
     if tuple(int(part) for part in re.findall(r"\d+", library.__version__)[:3]) < OLDEST:
-        raise ConfigError(
-            f"data.transforms: albumentations {library.__version__} draws from random numbers of the whole process, or names the "
-            "padding of masks in other ways: pip install 'segtrain[albumentations]'",
-            code="albumentations-too-old",
-            found=library.__version__,
-        )
+        reason = f"albumentations {library.__version__} is too old: pip install 'segtrain[albumentations]'"
+        raise transforms_error(reason, code="albumentations-too-old", found=library.__version__)
     return library
 
 
 def _named(library: Any, item: Any) -> Any:
     """``{"OneOf": {"transforms": [{"Blur": {}}, ...], "p": 1}}`` to the albumentations object."""
     if not isinstance(item, dict) or len(item) != 1:
-        raise ConfigError(
-            f"data.transforms: {item!r} must be one name with its settings, as {{HorizontalFlip: {{p: 0.5}}}}",
-            code="transforms-not-one-name",
-            found=item,
-        )
+        reason = f"{item!r} must be one name with its settings, as {{HorizontalFlip: {{p: 0.5}}}}"
+        raise transforms_error(reason, code="transforms-not-one-name", found=item)
     ((name, settings),) = item.items()
     cls = getattr(library, str(name), None)
     if not inspect.isclass(cls):
         near = difflib.get_close_matches(str(name), [n for n in dir(library) if n[0].isupper()], n=1)
         hint = f"did you mean {near[0]!r}?" if near else "see its documentation"
-        raise ConfigError(
-            f"data.transforms: albumentations {library.__version__} has no {name!r}: {hint}",
-            code="transforms-unknown-name",
-            found=name,
-        )
+        reason = f"albumentations {library.__version__} has no {name!r}: {hint}"
+        raise transforms_error(reason, code="transforms-unknown-name", found=name)
     settings = dict(settings or {})
     if "transforms" in settings:
         settings["transforms"] = [_named(library, inner) for inner in settings["transforms"]]
@@ -96,51 +93,39 @@ def _named(library: Any, item: Any) -> Any:
         }
         unknown = sorted(set(settings) - known)
         if unknown:  # the library would warn and go on without them
-            raise ConfigError(
-                f"data.transforms: {name} of albumentations {library.__version__} has no setting {', '.join(unknown)}; "
-                f"it has {', '.join(sorted(known - {'self', 'args', 'kwargs'}))}",
-                code="transforms-unknown-setting",
-                name=name,
-                found=unknown,
-            )
+            raise transforms_error(
+                f"{name} of albumentations {library.__version__} has no setting {', '.join(unknown)}; it has "
+                f"{', '.join(sorted(known - {'self', 'args', 'kwargs'}))}",
+                code="transforms-unknown-setting", name=name, found=unknown,
+            )  # fmt: skip
     return cls(**settings)
 
 
 def _from_code(text: str) -> Any:
-    """The attribute of a Python file or module. Raises ConfigError, also where the file is not that of the config's digest."""
+    """The attribute of a Python file or module. Raises ConfigError, also if the file has another digest than the config."""
     try:
         path, attribute, digest = transform_source(text)
     except ValueError as error:
-        raise ConfigError(
-            f"data.transforms={text}: {error}", code="transforms-not-found", key="data.transforms", found=text
+        raise transforms_error(
+            f"{text}: {error}", code="transforms-not-found", key="data.transforms", found=text
         ) from None
     if digest and file_digest(path) != digest:
-        raise ConfigError(
-            f"data.transforms={text}: {path} has changed since this config was resolved: put it back, or start another run",
-            code="transforms-file-changed",
-            file=str(path),
-        )
+        reason = f"{text}: {path} has changed since this config was resolved: restore it, or start another run"
+        raise transforms_error(reason, code="transforms-file-changed", file=str(path))
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
     place = text.partition("@")[0].rpartition(":")[0]
     try:
         with importable():
             module = _file_module(place) if place.endswith(".py") else importlib.import_module(place)
     except (Exception, SystemExit) as error:
-        raise ConfigError(
-            f"data.transforms={text}: {path} fails: {type(error).__name__}: {error}",
-            code="transforms-import-fails",
-            file=str(path),
-            found=f"{type(error).__name__}: {error}",
-        ) from error
+        found = f"{type(error).__name__}: {error}"
+        reason = f"{text}: {path} fails: {found}"
+        raise transforms_error(reason, code="transforms-import-fails", file=str(path), found=found) from error
     try:
         return getattr(module, attribute)
     except AttributeError:
-        raise ConfigError(
-            f"data.transforms={text}: {path} has no {attribute!r}",
-            code="transforms-no-attribute",
-            file=str(path),
-            found=attribute,
-        ) from None
+        reason = f"{text}: {path} has no {attribute!r}"
+        raise transforms_error(reason, code="transforms-no-attribute", file=str(path), found=attribute) from None
 
 
 def _file_module(place: str) -> Any:
@@ -154,35 +139,20 @@ def _file_module(place: str) -> Any:
 
 
 def kind_of(pipeline: Any) -> str:
-    """albumentations, torchvision or function. Raises ConfigError for anything else."""
+    """albumentations, torchvision, or function. Raises ConfigError for anything else."""
     modules = [] if inspect.isclass(pipeline) else [cls.__module__ for cls in type(pipeline).__mro__]
     if any(module.startswith("albumentations.") for module in modules):
         return "albumentations"
     if any(module.startswith("torchvision.transforms.v2") for module in modules):
         return "torchvision"
     if any(module.startswith("torchvision.") for module in modules):
-        raise ConfigError(
-            f"data.transforms: {type(pipeline).__name__} of torchvision.transforms knows no masks: take that of "
-            "torchvision.transforms.v2",
-            code="transforms-without-masks",
-            found=type(pipeline).__name__,
-        )
+        name = type(pipeline).__name__
+        reason = f"{name} of torchvision.transforms cannot transform masks: use that of torchvision.transforms.v2"
+        raise transforms_error(reason, code="transforms-without-masks", found=name)
     if inspect.isclass(pipeline) or not callable(pipeline):
-        raise ConfigError(
-            f"data.transforms: {pipeline!r} is no transform: give an albumentations or torchvision v2 object, or a function "
+        raise transforms_error(
+            f"{pipeline!r} is not a transform: give an albumentations or torchvision v2 object, or a function "
             "f(image, mask, rng) -> (image, mask)",
-            code="not-a-transform",
-            found=repr(pipeline),
-        )
+            code="not-a-transform", found=repr(pipeline),
+        )  # fmt: skip
     return "function"
-
-
-def _composed(given: Any) -> Any:
-    """A list of transforms as one."""
-    if not isinstance(given, (list, tuple)) or not given:
-        return given
-    if kind_of(given[0]) == "torchvision":
-        from segtrain.data.augment.transforms_torch import compose
-
-        return compose(given)
-    return albumentations().Compose(list(given))

@@ -1,25 +1,26 @@
-"""How do transforms of torchvision v2 draw from a sample's own random numbers, in threads beside a training model?
+"""Transforms of torchvision v2 that draw from the random numbers of a sample, in any thread.
 
-torchvision draws from torch's generator of the whole process, which dropout of the model draws from as well. So each call runs in
-a mode that hands a generator of its own to every torch function that draws; the global one is neither set nor advanced.
+torchvision draws from torch's global generator, as the model's dropout does. So each call runs in a mode that gives its
+own generator to every torch function that draws; the global one is neither set nor advanced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from segtrain.errors import ConfigError
+from segtrain.data.augment.transforms_build import transforms_error
 
 _DRAWS = {
     getattr(owner, name)
     for owner, names in (
         (torch, "rand randn randint randperm normal bernoulli multinomial poisson _sample_dirichlet"),
-        (torch.Tensor, "uniform_ normal_ random_ bernoulli_ exponential_ geometric_ log_normal_ cauchy_ bernoulli multinomial"),
+        (torch.Tensor, "uniform_ normal_ random_ bernoulli_ exponential_ geometric_ log_normal_ cauchy_"),
+        (torch.Tensor, "bernoulli multinomial"),
     )
     for name in names.split()
 }  # fmt: skip
@@ -27,7 +28,7 @@ _LIKE = {torch.rand_like: torch.Tensor.uniform_, torch.randn_like: torch.Tensor.
 
 
 class _Drawing(TorchFunctionMode):
-    """Random functions draw from ``generator``. In force in this thread alone."""
+    """Makes random functions of this thread draw from ``generator``."""
 
     def __init__(self, generator: torch.Generator) -> None:
         super().__init__()
@@ -40,12 +41,6 @@ class _Drawing(TorchFunctionMode):
         if func in _DRAWS and kwargs.get("generator") is None:
             kwargs = {**kwargs, "generator": self.generator}
         return func(*args, **kwargs)
-
-
-def compose(transforms: Sequence[Any]) -> Any:
-    from torchvision.transforms import v2
-
-    return v2.Compose(list(transforms))
 
 
 def runner(pipeline: Any) -> Any:
@@ -76,16 +71,13 @@ def refuse_class_0(pipeline: Any, ignore_index: int) -> None:
             continue  # a RandomCrop that does not pad
         value = fill.get(mask, fill.get("others", 0)) if isinstance(fill, dict) else fill
         if ignore_index != 0 and not np.any(value or 0):
-            raise ConfigError(
-                f"data.transforms: {type(part).__name__} would pad masks with 0, which is a class: give it "
-                f'fill={{torchvision.tv_tensors.Mask: {ignore_index}, "others": 0}}',
-                code="transforms-fill-mask",
-                found=type(part).__name__,
-            )
+            fill = f'fill={{torchvision.tv_tensors.Mask: {ignore_index}, "others": 0}}'
+            reason = f"{type(part).__name__} would pad masks with 0, which is a class: give it {fill}"
+            raise transforms_error(reason, code="transforms-fill-mask", found=type(part).__name__)
 
 
 def _parts(pipeline: Any) -> Iterator[Any]:
-    """The pipeline and all that it is made of, also what lies in a plain list, as in RandomApply."""
+    """The pipeline and all its parts, also those in a plain list, as in RandomApply."""
     waiting = [pipeline]
     while waiting:
         part = waiting.pop()
@@ -100,9 +92,6 @@ def _tensors() -> Any:
     try:
         from torchvision import tv_tensors
     except ImportError as error:
-        raise ConfigError(
-            f"data.transforms: torchvision.transforms.v2 needs torchvision 0.16 or later ({error})",
-            code="torchvision-too-old",
-            found=str(error),
-        ) from None
+        reason = f"torchvision.transforms.v2 needs torchvision 0.16 or later ({error})"
+        raise transforms_error(reason, code="torchvision-too-old", found=str(error)) from None
     return tv_tensors

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args
 
 import cv2
@@ -17,21 +17,14 @@ from segtrain.data.datasets import Dataset
 from segtrain.data.sample import SampleMaker, Task
 from segtrain.data.shards import index as shard_index
 from segtrain.data.shards.index import Description, Shard, ShardEntries, ShardSpan
-from segtrain.data.shards.pack import PROBE, sound
-from segtrain.data.shards.pack_sample import Form, Ids, Packing, mask_ids, packed_labels
+from segtrain.data.shards.pack_sample import Form, Ids, Packing, mask_ids, packed_labels, probe, sound
 from segtrain.data.shards.pack_shard import write_shard
 from segtrain.data.shards.reader import ShardDataset
 from segtrain.data.storage import writing
 from segtrain.errors import DataError
 
 _ROUNDS = 2  # measured passes over the samples, after one to warm up
-_KEPT = {
-    "files": "",
-    "keep": "the same bytes",
-    "restart": "the same pixels",
-    "png": "the same pixels",
-    "raw": "the same pixels",
-}
+_KEPT = {"keep": "the same bytes", **dict.fromkeys(("restart", "png", "raw"), "the same pixels")}
 
 
 @dataclass(frozen=True)
@@ -71,13 +64,8 @@ class Estimate:
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "split": self.split,
-            "samples": self.samples,
-            "measured": self.measured,
-            "crop": list(self.crop),
-            "choices": [vars(row) for row in self.rows],
-        }
+        values = asdict(self)
+        return {**values, "choices": values.pop("rows")}
 
 
 def estimate(dataset: Dataset, data: Data, choice: Packing, workers: int = 1, skip_faults: bool = False) -> Estimate:
@@ -86,14 +74,10 @@ def estimate(dataset: Dataset, data: Data, choice: Packing, workers: int = 1, sk
     Raises DataError for faulty files, as packing would.
     """
     good = sound(dataset, workers, skip_faults)
-    indices = good[np.arange(min(PROBE, len(good))) * len(good) // min(PROBE, len(good))].tolist()
-    ids = mask_ids(dataset)
-    stamped = dataset.stamps()[:, :, 0].sum(axis=1)
-    rows = [
-        EstimateRow(
-            "files", float(stamped[indices].mean()), float(stamped[good].sum()), _cpu_ms(dataset, indices, data)
-        )
-    ]
+    indices, ids = probe(good), mask_ids(dataset)
+    sizes = dataset.stamps()[:, :, 0].sum(axis=1)
+    ms = _cpu_ms(dataset, indices, data)
+    rows = [EstimateRow("files", float(sizes[indices].mean()), float(sizes[good].sum()), ms)]
     for form in get_args(Form):
         named = replace(choice, image=form)
         with tempfile.TemporaryDirectory(prefix="segtrain-pack-") as folder:

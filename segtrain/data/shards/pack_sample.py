@@ -1,4 +1,4 @@
-"""One sample to pack: the bytes to store, and the digests of the pixels that must be read from them."""
+"""Samples to pack: the bytes to store, and the digests of the pixels that must be read from them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import io
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import cv2
 import numpy as np
 
+from segtrain.data.audit.audit import audit
 from segtrain.data.datasets import Dataset
 from segtrain.data.index.subset import whole
 from segtrain.data.labels.space import LabelSpace, plain_space
@@ -19,7 +20,7 @@ from segtrain.data.pixels import decode, native
 from segtrain.data.pixels.crop import StoredSample
 from segtrain.data.shards import png_strips
 from segtrain.data.shards.reader import ShardDataset, array
-from segtrain.errors import DataError, MissingExtra
+from segtrain.errors import DataError, MissingExtra, file_error
 
 Form = Literal["keep", "restart", "recompress", "png", "raw"]
 Ids = Literal["raw", "train"]
@@ -59,10 +60,33 @@ class Packed:
             seen = array(image, name) if self.image[0] == "npy" else decode.decode_image(image, name)
             same = self.pixels in ("", _digest(seen)) and seen.shape[:2] == self.size
         if not same:
-            raise DataError(
-                f"{name}: the packed sample differs from the source in pixels: report this, with the file",
-                code="packed-pixels-differ", file=name,
-            )  # fmt: skip
+            reason = "the packed sample differs from the source in pixels: report this, with the file"
+            raise file_error(name, reason, code="packed-pixels-differ")
+
+
+def sound(dataset: Dataset, workers: int, skip_faults: bool) -> np.ndarray:
+    """Indices of the samples without faults, int64, after reading all. Raises DataError unless faults are skipped."""
+    report = audit(dataset, workers)
+    if not report.faults:
+        return np.arange(len(dataset))
+    title = f"{dataset.name} {dataset.split}"
+    if not skip_faults:
+        files, reasons = zip(*report.faults)
+        head = f"{title}: {len(files)} faults, nothing is packed"
+        text = "\n  ".join([head, *reasons, "repair or remove these files, or leave them out with --skip-faults"])
+        raise DataError(text, code="pack-faults", split=dataset.split, files=list(files))
+    bad = {file for file, _ in report.faults}
+    kept = [index for index, entry in enumerate(dataset.entries) if not {entry.image, entry.mask} & bad]
+    if not kept:
+        reason = f"{title}: every sample is faulty: {report.faults[0][1]}"
+        raise DataError(reason, code="pack-nothing-sound", split=dataset.split, found=len(report.faults))
+    return np.array(kept, np.int64)
+
+
+def probe(indices: np.ndarray) -> list[int]:
+    """Up to 32 of the indices, evenly spread: samples from which the others are estimated."""
+    count = min(32, len(indices))
+    return indices[np.arange(count) * len(indices) // count].tolist()
 
 
 def mask_ids(dataset: Dataset) -> Ids:
@@ -123,34 +147,28 @@ def _image(
 def _ids(dataset: Dataset, record: StoredSample, ids: Ids) -> np.ndarray:
     """uint8 (H, W) to be stored."""
     if record.mask is None:
-        raise DataError(
-            f"{record.image_name}: has no mask: take it out of the split", code="no-mask", file=record.image_name
-        )
+        raise file_error(record.image_name, "has no mask: take it out of the split", code="no-mask")
     raw = record.mask if isinstance(record.mask, np.ndarray) else decode.decode_mask(record.mask, record.mask_name)
     given = isinstance(record.mask, np.ndarray) and record.ids == "train"
     train = raw if given else dataset.labels.remap(raw, record.mask_name)  # an unknown id is refused here
     if ids == "train":
         return np.ascontiguousarray(train)
     if given:
-        raise DataError(
-            f"{record.mask_name}: holds train ids among masks of raw ids: save it as uint8 (H, W)",
-            code="mixed-ids", file=record.mask_name,
-        )  # fmt: skip
+        reason = "holds train ids among masks of raw ids: save it as uint8 (H, W)"
+        raise file_error(record.mask_name, reason, code="mixed-ids")
     return np.ascontiguousarray(raw[..., 0] if raw.ndim == 3 else raw).astype(np.uint8)
 
 
 def _is_color(dataset: Dataset, index: int) -> bool:
+    mask: Any = str(dataset.entries[index].mask)
     if isinstance(whole(dataset), ShardDataset):
         mask = dataset.record(index).mask
-        if mask is None or isinstance(mask, np.ndarray):
-            return False
-        header = decode.read_header(mask)
-    else:
-        try:
-            header = decode.read_header(str(dataset.entries[index].mask))
-        except DataError:  # a faulty sample that is left out
-            return False
-    return header.channels >= 3
+    if mask is None or isinstance(mask, np.ndarray):
+        return False
+    try:
+        return decode.read_header(mask).channels >= 3
+    except DataError:  # a faulty sample that is left out
+        return False
 
 
 def _capped(size: tuple[int, ...], cap: int) -> tuple[int, int]:

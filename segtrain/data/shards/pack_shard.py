@@ -4,18 +4,57 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import mmap
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass
 from typing import Any, BinaryIO
 
 from segtrain.data.datasets import Dataset
 from segtrain.data.shards import tar
+from segtrain.data.shards.index import ShardSpan
 from segtrain.data.shards.pack_sample import Ids, Packed, Packing, pack_sample
-from segtrain.errors import DataError
+from segtrain.data.shards.reader import checksum
+from segtrain.data.storage import LOCAL, writing
+from segtrain.errors import file_error
 
 _RECORD = 20 * tar.BLOCK  # a tar's length is a multiple of this
+
+
+@dataclass(frozen=True)
+class ShardTask:
+    """One shard to write: the samples ``indices`` of ``dataset``."""
+
+    dataset: Dataset
+    folder: str
+    hidden: str
+    number: int
+    indices: Sequence[int]
+    choice: Packing
+    ids: Ids
+
+    @property
+    def name(self) -> str:
+        return f"{self.dataset.split}-{self.number:06d}.tar"
+
+    def run(self) -> dict[str, Any]:
+        """Size, checksum, places, and notes of the shard, which is written unless it already exists and is intact."""
+        path, note = os.path.join(self.folder, self.name), os.path.join(self.hidden, f"{self.number:06d}.json")
+        if os.path.exists(note) and os.path.exists(path):
+            known = json.loads(LOCAL.read(note))
+            if LOCAL.stat(path).size == known["size"] and checksum(path) == known["sha256"]:
+                return {**known, "kept": True}
+        with writing(path, self.hidden) as stream:
+            known = write_shard(stream, self.dataset, self.indices, self.choice, self.ids, self.name)
+        with writing(note) as stream:
+            stream.write(json.dumps(known).encode())
+        return {**known, "kept": False}
+
+    def places(self, known: dict[str, Any]) -> Iterator[ShardSpan]:
+        for name, image, mask, size in known["places"]:
+            yield ShardSpan(name, self.number, tuple(image), tuple(mask), tuple(size))
 
 
 def write_shard(
@@ -55,21 +94,14 @@ def write_shard(
 def _compare(written: memoryview, sha256: str, places: list[Any], meant: list[tuple[str, Packed]], name: str) -> None:
     """Raise DataError if the disk returns other bytes than were written, or a sample has other pixels."""
     if hashlib.sha256(written).hexdigest() != sha256:
-        raise DataError(
-            f"{name}: the disk returns other bytes than were written: check it, and pack again",
-            code="disk-changes-bytes", file=name,
-        )  # fmt: skip
+        reason = "the disk returns other bytes than were written: check it, and pack again"
+        raise file_error(name, reason, code="disk-changes-bytes")
     wanted = [(f"{key_of(place[0])}.{part[0]}", part[1], part[2]) for place in places for part in place[1:3]]
-    found = [
-        (member.name, member.offset, member.size)
-        for member in tar.members(lambda at, size: written[at : at + size], len(written), name)
-    ]
+    found = [astuple(member) for member in tar.members(lambda at, size: written[at : at + size], len(written), name)]
     if found != wanted:
         odd = next((pair for pair in itertools.zip_longest(found, wanted) if pair[0] != pair[1]), None)
-        raise DataError(
-            f"{name}: the tar has other members than were written ({odd}): report this",
-            code="packed-members-differ", file=name, found=odd,
-        )  # fmt: skip
+        reason = f"the tar has other members than were written ({odd}): report this"
+        raise file_error(name, reason, code="packed-members-differ", found=odd)
     for (_, image, mask, _), (sample, packed) in zip(places, meant):
         parts = [written[offset : offset + size] for _, offset, size in (image, mask)]
         packed.refuse_change(parts[0], parts[1], f"{name}: {sample}")

@@ -1,14 +1,14 @@
 """Writer of PNGs in strips, so that a crop is read without decompressing the whole image.
 
 Any program reads such a file as a plain PNG. Every ``rows_per_strip`` rows, the deflate stream restarts, the first row
-uses no row above it, and a new IDAT chunk begins: the k-th IDAT is the k-th strip. A chunk before them lists the strips,
-with unsigned big-endian numbers of 32 bits:
+uses no row above it, and a new IDAT chunk begins: the k-th IDAT is the k-th strip. A chunk before them lists the
+strips, with unsigned big-endian numbers of 32 bits:
 
     stRP   rows per strip; then for each strip the offset of its data, in bytes from the start of all IDAT data
 
-(ancillary, private, not safe to copy: a program that changes pixels without knowing the chunk must drop it). The bytes of
-a strip, followed by an empty final block (03 00), are a complete raw deflate stream; the last strip has its own final
-block.
+(ancillary, private, not safe to copy: a program that changes pixels without knowing the chunk must drop it). The bytes
+of a strip, followed by an empty final block (03 00), are a complete raw deflate stream; the last strip has its own
+final block.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def _load(path: str) -> tuple[ctypes.CDLL | None, str]:
         return None, f"the native decoder cannot be loaded ({error}): install segtrain again on this machine"
     if not hasattr(library, "st_layout") or library.st_layout() != ctypes.sizeof(Request):
         return None, f"{path} is of another version of segtrain: install segtrain again"
-        library.st_crop.argtypes = [ctypes.POINTER(Request), _text]
+    library.st_crop.argtypes = [ctypes.POINTER(Request), _text]
     library.st_whole.argtypes = [ctypes.POINTER(Stored), _number, _pointer, _number, _number, _text]
     # Reading a header takes less time than releasing the GIL: this call keeps it.
     library.st_size = ctypes.PyDLL(path).st_size  # type: ignore[attr-defined]
