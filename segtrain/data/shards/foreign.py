@@ -110,14 +110,11 @@ def _places(root: str, number: int, name: str, store: Store) -> tuple[list[Shard
 def _named(view: View, size: int, path: str) -> Iterator[tuple[str, str, Member]]:
     """Key, ending, and member. As in WebDataset, the ending begins at the first dot of the file's name."""
     for member in members(view, size, path):
-        folder, slash, base = member.name.rpartition("/")
+        folder, _, base = member.name.rpartition("/")
         stem, dot, ending = base.partition(".")
         if stem and dot:
-            yield (
-                f"{folder.removeprefix('.').lstrip('/')}{slash if folder.strip('./') else ''}{stem}",
-                ending.lower(),
-                member,
-            )
+            inside = f"{folder.removeprefix('.').lstrip('/')}/" if folder.strip("./") else ""
+            yield f"{inside}{stem}", ending.lower(), member
 
 
 def _is_picture(ending: str) -> bool:
@@ -155,13 +152,12 @@ def _no_shards(root: str, split: str, store: Store) -> DataError:
     there = splits_in(root, store=store)
     packed = [name for ending in (".tar.gz", ".tgz", ".tar.zst") for name in store.list(root, ending)]
     if packed and not there:
-        return DataError(
-            f"{root}: {packed[0]} is compressed, so that its samples cannot be read one by one: use plain tars",
-            code="shards-compressed", folder=root, found=packed[0],
-        )  # fmt: skip
+        reason = f"{packed[0]} is compressed, so its samples cannot be read one by one: use plain tars"
+        return DataError(f"{root}: {reason}", code="shards-compressed", folder=root, found=packed[0])
     message = (
         f"{root}: no shards of split {split!r} ({split}{shard_index.ENDING}, {split}-000000.tar, {split}/*.tar): "
         f"the folder holds {', '.join(there) or 'no shard'}"
-        + (f"; to divide them: {command({'data.split_by': {'of': POOL, 'val': '20%'}})}" if there == [POOL] else "")
     )
+    if there == [POOL]:
+        message += f"; to divide them: {command({'data.split_by': {'of': POOL, 'val': '20%'}})}"
     return DataError(message, code="no-shards", folder=root, split=split, found=there)

@@ -11,7 +11,7 @@ import json
 import struct
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ import numpy as np
 from segtrain.data.index.entries import Entry
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.storage import LOCAL, Store, writing
-from segtrain.errors import DataError
+from segtrain.errors import DataError, file_error
 
 ENDING = ".index"
 VERSION = 1
@@ -28,29 +28,24 @@ _HEAD = struct.Struct("<24sII")
 _ALIGN = 64
 NONE = 255  # the kind of a missing mask
 
-ROW = np.dtype(
-    [
-        ("image_at", "<u8"), ("mask_at", "<u8"), ("name_at", "<u8"),  # bytes into the shard, and into the names
-        ("image_size", "<u4"), ("mask_size", "<u4"), ("shard", "<u4"), ("height", "<u4"), ("width", "<u4"),
-        ("name_size", "<u2"), ("image_kind", "u1"), ("mask_kind", "u1"),  # places in Description.kinds
-    ]
-)  # fmt: skip
-
 
 class IndexRow(NamedTuple):
     """One row as Python numbers."""
 
-    image_at: int
+    image_at: int  # bytes into the shard
     mask_at: int
-    name_at: int
+    name_at: int  # bytes into the names
     image_size: int
     mask_size: int
     shard: int
     height: int
     width: int
     name_size: int
-    image_kind: int
+    image_kind: int  # place in Description.kinds
     mask_kind: int
+
+
+ROW = np.dtype(list(zip(IndexRow._fields, ["<u8", "<u8", "<u8", "<u4", "<u4", "<u4", "<u4", "<u4", "<u2", "u1", "u1"])))
 
 
 @dataclass(frozen=True)
@@ -83,17 +78,11 @@ class Description:
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> Description:
         """Raises KeyError, TypeError, ValueError, or DataError for a dict that ``to_dict`` did not write."""
-        shards = tuple(Shard(str(name), int(size), str(sha)) for name, size, sha in content["shards"])
-        labels = LabelSpace.from_dict(content["labels"]) if content["labels"] else None
-        plain = {key: str(content[key]) for key in ("split", "folder", "ids", "source")}
-        return cls(
-            shards=shards,
-            kinds=tuple(map(str, content["kinds"])),
-            labels=labels,
-            options=dict(content["options"]),
-            skipped=int(content["skipped"]),
-            **plain,
-        )
+        found: dict[str, Any] = {key: str(content[key]) for key in ("split", "folder", "ids", "source")}
+        found["shards"] = tuple(Shard(str(name), int(size), str(sha)) for name, size, sha in content["shards"])
+        found["kinds"] = tuple(map(str, content["kinds"]))
+        found["labels"] = LabelSpace.from_dict(content["labels"]) if content["labels"] else None
+        return cls(options=dict(content["options"]), skipped=int(content["skipped"]), **found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,8 +93,7 @@ class ShardIndex:
     what: Description
     rows: np.ndarray
     names: memoryview
-    # Of rows and names, as it was written.
-    crc32: int
+    crc32: int  # of rows and names when they were written
     store: Store
 
     def __len__(self) -> int:
@@ -121,19 +109,16 @@ class ShardIndex:
         return bytes(self.names[row.name_at : row.name_at + row.name_size]).decode("utf-8", "surrogateescape")
 
     def shard(self, number: int) -> Shard:
-        """Raises DataError for an unknown number."""
-        if number >= len(self.what.shards):
-            raise _bad(
-                self.path, f"a row names shard {number} of {len(self.what.shards)}", "index-row-wrong", found=number
-            )
-        return self.what.shards[number]
+        """Raises DataError for an unknown number, as ``kind`` does."""
+        return self._part("shard", self.what.shards, number)
 
     def kind(self, number: int) -> str:
-        if number >= len(self.what.kinds):
-            raise _bad(
-                self.path, f"a row names kind {number} of {len(self.what.kinds)}", "index-row-wrong", found=number
-            )
-        return self.what.kinds[number]
+        return self._part("kind", self.what.kinds, number)
+
+    def _part(self, name: str, parts: tuple[Any, ...], number: int) -> Any:
+        if number >= len(parts):
+            raise _bad(self.path, f"a row names {name} {number} of {len(parts)}", "index-row-wrong", found=number)
+        return parts[number]
 
 
 @dataclass(frozen=True)
@@ -155,14 +140,12 @@ def write(path: str, what: Description, places: Iterable[ShardSpan]) -> None:
         codes = [kinds.setdefault(part[0], len(kinds)) if part else NONE for part in (place.image, place.mask)]
         (_, image_at, image_size), (_, mask_at, mask_size) = place.image, place.mask or ("", 0, 0)
         if max(image_size, mask_size) >= 1 << 32 or len(name) >= 1 << 16 or len(kinds) >= NONE:
+            reason = f"{place.name[:99]}: a file over 4 GiB, or a name over 64 KiB: split it"
             shard = what.shards[place.shard].name
-            raise DataError(
-                f"{shard}: {place.name[:99]}: a file over 4 GiB, or a name over 64 KiB: split it",
-                code="sample-too-large", file=shard, sample=place.name,
-            )  # fmt: skip
+            raise file_error(shard, reason, code="sample-too-large", sample=place.name)
         rows.append((image_at, mask_at, len(names), image_size, mask_size, place.shard, *place.size, len(name), *codes))
         names += name
-    write_arrays(path, Description(**{**vars(what), "kinds": tuple(kinds)}), np.array(rows, ROW), bytes(names))
+    write_arrays(path, replace(what, kinds=tuple(kinds)), np.array(rows, ROW), bytes(names))
 
 
 def write_arrays(path: str, what: Description, rows: np.ndarray, names: bytes) -> None:
@@ -189,10 +172,8 @@ def load(path: str, store: Store = LOCAL) -> ShardIndex:
     try:
         found = json.loads(head)
         if found["version"] != VERSION:
-            version = found["version"]
-            raise _bad(
-                path, f"the index has version {version}, but {VERSION} is supported", "index-version", found=version
-            )
+            reason = f"the index has version {found['version']}, but {VERSION} is supported"
+            raise _bad(path, reason, "index-version", found=found["version"])
         samples, names = int(found["samples"]), int(found["names"])
         what = Description.from_dict(found)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
@@ -216,7 +197,7 @@ def damage(index: ShardIndex) -> DataError | None:
 
 def _bad(path: str, reason: str, code: str, **values: Any) -> DataError:
     fix = f"delete {path} and pack again (shards of other tools are indexed again automatically)"
-    return DataError(f"{path}: {reason}: {fix}", code=code, file=path, **values)
+    return file_error(path, f"{reason}: {fix}", code=code, **values)
 
 
 class ShardEntries(Sequence[Entry]):

@@ -21,7 +21,7 @@ import numpy as np
 from segtrain.errors import DataError
 
 ROWS = 64  # a crop unpacks at most 126 rows too many; photographs grow by less than a hundredth, label ids by a tenth
-_NONE, _SUB, _UP, _AVERAGE, _PAETH = range(5)
+_UP = 2  # a filter type
 _HEADER = b"\x78\x01"  # of a zlib stream: deflate, window of 32 kB
 
 
@@ -30,19 +30,12 @@ def encode(pixels: np.ndarray, rows_per_strip: int = ROWS, level: int = 6) -> by
 
     Raises DataError for other arrays, and for strips of less than one row.
     """
-    if (
-        pixels.dtype != np.uint8
-        or not (pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 3))
-        or not pixels.size
-    ):
-        raise DataError(
-            f"an array {pixels.dtype} {pixels.shape}: give uint8 (H, W) or (H, W, 3), not empty",
-            code="array-not-an-image", found=(str(pixels.dtype), pixels.shape),
-        )  # fmt: skip
+    if pixels.dtype != np.uint8 or pixels.ndim < 2 or pixels.shape[2:] not in ((), (3,)) or not pixels.size:
+        reason = f"an array {pixels.dtype} {pixels.shape}: give uint8 (H, W) or (H, W, 3), not empty"
+        raise DataError(reason, code="array-not-an-image", found=(str(pixels.dtype), pixels.shape))
     if rows_per_strip < 1:
-        raise DataError(
-            f"rows_per_strip {rows_per_strip}: give 1 or more", code="no-rows-per-strip", found=rows_per_strip
-        )
+        reason = f"rows_per_strip {rows_per_strip}: give 1 or more"
+        raise DataError(reason, code="no-rows-per-strip", found=rows_per_strip)
     height, width = pixels.shape[:2]
     rows = pixels.reshape(height, -1)
     strips, adler = [], 1
@@ -55,10 +48,8 @@ def encode(pixels: np.ndarray, rows_per_strip: int = ROWS, level: int = 6) -> by
         strips.append(packed)
     starts = len(_HEADER) + np.concatenate(([0], np.cumsum([len(strip) for strip in strips[:-1]]))).astype(np.int64)
     if starts[-1] >= 1 << 32:
-        raise DataError(
-            f"{height} x {width} pixels pack into more than 4 GiB: cut the image into tiles",
-            code="image-too-large", found=(height, width),
-        )  # fmt: skip
+        reason = f"{height} x {width} pixels pack into more than 4 GiB: cut the image into tiles"
+        raise DataError(reason, code="image-too-large", found=(height, width))
     strips[0] = _HEADER + strips[0]
     strips[-1] += struct.pack(">I", adler)
     parts = [
@@ -101,14 +92,8 @@ def _color_rows(strip: np.ndarray) -> bytes:
     left, corner = np.zeros_like(strip), np.zeros_like(strip)
     left[:, 3:], corner[:, 3:] = strip[:, :-3], above[:, :-3]
     average = ((left.astype(np.uint16) + above) >> 1).astype(np.uint8)
-    guesses = {
-        _NONE: np.zeros_like(strip),
-        _SUB: left,
-        _UP: above,
-        _AVERAGE: average,
-        _PAETH: _paeth(left, above, corner),
-    }
-    data = np.stack([strip - guesses[kind] for kind in range(5)])
+    # In the order of the filters' numbers: None, Sub, Up, Average, Paeth.
+    data = np.stack([strip - guess for guess in (0, left, above, average, _paeth(left, above, corner))])
     cost = np.minimum(data, 0 - data).sum(axis=2, dtype=np.int64)
     cost[_UP:, 0] = np.iinfo(np.int64).max  # a strip's first row stands alone
     best = cost.argmin(axis=0)

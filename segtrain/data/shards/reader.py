@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import math
 import os
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +29,7 @@ from segtrain.data.shards import index as shard_index
 from segtrain.data.shards.index import IndexRow, ShardEntries, ShardIndex
 from segtrain.data.stages import took
 from segtrain.data.storage import LOCAL, Store
-from segtrain.errors import DataError
+from segtrain.errors import file_error
 
 if TYPE_CHECKING:
     Stored = Union[memoryview, np.ndarray]
@@ -65,10 +66,8 @@ class ShardDataset(Dataset):
     def _image(self, row: IndexRow, name: str) -> Stored:
         found = self._stored(row.shard, row.image_at, row.image_size, row.image_kind, name)
         if isinstance(found, np.ndarray) and (found.dtype != np.uint8 or found.ndim != 3 or found.shape[2] != 3):
-            raise DataError(
-                f"{name}: an array {found.dtype} {found.shape}: save images as uint8 (H, W, 3), RGB",
-                code="array-not-rgb", file=name, found=(str(found.dtype), found.shape),
-            )  # fmt: skip
+            reason = f"an array {found.dtype} {found.shape}: save images as uint8 (H, W, 3), RGB"
+            raise file_error(name, reason, code="array-not-rgb", found=(str(found.dtype), found.shape))
         return found
 
     def record(self, index: int) -> StoredSample:
@@ -110,13 +109,8 @@ class ShardDataset(Dataset):
         return bytes(self.store.view(f"{self.root}/{self.table.shard(row.shard).name}", row.image_at + begin, size))
 
     def _mask(self, index: int) -> tuple[Stored, str]:
-        row = self._kept.row(index)
-        entry = self._kept.entry(row)
-        if entry.mask is None:
-            raise DataError(
-                f"{entry.image}: has no mask: only `segtrain predict` can use it", code="no-mask", file=entry.image
-            )
-        return self._stored(row.shard, row.mask_at, row.mask_size, row.mask_kind, entry.mask), entry.mask
+        row, name = self._kept.row(index), self._mask_path(index)
+        return self._stored(row.shard, row.mask_at, row.mask_size, row.mask_kind, name), name
 
     def size(self, index: int) -> tuple[int, int]:
         """Height and width of the image, from the index."""
@@ -146,12 +140,8 @@ class ShardDataset(Dataset):
         digest = hashlib.sha256(self.labels.identity())
         digest.update(json.dumps([[s.name, s.sha256] for s in self.table.what.shards if s.sha256]).encode())
         rows, whole = self._rows(), len(self) == len(self.table)
-        names = (
-            self.table.names
-            if whole
-            else "".join(e.meta["name"] for e in self.entries).encode(errors="surrogateescape")
-        )
-        digest.update(names)
+        part = "" if whole else "".join(entry.meta["name"] for entry in self.entries)
+        digest.update(self.table.names if whole else part.encode(errors="surrogateescape"))
         for column in ("name_size", "image_size", "mask_size"):
             digest.update(np.ascontiguousarray(rows[column]).data)
         return digest.hexdigest()[:12]
@@ -187,18 +177,16 @@ def open_shards(data: config.Data, split: str, default: LabelSpace | None, store
     for shard in table.what.shards:
         size = store.stat(f"{root}/{shard.name}").size
         if size != shard.size:
-            raise DataError(
-                f"{root}/{shard.name}: has {size:,} bytes, but {shard.size:,} by its index {table.path}: fetch it or "
-                "pack it again",
-                code="shard-size-differs", file=f"{root}/{shard.name}", found=size, expected=shard.size,
-            )  # fmt: skip
-    # With damaged rows, other samples than those that were packed would be trained, and nobody would notice.
+            reason = f"has {size:,} bytes, but {shard.size:,} by its index {table.path}: fetch it or pack it again"
+            file = f"{root}/{shard.name}"
+            raise file_error(file, reason, code="shard-size-differs", found=size, expected=shard.size)
+    # With damaged rows, a run would train on other samples than those that were packed.
     damage = shard_index.damage(table)
     if damage is not None:
         raise damage
     count = min(len(table), data.limit or len(table))
     if not count:
-        raise DataError(f"{table.path}: the split has no samples: pack it again", code="split-empty", file=table.path)
+        raise file_error(table.path, "the split has no samples: pack it again", code="split-empty")
     labels = label_space(data, table.what.labels or default)
     entries, reading = ShardEntries(table, root, count), Reading.of(data)
     return ShardDataset(os.path.basename(root), split, labels, entries, root, reading=reading, store=store)
@@ -231,18 +219,12 @@ def array(content: memoryview, name: str) -> np.ndarray:
     begin = 8 + wide + int.from_bytes(start[8 : 8 + wide], "little")
     known = _array_header(bytes(content[8 + wide : begin])) if start[:6] == b"\x93NUMPY" and begin < 4096 else None
     if known is None:
-        raise DataError(
-            f"{name}: is not a .npy file of integers in C order: write it with numpy.save",
-            code="npy-unreadable",
-            file=name,
-        )
+        reason = "is not a .npy file of integers in C order: write it with numpy.save"
+        raise file_error(name, reason, code="npy-unreadable")
     dtype, shape = known
-    items = 1
-    for length in shape:
-        items *= length
-    if items * dtype.itemsize != len(content) - begin or not items or items > 4 * decode.MAX_PIXELS:
-        raise DataError(
-            f"{name}: {dtype} {shape} does not fit {len(content):,} bytes: write the file again",
-            code="npy-size-differs", file=name, found=len(content), expected=begin + items * dtype.itemsize,
-        )  # fmt: skip
+    items = math.prod(shape)
+    expected = begin + items * dtype.itemsize
+    if expected != len(content) or not items or items > 4 * decode.MAX_PIXELS:
+        reason = f"{dtype} {shape} does not fit {len(content):,} bytes: write the file again"
+        raise file_error(name, reason, code="npy-size-differs", found=len(content), expected=expected)
     return np.frombuffer(content, dtype, items, begin).reshape(shape)

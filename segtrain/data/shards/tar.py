@@ -6,7 +6,7 @@ import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from segtrain.errors import DataError
+from segtrain.errors import DataError, file_error
 
 BLOCK = 512
 _ZERO = bytes(BLOCK)
@@ -46,16 +46,13 @@ def members(view: View, total: int, name: str) -> Iterator[Member]:
     place, long_name, long_size = 0, "", -1
     while True:
         if place + BLOCK > total:
-            raise _damaged(
-                name, f"the tar ends early, after {total:,} bytes, without its end mark", "tar-ends-early", place
-            )
+            reason = f"the tar ends early, after {total:,} bytes, without its end mark"
+            raise _damaged(name, reason, place, "tar-ends-early")
         block = bytes(view(place, BLOCK))
         if block == _ZERO:
             break
         if not _sum_holds(block):
-            raise _damaged(
-                name, f"byte {place:,} is not a tar header (a damaged or compressed tar)", "tar-header", place
-            )
+            raise _damaged(name, f"byte {place:,} is not a tar header (a damaged or compressed tar)", place)
         kind, size, start = block[156:157], _number(block[124:136], name, place), place + BLOCK
         plain = kind in (b"0", b"\0", b"7")
         if plain:
@@ -64,12 +61,12 @@ def members(view: View, total: int, name: str) -> Iterator[Member]:
             size = 0  # links, devices, and folders have no content, whatever they claim
         if start + size > total:
             reason = f"the tar ends early, after {total:,} bytes: the member at byte {place:,} claims {size:,} more"
-            raise _damaged(name, reason, "tar-ends-early", place)
+            raise _damaged(name, reason, place, "tar-ends-early")
         if plain:
             yield Member(long_name or _name(block), start, size)
         if kind in (b"x", b"L"):
             if size > _MAX_EXTENSION:
-                raise _damaged(name, f"the header at byte {place:,} has {size:,} bytes", "tar-header", place)
+                raise _damaged(name, f"the header at byte {place:,} has {size:,} bytes", place)
             body = bytes(view(start, size))
             if kind == b"L":
                 long_name = _text(body)
@@ -86,9 +83,8 @@ def members(view: View, total: int, name: str) -> Iterator[Member]:
         place = start + size + (-size % BLOCK)
     step = _MAX_EXTENSION
     if any(bytes(view(at, min(step, total - at))).strip(b"\0") for at in range(place, total, step)):
-        raise _damaged(
-            name, f"data follows the end mark at byte {place:,} (concatenated tars)", "tar-concatenated", place
-        )
+        reason = f"data follows the end mark at byte {place:,} (concatenated tars)"
+        raise _damaged(name, reason, place, "tar-concatenated")
 
 
 def _sum_holds(block: bytes) -> bool:
@@ -109,7 +105,7 @@ def _number(field: bytes, name: str, place: int, base: int = 8) -> int:
     except ValueError:
         number = -2
     if not (0 <= number < 1 << 62 or (base == 10 and number == -1)):
-        raise _damaged(name, f"the header at byte {place:,} claims a size of {field!r}", "tar-header", place)
+        raise _damaged(name, f"the header at byte {place:,} claims a size of {field!r}", place)
     return number
 
 
@@ -135,7 +131,7 @@ def _pax(body: bytes, name: str, place: int) -> dict[str, str]:
             length = 0
         key, equals, value = body[space + 1 : at + length - 1].partition(b"=")
         if length < 5 or at + length > len(body) or not equals or body[at + length - 1 : at + length] != b"\n":
-            raise _damaged(name, f"the extended header at byte {place:,} is damaged", "tar-header", place)
+            raise _damaged(name, f"the extended header at byte {place:,} is damaged", place)
         records[_text(key)] = value.decode("utf-8", "surrogateescape")
         at += length
     return records
@@ -143,8 +139,8 @@ def _pax(body: bytes, name: str, place: int) -> dict[str, str]:
 
 def _sparse(name: str, place: int) -> DataError:
     reason = f"the member at byte {place:,} is a sparse file, which is not supported: write the tar without --sparse"
-    return DataError(f"{name}: {reason}", code="tar-sparse", file=name, byte=place)
+    return file_error(name, reason, code="tar-sparse", byte=place)
 
 
-def _damaged(name: str, reason: str, code: str, place: int) -> DataError:
-    return DataError(f"{name}: {reason}: fetch or write the shard again", code=code, file=name, byte=place)
+def _damaged(name: str, reason: str, place: int, code: str = "tar-header") -> DataError:
+    return file_error(name, f"{reason}: fetch or write the shard again", code=code, byte=place)
