@@ -26,10 +26,10 @@ from segtrain.data.datasets import open_dataset
 from segtrain.data.loader import EvalLoader, TrainLoader
 from segtrain.data.order import samples
 from segtrain.data.workers import memory, process
+from segtrain.data.workers.batch import BatchTask
 from segtrain.data.workers.child import _Worker
 from segtrain.data.workers.memory import Ring
 from segtrain.data.workers.pool import WorkerPool
-from segtrain.data.workers.tasks import BatchTask
 from segtrain.errors import DataError
 
 N, STEPS = 7, 5
@@ -264,7 +264,7 @@ if __name__ == "__main__":
     loader = TrainLoader(Slow(open_dataset(data, "train")), data, seed=0, batch_size=4, last_step=9, pool=pool)
     iter(loader)
     import time
-    while len(pool.pids()) < 2 or pool.made < 1: time.sleep(0.01)
+    while len(pool.pids()) < 2 or pool.tally.samples < 1: time.sleep(0.01)
     print(*pool.pids(), flush=True)
     time.sleep(60)
 """

@@ -1,4 +1,4 @@
-"""Data: from files to batches. ``segtrain.data.loader(config)`` gives batches to any training loop: see ``data.batches``."""
+"""Data, from files to batches. ``segtrain.data.loader(config)`` returns batches for any training loop (``data.batches``)."""
 
 from __future__ import annotations
 

@@ -28,13 +28,13 @@ def loader(
     rank: int | None = None,
     world_size: int | None = None,
 ) -> BatchLoader:
-    """Batches of (images, masks), made ahead by the workers that ``data.workers`` asks for.
+    """Batches of (images, masks), made ahead by ``data.workers`` workers.
 
     split: by default ``data.train_split``, or ``data.split`` with ``train=False``. data: a map-style dataset of
     (image, mask, id) in its place. train: random crops with augmentation, else whole images, each one once.
-    normalized: images float32 (n, 3, H, W) with ImageNet's mean and deviation, and masks int64 (n, H, W). If it is false, images are
-    uint8 (n, H, W, 3) RGB and masks uint8 (n, H, W). Void pixels have the id ``data.ignore_index``.
-    rank, world_size: each rank gets its part of ``train.batch_size``; by default what the variables RANK and WORLD_SIZE say.
+    normalized: images float32 (n, 3, H, W) with ImageNet's mean and deviation, and masks int64 (n, H, W). If it is
+    false, images are uint8 (n, H, W, 3) RGB and masks uint8 (n, H, W). Void pixels have the id ``data.ignore_index``.
+    rank, world_size: each rank gets its part of ``train.batch_size``; by default the variables RANK and WORLD_SIZE.
 
     Raises ConfigError or DataError.
     """

@@ -7,23 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
-
-
-class Copier(Protocol):
-    """Asynchronous copies."""
-
-    def copy(self, tensor: Tensor) -> Tensor:
-        """Start a copy; returns the tensor on the device, which holds the values when the copy has ended."""
-
-    def mark(self) -> Any:
-        """A mark after all copies so far; its ``synchronize()`` waits until they have ended."""
-
-    def hand_over(self, tensors: list[Tensor], mark: Any) -> None:
-        """Make the device's work wait for the mark, and keep the tensors' memory until that work is done."""
 
 
 class CudaCopier:
@@ -33,13 +20,16 @@ class CudaCopier:
         self.device, self.stream = device, torch.cuda.Stream(device)
 
     def copy(self, tensor: Tensor) -> Tensor:
+        """Start a copy; returns the tensor on the device, which holds the values when the copy has ended."""
         with torch.cuda.stream(self.stream):  # the memory belongs to this stream, too
             return tensor.to(self.device, non_blocking=True)
 
     def mark(self) -> torch.cuda.Event:
+        """A mark after all copies so far; its ``synchronize()`` waits until they have ended."""
         return self.stream.record_event()
 
     def hand_over(self, tensors: list[Tensor], mark: torch.cuda.Event) -> None:
+        """Make the device's work wait for the mark, and keep the tensors' memory until that work is done."""
         current = torch.cuda.current_stream(self.device)
         current.wait_event(mark)
         for tensor in tensors:
@@ -53,7 +43,7 @@ class DeviceFeed:
     only when the last copy has ended, since the loader then reuses that memory.
     """
 
-    def __init__(self, loader: Any, device: torch.device | str, copier: Copier | None = None) -> None:
+    def __init__(self, loader: Any, device: torch.device | str, copier: CudaCopier | None = None) -> None:
         device = torch.device(device)
         self._ready: Callable[[], bool] = loader.ready
         self._items = iter(loader)

@@ -1,8 +1,8 @@
 """Loaders: samples from storage into batches, ahead of the device.
 
-Workers (threads or processes, see workers/pool.py) write each sample directly into its place in the batch: uint8, in memory
-that is allocated once and reused (see workers/memory.py). A sample depends only on (seed, epoch, id), so workers change only
-speed. Steps wait in a queue of bounded length, which bounds memory.
+Workers (threads or processes, see workers/pool.py) write each sample directly into its place in the batch: uint8, in
+memory that is allocated once and reused (see workers/memory.py). A sample depends only on (seed, epoch, id), so workers
+change only speed. Steps wait in a queue of bounded length, which bounds memory.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ from segtrain.data.pixels.normalize import IMAGENET_STD as IMAGENET_STD
 from segtrain.data.pixels.normalize import normalize as normalize
 from segtrain.data.sample import COLORS, SampleMaker, Task, colors_in, files_of, named, whole
 from segtrain.data.workers.autoscaler import Autoscaler
+from segtrain.data.workers.batch import BatchRun, BatchTask
 from segtrain.data.workers.memory import Ring
 from segtrain.data.workers.pool import WorkerPool
-from segtrain.data.workers.run import BatchRun
-from segtrain.data.workers.tasks import BatchTask
 from segtrain.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -77,21 +76,23 @@ def colors_on_device(data: Data, device: str) -> bool:
 class _Loader:
     """Iterates once at a time, with its own pool or a shared one; closing ends its own pool."""
 
-    pin_memory = False
+    pin_memory: bool
+    workers: int
+    kind: str
+    pool: WorkerPool | None
+    ahead: int
+    autoscaler: Autoscaler | None = None
     _running: BatchRun | None = None
 
     def _batches(self, ring: Ring) -> Generator[BatchTask, None, None]:
         raise NotImplementedError
 
-    def _start(
-        self, pool: WorkerPool | None, workers: int, kind: str, ahead: int, autoscaler: Autoscaler | None = None
-    ) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Any]:
         self.close()
         # OpenCV's own threads would compete with the workers and with the model.
         cv2.setNumThreads(1)
-        self._running = BatchRun(
-            self._batches, self.pin_memory, pool or WorkerPool(workers, kind), pool is None, ahead, autoscaler
-        )
+        pool = self.pool or WorkerPool(self.workers, self.kind)
+        self._running = BatchRun(self._batches, self.pin_memory, pool, self.pool is None, self.ahead, self.autoscaler)
         return self._running
 
     def ready(self) -> bool:
@@ -125,10 +126,10 @@ class TrainLoader(_Loader):
     """Yields for each step from ``first_step`` to ``last_step - 1`` this rank's micro-batches: ``list[Batch]``.
 
     ``size_at(step)`` gives the crop (height, width) and the random scale (min, max). ``workers=0`` reads in the
-    consumer's thread. ``prefetch`` micro-batches (at least one step) are made ahead. ``pool``: shared workers, instead of
-    ``workers`` of ``kind``; ``autoscaler`` sets their number. ``transforms``: objects in place of ``data.transforms``.
-    ``colors``: leave colors to the device; each Batch has the parameters.
-    Raises ConfigError if the batch is too small for the ranks, DataError if there are no samples or a file is bad.
+    consumer's thread. ``prefetch`` micro-batches (at least one step) are made ahead. ``pool``: shared workers, instead
+    of ``workers`` of ``kind``; ``autoscaler`` sets their number. ``transforms``: objects in place of
+    ``data.transforms``. ``colors``: leave colors to the device; each Batch has the parameters. Raises ConfigError if
+    the batch is too small for the ranks, DataError if there are no samples or a file is bad.
     """
 
     def __init__(
@@ -169,9 +170,6 @@ class TrainLoader(_Loader):
 
     def __len__(self) -> int:
         return max(0, self.last_step - self.first_step)
-
-    def __iter__(self) -> Iterator[list[Batch]]:
-        return self._start(self.pool, self.workers, self.kind, self.ahead, self.autoscaler)
 
     def _batches(self, ring: Ring) -> Generator[BatchTask, None, None]:
         for step, (epochs, ids) in self._samples():
@@ -227,7 +225,7 @@ def _lay(
 
 
 class EvalLoader(_Loader):
-    """Yields for each group (see ``order.eval_groups``) its indices, images uint8 (n, H, W, 3) and masks uint8 (n, H, W).
+    """Yields the indices of each group (see ``order.eval_groups``), images uint8 (n, H, W, 3), masks uint8 (n, H, W).
 
     The tensors are in reused memory, as in a ``Batch``. ``pool``: shared workers.
     """
@@ -243,13 +241,10 @@ class EvalLoader(_Loader):
         pool: WorkerPool | None = None,
     ) -> None:
         self.dataset, self.groups, self.pool = dataset, groups, pool
-        self.workers, self.prefetch, self.pin_memory, self.kind = workers, prefetch, pin_memory, kind
+        self.workers, self.ahead, self.pin_memory, self.kind = workers, max(1, prefetch), pin_memory, kind
 
     def __len__(self) -> int:
         return len(self.groups)
-
-    def __iter__(self) -> Iterator[tuple[np.ndarray, torch.Tensor, torch.Tensor]]:
-        return self._start(self.pool, self.workers, self.kind, max(1, self.prefetch))
 
     def _batches(self, ring: Ring) -> Generator[BatchTask, None, None]:
         maker = partial(whole, self.dataset)

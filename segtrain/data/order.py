@@ -4,8 +4,8 @@ All samples of a run form one endless sequence: epoch after epoch, each a new pe
 the next ``batch_size`` of them, which ranks and micro-batches divide. So a run continues exactly where it stopped, also
 with another number of ranks, micro-batches, or workers, and no epoch drops or repeats a sample.
 
-Random numbers are raw output of Philox, a counter-based generator (Salmon et al. 2011): its stream is fixed by the counter,
-equal on every platform and in every version of NumPy.
+Random numbers are raw output of Philox, a counter-based generator (Salmon et al. 2011): its stream is fixed by the
+counter, equal on every platform and in every version of NumPy.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def rng_for(seed: int, epoch: int, sample_id: int, stream: int = GEOMETRY) -> np
 
 @lru_cache(maxsize=4)
 def permutation(seed: int, n: int, epoch: int) -> np.ndarray:
-    """The order of an epoch: int64 [n], read-only. Sorting random 64-bit keys, since ``Generator.permutation`` may change."""
+    """The order of an epoch: int64 [n], read-only. Sorts random 64-bit keys: ``Generator.permutation`` may change."""
     order = np.argsort(_philox(seed, epoch, 0, PERMUTATION).random_raw(n), kind="stable").astype(np.int64)
     order.flags.writeable = False
     return order
@@ -60,8 +60,8 @@ def samples(seed: int, n: int, first: int, count: int) -> tuple[np.ndarray, np.n
 def rank_slice(batch_size: int, world: int, rank: int, accumulate: int, micro: int) -> slice:
     """Part of the global batch that ``rank`` sees in its micro-batch ``micro``.
 
-    The ``world * accumulate`` parts are disjoint, cover the batch, and differ in size by at most one. Raises ConfigError if
-    a part would be empty.
+    The ``world * accumulate`` parts are disjoint, cover the batch, and differ in size by at most one. Raises
+    ConfigError if a part would be empty.
     """
     parts = world * accumulate
     if batch_size < parts:

@@ -108,8 +108,9 @@ def _shared_file(size: int) -> int:
         room = os.statvfs(SHM).f_bavail * os.statvfs(SHM).f_frsize
         if room < size:  # writing beyond it would end the process by SIGBUS
             raise DataError(
-                f"{SHM} has {room / 2**20:.1f} MiB left, but a batch for worker processes needs "
-                f"{size / 2**20:.1f} MiB: give the container more (docker run --shm-size=2g), lower data.prefetch, or set data.worker_kind=thread",
+                f"{SHM} has {room / 2**20:.1f} MiB left, but a batch for worker processes needs {size / 2**20:.1f} "
+                "MiB: give the container more (docker run --shm-size=2g), lower data.prefetch, or set "
+                "data.worker_kind=thread",
                 code="shm-too-small", folder=SHM, found=room, expected=size,
             )  # fmt: skip
     try:
@@ -134,8 +135,6 @@ def _cuda(name: str, *arguments: int) -> None:
     error = getattr(runtime, name)(*arguments)
     code = int(error[0] if isinstance(error, tuple) else error)
     if code:
-        raise ConfigError(
-            f"{name} of a batch failed with CUDA error {code}: raise the limit of locked memory (ulimit -l), or set "
-            "data.worker_kind=thread",
-            code="page-lock-failed", call=name, found=code,
-        )  # fmt: skip
+        fix = "raise the limit of locked memory (ulimit -l), or set data.worker_kind=thread"
+        reason = f"{name} of a batch failed with CUDA error {code}"
+        raise ConfigError(f"{reason}: {fix}", code="page-lock-failed", call=name, found=code)

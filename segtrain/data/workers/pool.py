@@ -1,7 +1,7 @@
 """Worker pool of a rank: threads, or processes, each of which is supervised by one thread here.
 
-All take single samples from one queue, in the order in which they are needed. A sample does not depend on its worker, so
-workers may be added, removed, and die: a process that dies is replaced, and its samples are made again.
+All take single samples from one queue, in the order in which they are needed. A sample does not depend on its worker,
+so workers may be added, removed, and die: a process that dies is replaced, and its samples are made again.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from segtrain.data.stages import Cost, StageTotals
+from segtrain.data.workers.batch import BatchTask, SampleTask, attempt
 from segtrain.data.workers.process import Pickles, WorkerProcess
-from segtrain.data.workers.tasks import BatchTask, SampleTask, attempt
 from segtrain.errors import DataError
 from segtrain.stacks import StackRequest
 
@@ -56,16 +56,6 @@ class WorkerPool:
                     self._threads[number] = thread
                     thread.start()
             self._work.notify_all()  # workers beyond the count exit
-
-    @property
-    def made(self) -> int:
-        """Samples so far."""
-        return self.tally.samples
-
-    @property
-    def seconds(self) -> float:
-        """Seconds that all samples took so far."""
-        return self.tally.cost.seconds
 
     def resize(self, count: int) -> None:
         self.count = count
@@ -117,9 +107,11 @@ class WorkerPool:
         """One line about the workers and the time per sample."""
         if not self.count:
             return "samples are made in the loop"
-        some = f"{self.count} {self.kind if self.count == 1 else {'thread': 'threads'}.get(self.kind, 'processes')}"
+        plural = "" if self.count == 1 else "s" if self.kind == "thread" else "es"
+        some = f"{self.count} {self.kind}{plural}"
         room = f" at first, {least} to {most} as needed" if least < most else ""
-        cost = f", {1000 * self.seconds / self.made:.1f} ms a sample" if self.made else ""
+        made, seconds = self.tally.samples, self.tally.cost.seconds
+        cost = f", {1000 * seconds / made:.1f} ms a sample" if made else ""
         return f"samples are made by {some}{room}{cost}"
 
     def pids(self) -> list[int]:
@@ -235,11 +227,9 @@ class WorkerPool:
             self._close_worker(number, process)
         self._failed_starts += 1
         if self._failed_starts >= MAX_CRASHES:
-            raise DataError(
-                f"data worker processes end before they are ready (the last one {exit_reason}): see their output "
-                "above, or set data.worker_kind=thread",
-                code="workers-cannot-start", found=exit_reason,
-            )  # fmt: skip
+            reason = f"data worker processes end before they are ready (the last one {exit_reason})"
+            fix = "see their output above, or set data.worker_kind=thread"
+            raise DataError(f"{reason}: {fix}", code="workers-cannot-start", found=exit_reason)
         raise EOFError
 
     def _next(self, number: int, flight: deque[SampleTask]) -> SampleTask | None:
@@ -260,26 +250,24 @@ class WorkerPool:
     def _on_worker_death(self, number: int, process: WorkerProcess, flight: deque[SampleTask]) -> None:
         """Report a dead process, and put its samples back to the front of the queue."""
         self._close_worker(number, process)
-        at = flight[0] if flight else None
-        again = list(flight)
+        at, reason = flight[0] if flight else None, process.exit_reason()
+        files = at.files() if at else ""
+        place = f"at {files}" if at else "with nothing to do"
+        text = f"warning: data worker {number} (pid {process.pid}) {reason} {place}"
         if at is not None:
             at.crashes += 1
-        what = f"at {at.files()}" if at else "with nothing to do"
-        text = f"warning: data worker {number} (pid {process.pid}) {process.exit_reason()} {what}: "
         if at is not None and at.crashes >= MAX_CRASHES:
-            reason = process.exit_reason()
             error = DataError(
-                f"{at.files()}: {MAX_CRASHES} worker processes died at this sample, the last one {reason}: repair or "
+                f"{files}: {MAX_CRASHES} worker processes died at this sample, the last one {reason}: repair or "
                 "remove the files (or give the host more memory, if it ran out)",
-                code="sample-kills-workers", files=at.files(), found=reason,
+                code="sample-kills-workers", files=files, found=reason,
             )  # fmt: skip
-            self._finish(at, number, error, 0.0, Cost())
-            again.pop(0)
-            self._say(text + "the third at this sample")
+            self._finish(flight.popleft(), number, error, 0.0, Cost())
+            self._say(f"{text}: the third at this sample")
         else:
-            self._say(text + "another takes its place and its samples are made again")
+            self._say(f"{text}: another takes its place and its samples are made again")
+        self._requeue(list(flight))
         flight.clear()
-        self._requeue(again)
 
     def _requeue(self, samples: list[SampleTask]) -> None:
         """Put samples to the front of the queue, since they are needed first."""

@@ -14,8 +14,8 @@ from typing import Any
 
 from segtrain.data.stages import Cost
 from segtrain.data.workers import child
+from segtrain.data.workers.batch import Maker, SampleTask
 from segtrain.data.workers.memory import SharedBlock
-from segtrain.data.workers.tasks import Maker, SampleTask
 from segtrain.errors import ConfigError, SegtrainError
 from segtrain.stacks import StackRequest
 
