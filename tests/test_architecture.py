@@ -144,10 +144,6 @@ def test_the_first_line_of_a_file_is_not_a_question(part: str) -> None:
 
 # Files that may have over 300 lines. The list only shrinks.
 LONG = {
-    "segtrain/data/pixels/decode.py",
-    "segtrain/data/pixels/native/__init__.py",
-    "segtrain/data/shards/pack.py",
-    "segtrain/data/workers/pool.py",
     "segtrain/parallel/strategy.py",
 }
 

@@ -241,7 +241,7 @@ def test_other_options_or_inputs_do_not_go_on(tmp_path, killed):
     assert "image='keep', now 'raw'" in error.value.values["found"]
     assert "delete it, or pack into another folder" in str(error.value)
     os.utime(killed.entries[3].image, (1, 1))
-    with refused("pack-differs", found=["other files, labels or times of files"]):
+    with refused("pack-differs", found=["other files, labels, or times of files"]):
         quiet(killed, folder, shard_mb=0.009)
     done = quiet(killed, tmp_path / "other")
     with refused("pack-differs", found=["cap=0, now 9"]):

@@ -1,4 +1,4 @@
-"""Data, from files to batches. ``segtrain.data.loader(config)`` returns batches for any training loop (``data.batches``)."""
+"""Data, from files to batches. ``segtrain.data.loader(config)`` returns batches for any training loop."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from segtrain.data.batches import loader as loader
+    from segtrain.data.batches import BatchLoader
+
+    loader = BatchLoader
 
 
 def __getattr__(name: str) -> Any:

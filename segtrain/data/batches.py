@@ -11,24 +11,15 @@ from torch import Tensor
 
 from segtrain.config import Config
 from segtrain.cores import cores
-from segtrain.data.datasets import Dataset, open_dataset
+from segtrain.data.datasets import open_dataset
 from segtrain.data.loader import EvalLoader, TrainLoader, normalize, worker_kind
 from segtrain.data.order import eval_groups
 from segtrain.data.own import own_dataset, own_labels
 from segtrain.data.workers.autoscaler import worker_count
 
 
-def loader(
-    config: Config,
-    split: str = "",
-    *,
-    data: Any = None,
-    train: bool = True,
-    normalized: bool = True,
-    rank: int | None = None,
-    world_size: int | None = None,
-) -> BatchLoader:
-    """Batches of (images, masks), made ahead by ``data.workers`` workers.
+class BatchLoader:
+    """Batches of (images, masks), made ahead by ``data.workers`` workers. One pass is an epoch.
 
     split: by default ``data.train_split``, or ``data.split`` with ``train=False``. data: a map-style dataset of
     (image, mask, id) in its place. train: random crops with augmentation, else whole images, each one once.
@@ -36,32 +27,35 @@ def loader(
     false, images are uint8 (n, H, W, 3) RGB and masks uint8 (n, H, W). Void pixels have the id ``data.ignore_index``.
     rank, world_size: each rank gets its part of ``train.batch_size``; by default the variables RANK and WORLD_SIZE.
 
-    Raises ConfigError or DataError.
+    The attribute ``dataset.labels`` has the classes. Raises ConfigError or DataError.
     """
-    name = split or (config.data.train_split if train else config.data.split)
-    dataset = (
-        open_dataset(config.data, name) if data is None else own_dataset(data, own_labels(data, config.data), name)
-    )
-    rank = int(os.environ.get("RANK", "0")) if rank is None else rank
-    world_size = int(os.environ.get("WORLD_SIZE", "1")) if world_size is None else world_size
-    return BatchLoader(config, dataset, train, normalized, rank, world_size)
-
-
-class BatchLoader:
-    """One pass is an epoch. Made by ``loader``; ``dataset.labels`` has the classes."""
 
     def __init__(
-        self, config: Config, dataset: Dataset, train: bool, normalized: bool, rank: int, world_size: int
+        self,
+        config: Config,
+        split: str = "",
+        *,
+        data: Any = None,
+        train: bool = True,
+        normalized: bool = True,
+        rank: int | None = None,
+        world_size: int | None = None,
     ) -> None:
-        self.config, self.dataset, self.train, self.normalized = config, dataset, train, normalized
-        self.rank, self.world_size, self.epoch = rank, world_size, 0
-        local = int(os.environ.get("LOCAL_WORLD_SIZE", str(world_size)))
+        name = split or (config.data.train_split if train else config.data.split)
+        if data is None:
+            self.dataset = open_dataset(config.data, name)
+        else:
+            self.dataset = own_dataset(data, own_labels(data, config.data), name)
+        self.config, self.train, self.normalized, self.epoch = config, train, normalized, 0
+        self.rank = int(os.environ.get("RANK", "0")) if rank is None else rank
+        self.world_size = int(os.environ.get("WORLD_SIZE", "1")) if world_size is None else world_size
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", str(self.world_size)))
         cpu_training = not torch.cuda.is_available()
         self.workers = worker_count(config.data.workers, cores(), local, cpu_training=cpu_training).start
         self._groups: list[list[int]] = []
         if not train:
-            sizes = [dataset.size(index) for index in range(len(dataset))]
-            self._groups = eval_groups(sizes, config.eval.batch_size)[rank::world_size]
+            sizes = [self.dataset.size(index) for index in range(len(self.dataset))]
+            self._groups = eval_groups(sizes, config.eval.batch_size)[self.rank :: self.world_size]
 
     def __len__(self) -> int:
         """Batches of a pass. What an epoch leaves over begins the next one, so no sample is dropped or repeated."""

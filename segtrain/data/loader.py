@@ -7,6 +7,7 @@ change only speed. Steps wait in a queue of bounded length, which bounds memory.
 
 from __future__ import annotations
 
+import itertools
 import math
 import socket
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -57,11 +58,9 @@ def worker_kind(data: Data) -> str:
     """
     kind = data.worker_kind
     if kind == "process" and data.cache == "ram":
-        raise ConfigError(
-            "data.worker_kind=process: each process would keep its own copy of data.cache=ram: set data.cache=off, or "
-            "data.worker_kind=thread",
-            code="cache-with-processes", key="data.worker_kind",
-        )  # fmt: skip
+        reason = "data.worker_kind=process: each process would keep its own copy of data.cache=ram"
+        fix = "set data.cache=off, or data.worker_kind=thread"
+        raise ConfigError(f"{reason}: {fix}", code="cache-with-processes", key="data.worker_kind")
     if kind == "auto":
         kind = "process" if data.transforms and data.cache == "off" and hasattr(socket, "send_fds") else "thread"
     return kind
@@ -175,14 +174,14 @@ class TrainLoader(_Loader):
         for step, (epochs, ids) in self._samples():
             crop, scale = self.size_at(step)
             shapes = [(part.stop - part.start, *crop) for part in self.parts]
-            batch = BatchTask(self.sampler, ring.take(sum(map(_bytes, shapes))), [])
+            batch = BatchTask(self.sampler, ring.take(sum(_places(shape)[-1] for shape in shapes)), [])
             offset = 0
             for part, shape in zip(self.parts, shapes):
                 tasks = [Task(int(i), int(e), crop, scale) for i, e in zip(ids[part], epochs[part])]
                 images, masks, memory = _lay(batch, self.dataset, tasks, ids[part].tolist(), shape, offset, self.colors)
                 looks = map(torch.from_numpy, colors_in(memory)) if self.colors else ()
                 batch.result.append(Batch(images, masks, ids[part], epochs[part], *looks))
-                offset += _bytes(shape)
+                offset = _places(shape, offset)[-1]
             yield batch
 
     def _samples(self) -> Iterator[tuple[int, tuple[np.ndarray, np.ndarray]]]:
@@ -196,10 +195,11 @@ class TrainLoader(_Loader):
                 yield step, (epochs[part], ids[part])
 
 
-def _bytes(shape: tuple[int, ...]) -> int:
-    """Bytes of images and masks (n, H, W) and n colors, each rounded up to whole cache lines."""
+def _places(shape: tuple[int, ...], offset: int = 0) -> tuple[int, ...]:
+    """Offsets of images, masks (n, H, W), and n colors, each on whole cache lines, and the end."""
     pixels = math.prod(shape)
-    return -(-3 * pixels // 64) * 64 + -(-pixels // 64) * 64 + -(-shape[0] * COLORS // 64) * 64
+    sizes = (-(-size // 64) * 64 for size in (3 * pixels, pixels, shape[0] * COLORS))
+    return tuple(itertools.accumulate(sizes, initial=offset))
 
 
 def _lay(
@@ -214,13 +214,12 @@ def _lay(
     """Assign each sample of ``shape`` (n, H, W) its place in the block; returns images, masks, bytes of colors."""
     n, height, width = shape
     pixels = height * width
-    behind = offset + -(-3 * n * pixels // 64) * 64
-    last = behind + -(-n * pixels // 64) * 64
+    first, behind, last, _ = _places(shape, offset)
     for k, (task, index) in enumerate(zip(tasks, indices)):
-        image, mask = (offset + 3 * k * pixels, (height, width, 3)), (behind + k * pixels, (height, width))
+        image, mask = (first + 3 * k * pixels, (height, width, 3)), (behind + k * pixels, (height, width))
         look = ((last + k * COLORS, (COLORS,)),) if colors else ()
         batch.add(task, (image, mask, *look), partial(files_of, dataset, index))
-    images, masks = (torch.from_numpy(batch.block.part(*area)) for area in ((offset, (*shape, 3)), (behind, shape)))
+    images, masks = (torch.from_numpy(batch.block.part(*area)) for area in ((first, (*shape, 3)), (behind, shape)))
     return images, masks, batch.block.part(last, (n * COLORS,))
 
 
@@ -254,10 +253,10 @@ class EvalLoader(_Loader):
                 shape = (len(ids), *self.dataset.size(group[0]))
             except Exception as error:
                 raise named(self.dataset, group[0], error) from error
-            batch = BatchTask(maker, ring.take(_bytes(shape)))
+            batch = BatchTask(maker, ring.take(_places(shape)[-1]))
             images, masks, _ = _lay(batch, self.dataset, ids.tolist(), ids.tolist(), shape, 0)
             batch.result = (ids, images, masks)
             yield batch
 
 
-make_callable(__name__, "segtrain.data.batches", "loader")
+make_callable(__name__, "segtrain.data.batches", "BatchLoader")

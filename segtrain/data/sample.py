@@ -20,7 +20,7 @@ from segtrain.data.order import CLASS, rng_for
 from segtrain.data.pixels.crop import mask_of, size_of, write_crop, write_whole
 from segtrain.data.pixels.jpeg_tiles import Tiles
 from segtrain.data.stages import AUGMENT, DECODE, READ
-from segtrain.errors import ConfigError, DataError, SegtrainError, file_error
+from segtrain.errors import ConfigError, DataError, SegtrainError
 
 COLORS = 56  # bytes: ten numbers of float32, four of int32
 
@@ -41,7 +41,7 @@ class Task:
     scale: tuple[float, float]
 
 
-@dataclass(frozen=True)
+@dataclass
 class SampleMaker:
     """Makes training samples of ``source``. It pickles, so that each worker process can have a copy.
 
@@ -55,9 +55,8 @@ class SampleMaker:
     tiles: Tiles = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tiles", Tiles.of(self.source))
-        own = transforms_of(self.transforms, self.data, self.source.labels.ignore_index)
-        object.__setattr__(self, "transforms", own)
+        self.tiles = Tiles.of(self.source)
+        self.transforms = transforms_of(self.transforms, self.data, self.source.labels.ignore_index)
 
     def __call__(
         self, task: Task, image_out: np.ndarray, mask_out: np.ndarray, colors_out: np.ndarray | None = None
@@ -116,16 +115,7 @@ def whole(source: SampleSource, index: int, image_out: np.ndarray, mask_out: np.
         with READ:
             record = source.record(index)
         with DECODE:
-            written = write_whole(record, source.labels, (image_out, mask_out))
-        if not written:
-            image, mask = source.read(index)
-            entry, found, size = source.entries[index], (image.shape[:2], mask.shape), mask_out.shape
-            raise file_error(
-                entry.image,
-                f"the image has {found[0][0]}x{found[0][1]} pixels, its mask {entry.mask} {found[1][0]}x{found[1][1]}: "
-                f"both must be {size[0]}x{size[1]}, like their group",
-                code="sizes-differ", mask=entry.mask, found=found,
-            )  # fmt: skip
+            write_whole(record, source.labels, (image_out, mask_out))
     except Exception as error:
         raise named(source, index, error) from error
 

@@ -53,7 +53,7 @@ class Geometry:
         return replace(self, brightness=1.0, contrast=1.0, saturation=1.0, hue=0.0)
 
     def covered(self, crop: tuple[int, int]) -> tuple[int, int, int, int]:
-        """The part of the crop that the image covers, after flipping: top, left, bottom, right in pixels of the crop."""
+        """The part of the crop that the image covers, after flipping: top, left, bottom, right in the crop's pixels."""
         top, bottom = max(0, -self.top), min(crop[0], self.scaled[0] - self.top)
         left, right = max(0, -self.left), min(crop[1], self.scaled[1] - self.left)
         return (top, crop[1] - right, bottom, crop[1] - left) if self.flip else (top, left, bottom, right)

@@ -10,14 +10,14 @@ import copy
 import inspect
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import cv2
 import numpy as np
 
 from segtrain.config import Data
-from segtrain.data.augment.transforms_build import build, kind_of, transforms_error
+from segtrain.data.augment.transforms_build import build, kind_of, parts_of, transforms_error
 from segtrain.data.order import TRANSFORMS, rng_for
 from segtrain.errors import SegtrainError, file_error
 
@@ -39,27 +39,20 @@ class Transforms:
 
     def __init__(self, given: Any, ignore_index: int) -> None:
         self.given, self.ignore_index = given, ignore_index
-        self._build()
-
-    def _build(self) -> None:
         self._own = threading.local()
-        self._pipeline = build(self.given)
+        self._pipeline = build(given)
         self.kind = kind_of(self._pipeline)
         self.notes: tuple[str, ...] = ()  # what was changed in it
         if self.kind == "albumentations":
-            self._pipeline = copy.deepcopy(self._pipeline)  # the caller's stays as it was
-            self.notes = _guard_masks(self._pipeline, self.ignore_index)
+            self._pipeline = copy.deepcopy(self._pipeline)  # the caller's does not change
+            self.notes = _guard_masks(self._pipeline, ignore_index)
         elif self.kind == "torchvision":
             from segtrain.data.augment.transforms_torch import refuse_class_0
 
-            refuse_class_0(self._pipeline, self.ignore_index)
+            refuse_class_0(self._pipeline, ignore_index)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"given": self.given, "ignore_index": self.ignore_index}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._build()
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Transforms, (self.given, self.ignore_index)
 
     def __call__(self, pair: Pair, out: Pair, key: tuple[int, int, int], name: str) -> None:
         """Transform an image uint8 (H, W, 3) and its mask uint8 (H, W) into ``out``, two arrays of the crop's size.
@@ -112,24 +105,14 @@ def transforms_of(given: Any, data: Data, ignore_index: int) -> Transforms | Non
     return Transforms(given, ignore_index) if given else None
 
 
-def _parts(pipeline: Any) -> Iterator[Any]:
-    """The pipeline and all its parts, also those that a transform has as attributes."""
-    seen: set[int] = set()
-    waiting = [pipeline]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, (list, tuple)):
-            waiting += part
-        elif hasattr(part, "set_random_state") and id(part) not in seen:
-            seen.add(id(part))
-            yield part
-            waiting += vars(part).values()
+def _draws(part: Any) -> bool:
+    return hasattr(part, "set_random_state")
 
 
 def _guard_masks(pipeline: Any, ignore_index: int) -> tuple[str, ...]:
     """Pad masks with ``ignore_index`` where it would be 0, which is a class; refuse interpolation of masks."""
     changed = set()
-    for part in _parts(pipeline):
+    for part in parts_of(pipeline, _draws):
         name = type(part).__name__
         if getattr(part, "mask_interpolation", None) not in (None, *_NEAREST):
             reason = f"{name} would blend the ids of a mask: set mask_interpolation to 0 (nearest)"
@@ -146,7 +129,7 @@ def _guard_masks(pipeline: Any, ignore_index: int) -> tuple[str, ...]:
 
 
 def _albumentations(pipeline: Any) -> Run:
-    parts = list(_parts(pipeline))
+    parts = list(parts_of(pipeline, _draws))
 
     def run(image: np.ndarray, mask: np.ndarray, rng: np.random.Generator) -> tuple[Any, Any]:
         plain = random.Random(int(rng.random() * (1 << 53)))

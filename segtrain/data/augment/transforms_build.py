@@ -10,7 +10,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from segtrain.config import file_digest, importable, transform_source
@@ -102,7 +102,7 @@ def _named(library: Any, item: Any) -> Any:
 
 
 def _from_code(text: str) -> Any:
-    """The attribute of a Python file or module. Raises ConfigError, also if the file has another digest than the config."""
+    """The attribute of a Python file or module. Raises ConfigError, also if the digest of the file differs."""
     try:
         path, attribute, digest = transform_source(text)
     except ValueError as error:
@@ -156,3 +156,19 @@ def kind_of(pipeline: Any) -> str:
             code="not-a-transform", found=repr(pipeline),
         )  # fmt: skip
     return "function"
+
+
+def parts_of(pipeline: Any, wanted: Callable[[Any], bool]) -> Iterator[Any]:
+    """The wanted parts of a pipeline: itself, its attributes, theirs, and what is in their lists, tuples, and dicts."""
+    seen: set[int] = set()
+    waiting = [pipeline]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, (list, tuple)):
+            waiting += part
+        elif isinstance(part, dict):
+            waiting += part.values()
+        elif wanted(part) and id(part) not in seen:
+            seen.add(id(part))
+            yield part
+            waiting += vars(part).values()

@@ -6,14 +6,13 @@ own generator to every torch function that draws; the global one is neither set 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from segtrain.data.augment.transforms_build import transforms_error
+from segtrain.data.augment.transforms_build import parts_of, transforms_error
 
 _DRAWS = {
     getattr(owner, name)
@@ -63,7 +62,7 @@ def runner(pipeline: Any) -> Any:
 def refuse_class_0(pipeline: Any, ignore_index: int) -> None:
     """Raise ConfigError for a transform that would pad masks with 0, which is a class."""
     mask = _tensors().Mask
-    for part in _parts(pipeline):
+    for part in parts_of(pipeline, lambda part: isinstance(part, torch.nn.Module)):
         fill = getattr(part, "fill", None)
         if not hasattr(part, "fill") or getattr(part, "padding_mode", "constant") != "constant":
             continue
@@ -74,18 +73,6 @@ def refuse_class_0(pipeline: Any, ignore_index: int) -> None:
             fill = f'fill={{torchvision.tv_tensors.Mask: {ignore_index}, "others": 0}}'
             reason = f"{type(part).__name__} would pad masks with 0, which is a class: give it {fill}"
             raise transforms_error(reason, code="transforms-fill-mask", found=type(part).__name__)
-
-
-def _parts(pipeline: Any) -> Iterator[Any]:
-    """The pipeline and all its parts, also those in a plain list, as in RandomApply."""
-    waiting = [pipeline]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, torch.nn.Module):
-            yield part
-            waiting += [*part.children(), *(value for value in vars(part).values() if isinstance(value, (list, tuple)))]
-        elif isinstance(part, (list, tuple)):
-            waiting += part
 
 
 def _tensors() -> Any:

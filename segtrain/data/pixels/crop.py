@@ -75,18 +75,20 @@ def pixels_of(record: StoredSample, labels: LabelSpace) -> Pair:
     return image, mask
 
 
-def write_whole(record: StoredSample, labels: LabelSpace, out: Pair) -> bool:
-    """Write the whole image and mask to ``out``. False if they have another size. Raises DataError."""
-    size = out[1].shape
-    if size_of(record) != size:
-        return False
+def write_whole(record: StoredSample, labels: LabelSpace, out: Pair) -> None:
+    """Write the whole image and mask to ``out``. Raises DataError, also if they have another size."""
+    size, found, mask = out[1].shape, size_of(record), mask_of(record, labels)
+    if found != size or mask.shape != size:
+        reason = (
+            f"the image has {found[0]}x{found[1]} pixels, its mask {record.mask_name} {mask.shape[0]}x{mask.shape[1]}: "
+            f"both must be {size[0]}x{size[1]}, like their group"
+        )
+        raise file_error(
+            record.image_name, reason, code="sizes-differ", mask=record.mask_name, found=(found, mask.shape)
+        )
+    out[1][...] = mask
     if isinstance(record.image, np.ndarray) or native.whole(record.image, 3, size, record.image_name, out[0]) is None:
         out[0][...] = image_of(record)
-    mask = mask_of(record, labels)
-    if mask.shape != size:
-        return False
-    out[1][...] = mask
-    return True
 
 
 def write_crop(

@@ -42,8 +42,6 @@ class _OpenTiles:
 class Tiles:
     """The records of a data set of ``count`` samples. It pickles, and any thread may call it."""
 
-    _state: _OpenTiles | None
-
     @classmethod
     def of(cls, source: SampleSource) -> Tiles:
         return cls(str(source.entries[0].image) if len(source) else "", len(source))
@@ -51,30 +49,22 @@ class Tiles:
     def __init__(self, name: str, count: int) -> None:
         key = f"{name}:{count}".encode(errors="surrogateescape")  # names need not be UTF-8
         self.folder = cache_folder() / f"tiles-{hashlib.sha256(key).hexdigest()[:16]}"
-        self.count = count
-        self._reset()
+        self.name, self.count, self._off = name, count, False
+        self._lock = threading.Lock()
+        self._state: _OpenTiles | None = None
 
-    def _reset(self) -> None:
-        self._lock, self._state, self._off = threading.Lock(), None, False
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"folder": self.folder, "count": self.count}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._reset()
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Tiles, (self.name, self.count)
 
     def get(self, sample: int, name: str, content: Any, size: tuple[int, int]) -> bytes:
         """The index of this JPEG, from the cache or made (and kept) now; b"" if it is of no use."""
         if self._off or size[0] * size[1] < _LEAST or not native.available() or native.kind_of(content) != native.JPEG:
             return b""
-        checksum = zlib.crc32(name.encode(errors="surrogateescape"))
         with self._lock:
-            if self._state is None:
-                self._state = self._open()
-            head, place = self._state.head[sample].tolist(), int(self._state.place[sample])
-            file = self._state.files[place >> 40] if place >= 0 else -1
-        if place >= 0 and head[0] == checksum:
+            state = self._opened()
+            head, place = state.head[sample].tolist(), int(state.place[sample])
+            file = state.files[place >> 40] if place >= 0 else -1
+        if place >= 0 and head[0] == _checksum(name):
             kept = os.pread(file, head[1], place & (1 << 40) - 1)
             if zlib.crc32(kept) == head[2]:
                 return kept
@@ -87,12 +77,12 @@ class Tiles:
         if self._off or size[0] * size[1] < _LEAST:
             return
         with self._lock:
-            if self._state is None:
-                self._state = self._open()
-            self._append(self._state, sample, zlib.crc32(name.encode(errors="surrogateescape")), made)
+            self._append(self._opened(), sample, _checksum(name), made)
 
-    def _open(self) -> _OpenTiles:
-        state = _OpenTiles(np.zeros((self.count, 3), np.uint32), np.full(self.count, -1, np.int64))
+    def _opened(self) -> _OpenTiles:
+        if self._state is not None:
+            return self._state
+        self._state = state = _OpenTiles(np.zeros((self.count, 3), np.uint32), np.full(self.count, -1, np.int64))
         for path in sorted(self.folder.glob("*.tiles")) if self.folder.is_dir() else []:
             try:
                 state.files.append(os.open(path, os.O_RDONLY))
@@ -135,3 +125,7 @@ class Tiles:
             return
         state.head[sample], state.place[sample] = head, state.own << 40 | state.end + _HEAD.size
         state.end += len(record)
+
+
+def _checksum(name: str) -> int:
+    return zlib.crc32(name.encode(errors="surrogateescape"))

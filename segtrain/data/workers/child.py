@@ -79,8 +79,6 @@ class _Worker:
         elif kind == "forget":
             for number in rest[0]:
                 del self.blocks[number]
-            for key in rest[1]:
-                del self.makers[key]
         return None
 
     def _make(self, key: bytes, task: Any, block: int, areas: Any) -> SegtrainError | None:

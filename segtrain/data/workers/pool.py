@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from segtrain.data.stages import Cost, StageTotals
 from segtrain.data.workers.batch import BatchTask, SampleTask, attempt
@@ -161,17 +161,9 @@ class WorkerPool:
                 self._done.notify_all()
 
     def _threaded(self, number: int) -> None:
-        while True:
-            with self._lock:
-                while not self._queue and not self._retired(number):
-                    self._work.wait()
-                if self._retired(number):
-                    del self._threads[number]
-                    return
-                sample = self._queue.popleft()
-                self._busy.add(sample)
+        while (sample := self._next(number, ())) is not None:
             self._finish(sample, number, *attempt(sample))
-            del sample
+            del sample  # its memory is not needed while this thread waits
 
     def _watched(self, number: int) -> None:
         """Supervise worker process ``number`` and its replacements."""
@@ -232,8 +224,8 @@ class WorkerPool:
             raise DataError(f"{reason}: {fix}", code="workers-cannot-start", found=exit_reason)
         raise EOFError
 
-    def _next(self, number: int, flight: deque[SampleTask]) -> SampleTask | None:
-        """A sample to send. None: wait for an answer first; with none in flight: exit."""
+    def _next(self, number: int, flight: Collection[SampleTask]) -> SampleTask | None:
+        """A sample to make, besides those in ``flight``. None: wait for an answer first; with none in flight: exit."""
         with self._lock:
             while not self._queue and not flight and not self._retired(number):
                 self._work.wait()

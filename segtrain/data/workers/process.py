@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections import deque
 from typing import Any
 
 from segtrain.data.stages import Cost
@@ -34,7 +33,7 @@ class WorkerProcess:
         self.channel, self.cpu_s = here, 0.0
         self.stacks: tuple[str, str, StackRequest] | None = None  # requested, but not yet sent to the process
         self._blocks: dict[int, SharedBlock] = {}
-        self._makers: deque[bytes] = deque()
+        self._makers: set[bytes] = set()
         with there:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", "from segtrain.data.workers.child import main; main()", str(there.fileno())],
@@ -62,11 +61,10 @@ class WorkerProcess:
             child.send(self.channel, ("stacks", *wanted))
         if name not in self._makers:
             child.send(self.channel, ("maker", name, content, _script() if b"__main__" in content else None))
-            self._makers.append(name)
+            self._makers.add(name)
         gone = [number for number, known in self._blocks.items() if not known.alive]
-        old = [self._makers.popleft() for _ in range(len(self._makers) - 4)]
-        if gone or old:
-            child.send(self.channel, ("forget", gone, old))
+        if gone:
+            child.send(self.channel, ("forget", gone))
             for number in gone:
                 del self._blocks[number]
         if block.number not in self._blocks:
@@ -116,11 +114,10 @@ class Pickles:
             try:
                 content = pickle.dumps(maker, protocol=5)
             except Exception as error:
-                raise ConfigError(
-                    f"data.worker_kind=process: the data set or its transforms cannot be sent to a process ({error}): "
-                    "define them at the top of a module, or set data.worker_kind=thread",
-                    code="dataset-not-picklable", found=str(error),
-                ) from None  # fmt: skip
+                reason = f"the data set or its transforms cannot be sent to a process ({error})"
+                fix = "define them at the top of a module, or set data.worker_kind=thread"
+                text = f"data.worker_kind=process: {reason}: {fix}"
+                raise ConfigError(text, code="dataset-not-picklable", found=str(error)) from None
             while len(self._known) >= 4:
                 del self._known[next(iter(self._known))]
             known = self._known[id(maker)] = (maker, hashlib.blake2b(content, digest_size=16).digest(), content)
