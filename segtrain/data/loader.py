@@ -36,8 +36,6 @@ from segtrain.errors import ConfigError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_AT_ONCE = 64  # steps
-
 
 @dataclass
 class Batch:
@@ -171,7 +169,8 @@ class TrainLoader(_Loader):
         return max(0, self.last_step - self.first_step)
 
     def _batches(self, ring: Ring) -> Generator[BatchTask, None, None]:
-        for step, (epochs, ids) in self._samples():
+        for step in range(self.first_step, self.last_step):
+            epochs, ids = samples(self.seed, len(self.dataset), step * self.batch_size, self.batch_size)
             crop, scale = self.size_at(step)
             shapes = [(part.stop - part.start, *crop) for part in self.parts]
             batch = BatchTask(self.sampler, ring.take(sum(_places(shape)[-1] for shape in shapes)), [])
@@ -183,16 +182,6 @@ class TrainLoader(_Loader):
                 batch.result.append(Batch(images, masks, ids[part], epochs[part], *looks))
                 offset = _places(shape, offset)[-1]
             yield batch
-
-    def _samples(self) -> Iterator[tuple[int, tuple[np.ndarray, np.ndarray]]]:
-        """Epochs and ids of each step, computed for many steps at once: the consumer waits while a batch is planned."""
-        size = self.batch_size
-        for first in range(self.first_step, self.last_step, _AT_ONCE):
-            steps = range(first, min(first + _AT_ONCE, self.last_step))
-            epochs, ids = samples(self.seed, len(self.dataset), first * size, len(steps) * size)
-            for k, step in enumerate(steps):
-                part = slice(k * size, (k + 1) * size)
-                yield step, (epochs[part], ids[part])
 
 
 def _places(shape: tuple[int, ...], offset: int = 0) -> tuple[int, ...]:

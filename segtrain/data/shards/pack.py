@@ -25,7 +25,7 @@ from segtrain.cores import cores
 from segtrain.data.audit.check import settings_of
 from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.shards import index as shard_index
-from segtrain.data.shards.index import Description, Shard
+from segtrain.data.shards.index import Description
 from segtrain.data.shards.pack_estimate import estimate
 from segtrain.data.shards.pack_sample import Form, Ids, Packing, mask_ids, pack_sample, packed_labels, probe, sound
 from segtrain.data.shards.pack_shard import ShardTask, key_of, member_bytes
@@ -163,11 +163,10 @@ def pack(
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
-        shards = tuple(Shard(task.name, known["size"], known["sha256"]) for task, known in zip(tasks, done))
+        shards = tuple(map(ShardTask.shard, tasks, done))
         labels, skipped = packed_labels(dataset.labels, ids), len(dataset) - len(indices)
         what = Description(dataset.split, "", shards, (), labels, ids, options, source, skipped)
-        places = (task.places(known) for task, known in zip(tasks, done))
-        shard_index.write(index, what, itertools.chain.from_iterable(places))
+        shard_index.write(index, what, itertools.chain.from_iterable(map(ShardTask.places, tasks, done)))
         shutil.rmtree(hidden)
     notes = sum((Counter(known["notes"]) for known in done), Counter[str]())
     return summary(what, sum(known["kept"] for known in done), dict(notes))

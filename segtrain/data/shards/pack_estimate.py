@@ -16,11 +16,10 @@ from segtrain.data.cache import SampleSource
 from segtrain.data.datasets import Dataset
 from segtrain.data.sample import SampleMaker, Task
 from segtrain.data.shards import index as shard_index
-from segtrain.data.shards.index import Description, Shard, ShardEntries, ShardSpan
+from segtrain.data.shards.index import Description, ShardEntries
 from segtrain.data.shards.pack_sample import Form, Ids, Packing, mask_ids, packed_labels, probe, sound
-from segtrain.data.shards.pack_shard import write_shard
+from segtrain.data.shards.pack_shard import ShardTask
 from segtrain.data.shards.reader import ShardDataset
-from segtrain.data.storage import writing
 from segtrain.errors import DataError
 
 _ROUNDS = 2  # measured passes over the samples, after one to warm up
@@ -97,13 +96,11 @@ def estimate(dataset: Dataset, data: Data, choice: Packing, workers: int = 1, sk
 
 def _packed(dataset: Dataset, indices: list[int], choice: Packing, ids: Ids, folder: str) -> ShardDataset:
     """The samples as a set of one shard."""
-    name = f"{dataset.split}-000000.tar"
-    with writing(os.path.join(folder, name)) as stream:
-        known = write_shard(stream, dataset, indices, choice, ids, name)
-    labels = packed_labels(dataset.labels, ids)
-    what = Description(dataset.split, "", (Shard(name, known["size"], known["sha256"]),), (), labels, ids)
+    task = ShardTask(dataset, folder, folder, 0, indices, choice, ids)
+    known, labels = task.run(), packed_labels(dataset.labels, ids)
     path = os.path.join(folder, dataset.split + shard_index.ENDING)
-    shard_index.write(path, what, [ShardSpan(place[0], 0, *place[1:]) for place in known["places"]])
+    what = Description(dataset.split, "", (task.shard(known),), (), labels, ids)
+    shard_index.write(path, what, task.places(known))
     return ShardDataset("", dataset.split, labels, ShardEntries(shard_index.load(path), folder, len(indices)), folder)
 
 

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from segtrain.data.datasets import Dataset
 from segtrain.data.shards import tar
-from segtrain.data.shards.index import ShardSpan
+from segtrain.data.shards.index import Shard, ShardSpan
 from segtrain.data.shards.pack_sample import Ids, Packed, Packing, pack_sample
 from segtrain.data.shards.reader import checksum
 from segtrain.data.storage import LOCAL, writing
@@ -51,6 +51,9 @@ class ShardTask:
         with writing(note) as stream:
             stream.write(json.dumps(known).encode())
         return {**known, "kept": False}
+
+    def shard(self, known: dict[str, Any]) -> Shard:
+        return Shard(self.name, known["size"], known["sha256"])
 
     def places(self, known: dict[str, Any]) -> Iterator[ShardSpan]:
         for name, image, mask, size in known["places"]:
