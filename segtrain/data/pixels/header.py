@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Union
 
-from segtrain.data.pixels.tiff import tiff_tags
 from segtrain.data.stages import READ, took
 from segtrain.data.storage import opened
 from segtrain.errors import DataError, file_error
@@ -50,11 +49,9 @@ class Header:
     @property
     def form(self) -> str:
         """Depth and bands in words, "16-bit RGBA"; of a palette the depth of its indices."""
-        named = {1: "gray", 3: "RGB"}
+        named = {1: "palette" if self.format == "png" and self.color_type == 3 else "gray", 3: "RGB"}
         if self.format != "tiff":  # whose further bands need not be alpha
             named |= {2: "gray + alpha", 4: "CMYK" if self.format == "jpeg" else "RGBA"}
-        if self.format == "png" and self.color_type == 3:
-            named = {1: "palette"}
         bands = named.get(self.channels, f"{self.channels} bands")
         return f"{self.bits}-bit {'float ' if self.floating else ''}{bands}"
 
@@ -192,7 +189,7 @@ def _other_header(stream: BinaryIO, name: str) -> Header:
     from PIL import Image
 
     stream.seek(0)
-    tags, pages = tiff_tags(stream)
+    tags, pages = _tiff_tags(stream)
     stream.seek(0)
     try:
         with Image.open(stream) as picture:
@@ -229,10 +226,56 @@ def _most_of_ppm(stream: BinaryIO) -> int:
 def _tiff_header(tags: dict[int, int], pages: int) -> Header:
     """The size is that of the upright image, and the orientation 1: decoders of TIFF turn the pixels themselves."""
     size = tags.get(257, 0), tags.get(256, 0)
-    height, width = size[::-1] if tags.get(0x0112, 1) >= 5 else size
-    return Header(
-        "tiff", height, width, tags.get(277, 1), tags.get(258, 1), floating=tags.get(339, 1) == 3, pages=pages
-    )
+    upright = size[::-1] if tags.get(0x0112, 1) >= 5 else size
+    return Header("tiff", *upright, tags.get(277, 1), tags.get(258, 1), floating=tags.get(339, 1) == 3, pages=pages)
+
+
+def _tiff_tags(stream: BinaryIO) -> tuple[dict[int, int], int]:
+    """First values of the numbers in the first directory (TIFF 6.0, section 2; BigTIFF), and the number of images.
+
+    Reduced copies of an image do not count. ({}, 1) for a file that is not a TIFF, or is damaged.
+    """
+    head = stream.read(16)
+    order = {b"II": "<", b"MM": ">"}.get(head[:2], "")
+    version = struct.unpack(order + "H", head[2:4])[0] if order and len(head) >= 4 else 0
+    if version not in (42, 43):
+        return {}, 1
+    # Formats of a directory's length and of an offset, bytes of an entry, and the place of the first offset.
+    many, at, step, begin = ("Q", "Q", 20, 8) if version == 43 else ("H", "I", 12, 4)
+    tags: dict[int, int] = {}
+    places: dict[int, bool] = {}  # of directories, and whether each is an image of its own
+    try:
+        (place,) = struct.unpack_from(order + at, head, begin)
+        while place and place not in places and len(places) < 4096:
+            stream.seek(place)
+            (count,) = struct.unpack(order + many, stream.read(struct.calcsize(many)))
+            start = stream.tell()
+            # Of later directories only the kind is needed, which is the first entry.
+            own = _numbers(stream, start, 1 if places else min(count, 1000), order, at, step)
+            tags = tags or own
+            places[place] = not own.get(254, 0) & 5
+            stream.seek(start + step * count)
+            (place,) = struct.unpack(order + at, stream.read(struct.calcsize(at)))
+    except (struct.error, OverflowError, ValueError, OSError):
+        pass
+    return tags, max(1, sum(places.values()))
+
+
+def _numbers(stream: BinaryIO, start: int, count: int, order: str, at: str, step: int) -> dict[int, int]:
+    """Tag -> its first value, for the entries that are whole numbers."""
+    stream.seek(start)
+    rows, found = stream.read(step * count), dict[int, int]()
+    for row in range(0, step * count, step):
+        tag, kind, values = struct.unpack_from(f"{order}HH{at}", rows, row)
+        code = {3: "H", 4: "I", 16: "Q"}.get(kind)
+        if code is None:
+            continue
+        source, value = rows, row + step - struct.calcsize(at)
+        if struct.calcsize(code) * values > struct.calcsize(at):  # the entry holds the place of the values
+            stream.seek(struct.unpack_from(order + at, rows, value)[0])
+            source, value = stream.read(struct.calcsize(code)), 0
+        found[tag] = struct.unpack_from(order + code, source, value)[0]
+    return found
 
 
 def refuse_cut(stream: BinaryIO, header: Header, name: str, crc: bool = False) -> None:

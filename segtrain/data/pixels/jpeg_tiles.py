@@ -14,7 +14,6 @@ import struct
 import sys
 import threading
 import zlib
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,17 +25,6 @@ from segtrain.files import cache_folder
 _HEAD = struct.Struct("<4sIIII")  # magic, sample, checksum of its file name, bytes that follow, their checksum
 _MAGIC = b"STt2"  # also of the form of the index: see kIndexMagic in native/jpeg.h
 _LEAST = 512 * 512  # pixels: a smaller picture is decoded faster than its record is found
-
-
-@dataclass
-class _OpenTiles:
-    """The open files of a process, and the place of each sample's record."""
-
-    head: np.ndarray  # uint32 [n, 3]: checksum of the name, bytes, their checksum
-    place: np.ndarray  # int64 [n]: number of the file << 40 | offset; -1: there is none
-    files: list[int] = field(default_factory=list)
-    own: int = -1  # number of the file that this process appends to
-    end: int = 0  # of that file
 
 
 class Tiles:
@@ -51,7 +39,8 @@ class Tiles:
         self.folder = cache_folder() / f"tiles-{hashlib.sha256(key).hexdigest()[:16]}"
         self.name, self.count, self._off = name, count, False
         self._lock = threading.Lock()
-        self._state: _OpenTiles | None = None
+        self._files: list[int] | None = None  # opened at the first use
+        self._own, self._end = -1, 0  # number and size of the file that this process appends to
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Tiles, (self.name, self.count)
@@ -61,9 +50,9 @@ class Tiles:
         if self._off or size[0] * size[1] < _LEAST or not native.available() or native.kind_of(content) != native.JPEG:
             return b""
         with self._lock:
-            state = self._opened()
-            head, place = state.head[sample].tolist(), int(state.place[sample])
-            file = state.files[place >> 40] if place >= 0 else -1
+            files = self._opened()
+            head, place = self._head[sample].tolist(), int(self._place[sample])
+            file = files[place >> 40] if place >= 0 else -1
         if place >= 0 and head[0] == _checksum(name):
             kept = os.pread(file, head[1], place & (1 << 40) - 1)
             if zlib.crc32(kept) == head[2]:
@@ -79,41 +68,42 @@ class Tiles:
         with self._lock:
             self._append(self._opened(), sample, _checksum(name), made)
 
-    def _opened(self) -> _OpenTiles:
-        if self._state is not None:
-            return self._state
-        self._state = state = _OpenTiles(np.zeros((self.count, 3), np.uint32), np.full(self.count, -1, np.int64))
+    def _opened(self) -> list[int]:
+        if self._files is not None:
+            return self._files
+        self._files = []
+        self._head = np.zeros((self.count, 3), np.uint32)  # checksum of the name, bytes, their checksum
+        self._place = np.full(self.count, -1, np.int64)  # number of the file << 40 | offset; -1: no record
         for path in sorted(self.folder.glob("*.tiles")) if self.folder.is_dir() else []:
             try:
-                state.files.append(os.open(path, os.O_RDONLY))
-                self._walk(state, len(state.files) - 1)
+                self._files.append(os.open(path, os.O_RDONLY))
+                self._walk(self._files[-1], len(self._files) - 1)
             except OSError:
                 continue  # another process may have cleared the cache
-        return state
+        return self._files
 
-    def _walk(self, state: _OpenTiles, number: int) -> None:
+    def _walk(self, file: int, number: int) -> None:
         """Read the records of a file, up to one that a crash cut off."""
-        file, place = state.files[number], 0
-        end = os.fstat(file).st_size
+        place, end = 0, os.fstat(file).st_size
         while place + _HEAD.size <= end:
             magic, sample, *head = _HEAD.unpack(os.pread(file, _HEAD.size, place))
             place += _HEAD.size
             if magic != _MAGIC or place + head[1] > end or sample >= self.count:
                 break
-            state.head[sample], state.place[sample] = head, number << 40 | place
+            self._head[sample], self._place[sample] = head, number << 40 | place
             place += head[1]
 
-    def _append(self, state: _OpenTiles, sample: int, checksum: int, made: bytes) -> None:
+    def _append(self, files: list[int], sample: int, checksum: int, made: bytes) -> None:
         """Append a record, in one write, to this process's own file."""
         try:
-            if state.own < 0:
+            if self._own < 0:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 path = self.folder / f"{os.getpid()}-{os.urandom(4).hex()}.tiles"
-                state.files.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644))
-                state.own = len(state.files) - 1
+                files.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644))
+                self._own = len(files) - 1
             head = checksum, len(made), zlib.crc32(made)
             record = _HEAD.pack(_MAGIC, sample, *head) + made
-            if os.pwrite(state.files[state.own], record, state.end) != len(record):
+            if os.pwrite(files[self._own], record, self._end) != len(record):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             self._off = True
@@ -123,8 +113,8 @@ class Tiles:
                 file=sys.stderr, flush=True,
             )  # fmt: skip
             return
-        state.head[sample], state.place[sample] = head, state.own << 40 | state.end + _HEAD.size
-        state.end += len(record)
+        self._head[sample], self._place[sample] = head, self._own << 40 | self._end + _HEAD.size
+        self._end += len(record)
 
 
 def _checksum(name: str) -> int:

@@ -34,10 +34,12 @@ class WorkerProcess:
         self.stacks: tuple[str, str, StackRequest] | None = None  # requested, but not yet sent to the process
         self._blocks: dict[int, SharedBlock] = {}
         self._makers: set[bytes] = set()
+        path = PACKAGE_ROOT, os.environ.get("PYTHONPATH")
         with there:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", "from segtrain.data.workers.child import main; main()", str(there.fileno())],
-                pass_fds=[there.fileno()], stdin=subprocess.DEVNULL, env=_environment(),
+                pass_fds=[there.fileno()], stdin=subprocess.DEVNULL,
+                env={**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(filter(None, path))},
             )  # fmt: skip
 
     @property
@@ -122,11 +124,6 @@ class Pickles:
                 del self._known[next(iter(self._known))]
             known = self._known[id(maker)] = (maker, hashlib.blake2b(content, digest_size=16).digest(), content)
         return known[1], known[2]
-
-
-def _environment() -> dict[str, str]:
-    path = os.pathsep.join([PACKAGE_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**os.environ, **ONE_THREAD, "PYTHONPATH": path}
 
 
 def _script() -> dict[str, Any]:
