@@ -234,7 +234,8 @@ def test_native_networks_do_not_import_smp() -> None:
     code = (
         "import sys; from segtrain.config import Model; from segtrain.models import build_model; "
         "[build_model(Model(arch=arch, encoder='resnet18'), 3) for arch in ('unet', 'deeplabv3plus')]; "
-        "print([m for m in ('segmentation_models_pytorch', 'timm', 'torchvision', 'torch._dynamo') if m in sys.modules])"
+        "print([m for m in ('segmentation_models_pytorch', 'timm', 'torchvision', 'torch._dynamo') if m in "
+        "sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert found.strip() == "[]"

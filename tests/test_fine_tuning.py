@@ -1,4 +1,6 @@
-"""Beginning with other weights: whole networks, encoders from files, heads by class name; and encoders that are kept as they are."""
+"""Beginning with other weights: whole networks, encoders from files, heads by class name; and encoders that are kept as
+they are.
+"""
 
 from __future__ import annotations
 

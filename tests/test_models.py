@@ -79,7 +79,9 @@ def test_encoders(arch: str, encoder: str) -> None:
 
 
 def replica_of(network: torch.nn.Module) -> torch.nn.Module:
-    """What torch.nn.DataParallel runs on each GPU: copies of all modules that hold tensors where the originals hold parameters."""
+    """What torch.nn.DataParallel runs on each GPU: copies of all modules that hold tensors where the originals hold
+    parameters.
+    """
     copies = {module: module._replicate_for_data_parallel() for module in network.modules()}
     for module, copy in copies.items():
         for name, child in module._modules.items():
@@ -178,7 +180,7 @@ def test_same_as_torchvision() -> None:
 @pytest.mark.parametrize(
     ("settings", "code", "values"),
     [
-        ({"arch": "fpn", "encoder": "resnet_18"}, "unknown-encoder", {"found": "resnet_18", "nearest": ["resnet18"]}),
+        ({"arch": "fpn", "encoder": "resnet_18"}, "unknown-encoder", {"found": "resnet_18", "nearest": "resnet18"}),
         ({"arch": "fpn", "encoder": "tu-resnet10x"}, "unknown-encoder", {"found": "tu-resnet10x"}),
         ({"arch": "dpt", "encoder": "resnet18"}, "encoder-unfit", {"found": "resnet18"}),
         ({"arch": "fpn", "encoder_weights": "imagenot"}, "unknown-encoder-weights", {"found": "imagenot"}),
@@ -223,7 +225,8 @@ def test_pico_imports_neither_smp_nor_torchvision() -> None:
     code = (
         "import sys; from segtrain.config import Model; from segtrain.models import build_model; "
         "build_model(Model(arch='pico'), 3); "
-        "print([m for m in ('segmentation_models_pytorch', 'timm', 'torchvision', 'torch._dynamo') if m in sys.modules])"
+        "print([m for m in ('segmentation_models_pytorch', 'timm', 'torchvision', 'torch._dynamo') if m in "
+        "sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert found.strip() == "[]"

@@ -1,4 +1,6 @@
-"""From a run folder to masks, overlays, safetensors and ONNX: whole files, right ids, inputs untouched, errors with names."""
+"""From a run folder to masks, overlays, safetensors and ONNX: whole files, right ids, inputs untouched, errors with
+names.
+"""
 
 from __future__ import annotations
 

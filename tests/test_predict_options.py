@@ -1,4 +1,6 @@
-"""`segtrain predict` with settings of its own, in windows where memory is short, with probabilities; colors that are told apart."""
+"""`segtrain predict` with settings of its own, in windows where memory is short, with probabilities; colors that are
+told apart.
+"""
 
 from __future__ import annotations
 
@@ -130,7 +132,9 @@ def test_an_image_that_does_not_fit_is_predicted_in_windows(
 
 
 def test_memory_that_images_before_have_left_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In torch's own store on a GPU, and as copies of read files in a container: the same image must get the same windows."""
+    """In torch's own store on a GPU, and as copies of read files in a container: the same image must get the same
+    windows.
+    """
     for name, value in (("mem_get_info", (5, 24)), ("memory_reserved", 16), ("memory_allocated", 2)):
         monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
     assert view.free_memory(torch.device("cuda", 0)) == 5 + 16 - 2

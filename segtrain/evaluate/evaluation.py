@@ -1,10 +1,10 @@
-"""Evaluation of a model on a split. Every image counts once, in int64: the same score to the bit on any number of ranks.
+"""Evaluation of a model on a split: the same score to the bit on any number of ranks.
 
-Images are put into groups of one size by the data set alone (``eval_groups``), whatever the number of ranks; rank r takes
-groups r, r + world, ... So each forward pass sees the same tensor on any number of ranks, integers are added, and
-the order of the sum cannot matter. The loop holds no collective, so that ranks with more or fewer images cannot wait for
-each other; one sum over the ranks ends it, and carries along how often each image was seen, its own scores (a rank that
-has not seen it adds zeros) and whether a rank failed.
+Every image counts once, in int64. Images are put into groups of one size by the data set alone (``eval_groups``); rank
+r takes groups r, r + world, ... So each forward pass sees the same tensor on any number of ranks, and the order of the
+sum cannot matter. The loop holds no collective, so that ranks with more or fewer images cannot wait for each other. One
+sum over the ranks ends it, and carries along how often each image was seen, its own scores (a rank that has not seen it
+adds zeros), and whether a rank failed.
 
 Bit-equality across world sizes asks for the same kernels on every rank: the same number of threads and the same kind of
 device. What still differs in the last bit of a logit moves a pixel only on an exact tie.
@@ -224,9 +224,9 @@ def _forward(model: nn.Module, device: torch.device, precision: str) -> Forward:
 def _evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode inside; afterwards each layer as it was (a frozen batch norm stays frozen).
 
-    cuDNN takes the kernel that it expects to be the fastest and tries none. Trying all of them pays for crops of one size. Here
-    each new image size would cost seconds, and the choice, which depends on timings, could move the last bits of a logit from
-    one rank to the next.
+    cuDNN takes the kernel that it expects to be the fastest and tries none. Trying all of them pays for crops of one
+    size. Here each new image size would cost seconds, and the choice, which depends on timings, could move the last
+    bits of a logit from one rank to the next.
     """
     modes = [(module, module.training) for module in model.modules()]
     benchmark = torch.backends.cudnn.benchmark

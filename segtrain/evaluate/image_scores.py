@@ -20,9 +20,10 @@ FIELDS = 5
 class ImageScores:
     """One value per image, in the order of the split; the same to the bit on any number of ranks.
 
-    ``miou`` is the mean IoU over the classes in the truth or the prediction of the image: what ``Scores`` gives for the confusion
-    of this image alone. Their mean is not the mIoU of the split, which divides sums over all images. ``worst`` is the class with
-    the lowest IoU in the image, of equal ones the one with the most pixels. NaN and -1 if all of the image is void.
+    ``miou`` is the mean IoU over the classes in the truth or the prediction of the image: what ``Scores`` gives for the
+    confusion of this image alone. Their mean is not the mIoU of the split, which divides sums over all images.
+    ``worst`` is the class with the lowest IoU in the image, of equal ones the one with the most pixels. NaN and -1 if
+    all of the image is void.
     """
 
     miou: np.ndarray  # float64 (N,)
@@ -60,12 +61,12 @@ class ImageScores:
 
 
 def counts(confusions: Tensor) -> Tensor:
-    """Confusions int64 (n, C, C) to (n, 3, C): of each class the pixels that are right, in the truth, in the prediction."""
+    """Confusions int64 (n, C, C) to (n, 3, C): pixels of each class that are right, in the truth, in the prediction."""
     return torch.stack([confusions.diagonal(dim1=1, dim2=2), confusions.sum(2), confusions.sum(1)], 1)
 
 
 def packed(found: np.ndarray) -> np.ndarray:
-    """int64 (n, 3, C) of ``counts`` to int64 (n, FIELDS), in which floats are their bits: a sum with zeros leaves them as they are."""
+    """int64 (n, 3, C) of ``counts`` to int64 (n, FIELDS). Floats are their bits, which zeros do not change."""
     hits, truth, guess = found[:, 0], found[:, 1], found[:, 2]
     union = truth + guess - hits
     with np.errstate(invalid="ignore"):

@@ -24,11 +24,11 @@ def load_run(
 ) -> tuple[nn.Module, Config, LabelSpace]:
     """The model of a run in evaluation mode on the CPU, its config, and its labels.
 
-    which: ``best`` (by validation mIoU; the newest if nothing has been scored yet) or ``last``. The moving average of the
-    weights is taken if the run keeps one. The folder of an export works as well; of its config only ``model``, ``eval``,
-    ``data.crop``, ``data.base_scale``, ``data.bits``, and ``data.extra_bands`` are those of the run.
+    which: ``best`` (by validation mIoU; the newest if nothing has been scored yet) or ``last``. The moving average of
+    the weights is taken if the run keeps one. The folder of an export works as well; of its config only ``model``,
+    ``eval``, ``data.crop``, ``data.base_scale``, ``data.bits``, and ``data.extra_bands`` are those of the run.
     module: the network, if the run was trained with a module of the user.
-    Raises ConfigError if the folder is not a run, CheckpointError if the weights are missing, damaged, or of another model.
+    Raises ConfigError if the folder is not a run, CheckpointError if the weights are missing, damaged, or do not fit.
     """
     from segtrain.checkpoint import load_weights
 
@@ -81,7 +81,7 @@ def load_export(folder: str | Path, module: nn.Module | None = None) -> tuple[nn
         digest = facts["weights"]["sha256"]
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(
-            f"{folder} is not a complete export with safetensors ({type(error).__name__}: {error}): export the run again",
+            f"{folder} is not a complete export ({type(error).__name__}: {error}): export the run again",
             code="export-incomplete",
             folder=str(folder),
         ) from None
@@ -111,8 +111,8 @@ def assemble(settings: Model, num_classes: int, weights: Mapping[str, Tensor], s
 def _network(settings: Model, num_classes: int, name: str, module: nn.Module | None, source: str) -> SegModel:
     """The network that ``settings`` describe, or the user's: ``module``, else a new instance of the class ``name``.
 
-    A class is only made if its module is imported already and it takes no arguments: nothing is imported by a name that stands in a
-    run folder. Raises ConfigError if the module must be passed.
+    A class is only made if its module is imported already and it takes no arguments: nothing is imported by a name that
+    stands in a run folder. Raises ConfigError if the module must be passed.
     """
     from segtrain.models import build_model
 
@@ -134,14 +134,14 @@ def _network(settings: Model, num_classes: int, name: str, module: nn.Module | N
 
 
 def _filled(model: SegModel, weights: Mapping[str, Tensor], source: str) -> nn.Module:
-    """``model`` with ``weights``, in evaluation mode. Raises CheckpointError naming the first tensor that does not fit."""
+    """``model`` with ``weights``, in evaluation mode. Raises CheckpointError for weights that do not fit."""
     from segtrain.checkpoint import misfits
 
     odd = misfits(model.state_dict(), weights)
     if odd:
         raise CheckpointError(
-            f"the weights of {source} do not fit {type(model).__name__} with {model.num_classes} classes ({len(odd)} tensors; {odd[0]}): "
-            "use the config and the labels that they were trained with, and construct a module of your own as for the training",
+            f"the weights of {source} do not fit {type(model).__name__} with {model.num_classes} classes "
+            f"({len(odd)} tensors; {odd[0]}): build the network as for the training, with its config and labels",
             code="weights-unfit",
             source=source,
             found=odd,

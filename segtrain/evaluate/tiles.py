@@ -27,7 +27,7 @@ Forward = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class View:
-    """How an image is seen: in windows of ``tile`` (None: whole) that share ``overlap``, at ``scales``, mirrored with ``flip``."""
+    """How an image is seen: in windows of ``tile`` that share ``overlap``, at ``scales``, mirrored with ``flip``."""
 
     tile: Size | None = None
     overlap: float = 0.5
@@ -36,7 +36,7 @@ class View:
 
     @classmethod
     def of(cls, settings: config.Eval, base_scale: float) -> View:
-        """base_scale: ``data.base_scale`` of the training, multiplied into every scale, so that objects have the trained size."""
+        """Multiplies every scale by ``data.base_scale`` of the training, so that objects have the trained size."""
         scales = tuple(scale * base_scale for scale in settings.scales)
         return cls(settings.tile, settings.overlap, scales, settings.flip)
 
@@ -66,7 +66,7 @@ def starts(length: int, tile: int, overlap: float) -> list[int]:
 
 
 def coverage(length: int, tile: int, first: list[int], device: torch.device | None = None) -> Tensor:
-    """How many windows cover each pixel of an axis, at least 1: float32 (length,), made on ``device`` without a copy."""
+    """How many windows cover each pixel of an axis, at least 1: float32 (length,)."""
     counts = torch.zeros(length, device=device)
     for start in first:
         counts[start : start + tile] += 1
@@ -158,7 +158,7 @@ def predict_scores(forward: Forward, images: Tensor, view: View = View(), size: 
 def predict_ids(forward: Forward, images: Tensor, view: View = View(), size: Size | None = None) -> Tensor:
     """Class ids (N, h, w) of images (N, 3, H, W): the highest score, ties to the lowest id.
 
-    At one scale and the image's own size each strip becomes ids at once, so that a large image needs no full-size scores.
+    At one scale and the image's own size each strip becomes ids at once: a large image needs no full-size scores.
     """
     own = (images.shape[-2], images.shape[-1])
     if tuple(size or own) != own or len(view.scales) > 1 or scaled(own, view.scales[0]) != own:

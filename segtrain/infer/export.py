@@ -45,13 +45,13 @@ def export(
 ) -> Export:
     """Write ``weights.safetensors`` and ``model.json`` and, with ``onnx``, ``model.onnx`` into the folder ``out``.
 
-    model.onnx: input ``images`` uint8 (N, H, W, 3) RGB; outputs ``classes`` uint8 (N, H, W) and ``logits`` float32 (N, C, H, W); with
-    normalization, padding and cropping inside. N, H and W are open where an exporter manages it, else fixed to 1 and ``size``
-    (default: the training crop). It is run by onnxruntime on random pixels, at a second size too where sizes are open,
-    and refused where a logit is off by more than a thousandth of the largest.
+    model.onnx: input ``images`` uint8 (N, H, W, 3) RGB; outputs ``classes`` uint8 (N, H, W) and ``logits`` float32 (N,
+    C, H, W); with normalization, padding and cropping inside. N, H and W are open where an exporter manages it, else
+    fixed to 1 and ``size`` (default: the training crop). It is run by onnxruntime on random pixels, at a second size
+    too where sizes are open, and refused where a logit is off by more than a thousandth of the largest.
     model: the network, if the run was trained with a module of your own.
-    Raises MissingExtra, ConfigError for an unknown format, SegtrainError where no exporter succeeds. All files appear at the end, or none.
-    ``load.load_export`` is the way back.
+    Raises MissingExtra, ConfigError for an unknown format, SegtrainError where no exporter succeeds. All files appear
+    at the end, or none. ``load.load_export`` is the way back.
     """
     unknown = [name for name in formats if name not in FORMATS]
     if unknown or not formats:
@@ -117,7 +117,8 @@ def describe(config: Config, labels: LabelSpace, model: nn.Module, run_dir: Path
             "std": list(IMAGENET_STD),
             "crop": list(config.data.crop),
             "scale": config.data.base_scale,
-            "resize": "multiply height and width by scale (bilinear, antialiased), predict, and bring the logits back (bilinear)",
+            "resize": "multiply height and width by scale (bilinear, antialiased), predict, and bring the logits back "
+            "(bilinear)",
             "stride": int(getattr(model, "stride", 1)),
             "padding": "right and bottom to a multiple of stride with 0 after normalizing; cropped from the logits",
         },

@@ -31,9 +31,9 @@ Write = Callable[[nn.Module, Path, Size, int, bool], None]
 
 
 class Deployed(nn.Module):
-    """The model with its normalization: images uint8 (N, H, W, 3) RGB -> ids uint8 (N, H, W), logits float32 (N, C, H, W).
+    """The model from images uint8 (N, H, W, 3) RGB to ids uint8 (N, H, W) and logits float32 (N, C, H, W).
 
-    Padding to the stride is done here once more, without conditions on the size, so that an exporter can keep H and W open.
+    Padding to the stride is done here without conditions on the size, so that an exporter can keep H and W open.
     """
 
     shift: Tensor
@@ -69,9 +69,9 @@ def write_onnx(
 ) -> dict[str, Any]:
     """Write and check an ONNX file; returns how it was made and how far it is from torch, as plain values.
 
-    Tried in this order: open sizes by torch.export, then by tracing; fixed sizes by torch.export, then by tracing. The first
-    file that onnxruntime runs with the right result is kept; why earlier ones were not is under "tried".
-    ``plain`` is written where given: the same network without rewrites that look at the size of an image; compared is ``model``.
+    Tried in this order: open sizes by torch.export, then by tracing; fixed sizes by torch.export, then by tracing. The
+    first file that onnxruntime runs with the right result is kept; why earlier ones were not is under "tried".
+    ``plain`` is written, and compared with ``model``: the same network without rewrites that look at the image's size.
     ``facts`` go into the file's metadata as JSON, under "segtrain". Raises SegtrainError where none is right.
     """
     deployed = Deployed(plain or model).eval()
@@ -143,7 +143,7 @@ def _trace(deployed: nn.Module, path: Path, size: Size, opset: int, open_sizes: 
 def _check(model: nn.Module, path: Path, size: Size, open_sizes: bool) -> dict[str, Any]:
     """Run the file by onnxruntime on random pixels and compare with torch's own preprocessing and model.
 
-    With open sizes also two images of an odd size. Raises SegtrainError where a logit differs by more than TOLERANCE of the largest.
+    With open sizes also two images of an odd size. Raises SegtrainError where the outputs differ (see TOLERANCE).
     """
     import onnxruntime
 
@@ -208,7 +208,7 @@ def _pool(x: Tensor, size: Any) -> Tensor:
 
 
 def _means(length: Any, bins: Any, like: Tensor) -> Tensor:
-    """(bins, length): row i averages the pixels from floor(i L / bins) to ceil((i + 1) L / bins) - 1; None: keeps them."""
+    """(bins, length): row i averages the pixels from floor(i L / bins) to ceil((i + 1) L / bins) - 1; None: length."""
     bins = length if bins is None else bins
     place = torch.arange(length, device=like.device)[None]
     number = torch.arange(bins, device=like.device)[:, None]

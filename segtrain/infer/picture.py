@@ -30,8 +30,9 @@ def read_picture(path: str | Path, reading: decode.Reading = PLAIN) -> Picture:
     if look.brightest >= 0 and too_dark(look.brightest, reading):
         bits = depth_of(look.brightest)
         raise DataError(
-            f"{name}: 16 bits per band, but no value above {look.brightest:,}, which needs {bits} bits. Read as 16 bits it would be nearly black: "
-            f"{command({'data.bits': bits})}, or data.bits=16 if it is meant to be so dark",
+            f"{name}: 16 bits per band, but no value above {look.brightest:,}, which needs {bits} bits. Read as 16 "
+            f"bits it would be nearly black: {command({'data.bits': bits})}, or data.bits=16 if it is meant to be so "
+            "dark",
             code="image-nearly-black",
             file=name,
             bits=bits,
@@ -45,7 +46,10 @@ def read_picture(path: str | Path, reading: decode.Reading = PLAIN) -> Picture:
 
 
 def upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
-    """Stored pixels (H, W, ...) as viewers show them. ``orientation``: 1 to 8 of EXIF 2.32, which side the first row and column are."""
+    """Stored pixels (H, W, ...) as viewers show them.
+
+    ``orientation``: 1 to 8 of EXIF 2.32, which side the first row and column are.
+    """
     if orientation in (5, 6, 7, 8):  # the first row is a side
         pixels = pixels.swapaxes(0, 1)
     if orientation in (3, 4, 7, 8):  # the first row is at the bottom

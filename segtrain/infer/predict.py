@@ -49,11 +49,12 @@ def predict(
 ) -> list[PredictTask]:
     """Predict images (files, and folders searched through) with a run's best weights; returns what was written.
 
-    ``out/masks/NAME.png`` holds train ids as palette indices, at the image's own size and upright as viewers show the image, by its
-    EXIF orientation: programs that read indices get the ids, viewers show the class colors. ``out/overlays/NAME.png`` shows the
-    colors over the image, with a legend. ``out/probabilities/NAME.npz`` holds ``probabilities``, float16 (C, H, W), and
-    ``classes``, their names. Windows, scales and flip are those of the run's ``eval`` section, unless ``overrides`` change them
-    (``eval.tile=[512,512]``); an image that would not fit into memory whole is predicted in windows, which is said.
+    ``out/masks/NAME.png`` holds train ids as palette indices, at the image's own size and upright as viewers show the
+    image, by its EXIF orientation: programs that read indices get the ids, viewers show the class colors.
+    ``out/overlays/NAME.png`` shows the colors over the image, with a legend. ``out/probabilities/NAME.npz`` holds
+    ``probabilities``, float16 (C, H, W), and ``classes``, their names. Windows, scales and flip are those of the run's
+    ``eval`` section, unless ``overrides`` change them (``eval.tile=[512,512]``); an image that would not fit into
+    memory whole is predicted in windows, which is said.
 
     Raises DataError before any work where an output would replace a file that was not made here (inputs above all) or
     two images would share a name; and after all others are done where images cannot be read, naming each.
@@ -99,8 +100,8 @@ def plan(
 ) -> list[PredictTask]:
     """Which files become which; nothing is written. Raises DataError (see ``predict``).
 
-    Images of a folder keep their place below it; files given one by one keep their name. Where two images differ in their ending
-    alone, both keep it: ``a.jpg.png``. ``say`` is told of files that are left out.
+    Images of a folder keep their place below it; files given one by one keep their name. Where two images differ in
+    their ending alone, both keep it: ``a.jpg.png``. ``say`` is told of files that are left out.
     """
     found = [pair for path in map(Path, paths) for pair in _below(path, out, say)]
     if not found:
@@ -134,7 +135,7 @@ def plan(
 
 
 def _below(path: Path, out: Path, say: Callable[[str], None] | None) -> list[tuple[Path, Path]]:
-    """(image, its name below ``out``) for a file, or for each image in a folder; ``say`` is told what in it is left out."""
+    """(image, its name below ``out``) for a file, or for each image in a folder; ``say`` gets what is left out."""
     if path.is_file():
         return [(path, Path(path.name))]
     if not path.is_dir():
@@ -196,7 +197,7 @@ def write_mask(path: Path, ids: np.ndarray, labels: LabelSpace) -> None:
 
 
 def write_probabilities(path: Path, probabilities: np.ndarray, labels: LabelSpace) -> None:
-    """``probabilities`` float16 (C, H, W), ``classes`` (C,) and the mark of a prediction as one .npz file, not compressed."""
+    """``probabilities`` float16 (C, H, W), ``classes`` (C,), and the mark of a prediction as one .npz file."""
     marked: dict[str, Any] = {MARK: np.array("probabilities")}
     classes = np.array(labels.names)
     _write(path, lambda file: np.savez(file, probabilities=probabilities, classes=classes, **marked))

@@ -44,7 +44,7 @@ def load(
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
-            "the device cuda was asked for, but torch sees no GPU: check the driver (nvidia-smi), or choose the device cpu",
+            "device cuda, but torch sees no GPU: check the driver (nvidia-smi), or choose device cpu",
             code="no-gpu",
             device=device,
         )
@@ -70,8 +70,8 @@ class Predictor:
         """The mask of each image: uint8 (H, W) of class ids, of the size of the image.
 
         images: one image or several. An image is a path, an array uint8 (H, W, 3) RGB, or a tensor uint8 (3, H, W) or
-        (H, W, 3). A batch of images is an array or a tensor with one more dimension. Files are read as ``segtrain predict``
-        reads them, upright. Raises DataError for an image that cannot be read or has another shape or type.
+        (H, W, 3). A batch of images is an array or a tensor with one more dimension. Files are read as ``segtrain
+        predict`` reads them, upright. Raises DataError for an image that cannot be read or has another shape or type.
         """
         masks: list[np.ndarray] = []
         for image in _each(images):

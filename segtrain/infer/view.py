@@ -36,7 +36,7 @@ def with_settings(config: Config, overrides: Iterable[str]) -> Config:
             if f"{section}.{key}" not in SETTINGS:
                 name = f"{section}.{key}".rstrip(".")
                 raise ConfigError(
-                    f"predict takes {', '.join(SETTINGS)}, not {name}: `segtrain train` and `segtrain eval` take others",
+                    f"predict takes {', '.join(SETTINGS)}, not {name}: give it to segtrain train or segtrain eval",
                     code="setting-not-for-predict",
                     key=name,
                 )
@@ -48,8 +48,9 @@ def with_settings(config: Config, overrides: Iterable[str]) -> Config:
 def bytes_per_pixel(model: nn.Module, device: torch.device) -> float:
     """About how much memory a forward pass takes for each pixel of its input.
 
-    Four times what the layer that moves most reads and writes, and the logits at full size: 1.1 to 1.5 times what U-Net, FPN,
-    DeepLabV3+, SegFormer and pico were measured to take, 3 times what LR-ASPP takes. Attention over all pixels takes more.
+    Four times what the layer that moves most reads and writes, and the logits at full size: 1.1 to 1.5 times what
+    U-Net, FPN, DeepLabV3+, SegFormer and pico were measured to take, 3 times what LR-ASPP takes. Attention over all
+    pixels takes more.
     """
     most = 0
 
@@ -86,9 +87,9 @@ def free_memory(device: torch.device) -> float:
 
 
 def fitted(view: View, size: Size, per_pixel: float, free: float, least: Size, stride: int) -> tuple[View, str]:
-    """``view``, in windows where an image of ``size`` would not fit whole into ``free`` bytes, and a remark about it ("": none).
+    """``view``, in windows where an image of ``size`` would not fit whole into ``free`` bytes, and a remark or "".
 
-    least: the smallest window that is taken: the crop that the network was trained on. stride: of which its sides are multiples.
+    least: the smallest window: the crop that the network was trained on. stride: its sides are multiples of it.
     """
     height, width = scaled(size, max(view.scales))
     need = height * width * per_pixel
@@ -97,8 +98,8 @@ def fitted(view: View, size: Size, per_pixel: float, free: float, least: Size, s
     side = int(math.sqrt(TILE_SHARE * free / per_pixel)) // stride * stride
     tile = (min(max(side, least[0]), height), min(max(side, least[1]), width))
     remark = (
-        f"{height} x {width} pixels would take about {need / 1e9:.1f} GB whole, {free / 1e9:.1f} GB are free: predicted in windows of "
-        f"{tile[0]} x {tile[1]}, whose seams may show; set eval.tile to choose"
+        f"{height} x {width} pixels would take about {need / 1e9:.1f} GB whole, {free / 1e9:.1f} GB are free: "
+        f"predicted in windows of {tile[0]} x {tile[1]}, whose seams may show; set eval.tile to choose"
     )
     return replace(view, tile=tile), remark
 

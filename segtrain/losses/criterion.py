@@ -75,8 +75,8 @@ def build_criterion(
 ) -> Criterion:
     """Build the criterion that ``loss`` describes.
 
-    class_weights: (num_classes,), made from the training masks, for loss.class_weights=auto. Raises ConfigError if the number
-    or a value of the class weights is wrong.
+    class_weights: (num_classes,), made from the training masks, for loss.class_weights=auto. Raises ConfigError if the
+    number or a value of the class weights is wrong.
     """
     values = _class_weights(loss, num_classes, class_weights)
     terms = tuple(_term(term, num_classes, ignore_index, values) for term in loss.terms)

@@ -1,9 +1,9 @@
 """Memory-efficient loss: upsamples and differentiates one image at a time, so full-size logits are never all in memory.
 
-The head of a network ends in an upsampling, mostly by 4 or 8, and the loss needs logits at full size. For a batch, with the
-log-probabilities and the gradient, those are three tensors of N * C * H * W floats: in many trainings more than all else.
-But the loss is a sum over images (see ``losses.term``). So the gradient with respect to the *small* logits of one image can be
-computed in the forward pass, and then its full-size tensors are freed. Nothing is approximated.
+The head of a network ends in an upsampling, mostly by 4 or 8, and the loss needs logits at full size. For a batch, with
+the log-probabilities and the gradient, those are three tensors of N * C * H * W floats: in many trainings more than all
+else. But the loss is a sum over images (see ``losses.term``). So the gradient with respect to the *small* logits of one
+image can be computed in the forward pass, and then its full-size tensors are freed. Nothing is approximated.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def low_res_loss(criterion: Criterion, low: Tensor, target: Tensor, totals: Tens
 
 @torch.no_grad()
 def low_res_totals(criterion: Criterion, low: Tensor, target: Tensor, upsample: Upsample) -> Tensor:
-    """criterion.totals(upsample(low, (H, W)), target), float64 (size,), with full-size tensors for one image at a time."""
+    """criterion.totals(upsample(low, (H, W)), target), float64 (size,), one image at a time."""
     if not criterion.needs_logits:
         return criterion.totals(None, target)
     totals = torch.zeros(criterion.size, dtype=torch.float64, device=low.device)

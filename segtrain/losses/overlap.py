@@ -17,11 +17,12 @@ class TverskyLoss(Term):
 
     alpha: weight of false positives. beta: weight of false negatives.
 
-    I, P, T: soft intersection, sum of probabilities, and number of pixels of a class, over the valid pixels of the whole
-    batch. A class is present if the batch has a pixel of it. Every class present has the same weight.
+    I, P, T: soft intersection, sum of probabilities, and number of pixels of a class, over the valid pixels of the
+    whole batch. A class is present if the batch has a pixel of it. Every class present has the same weight.
 
-    A fraction of sums is not a sum of fractions, so a part of the batch gets the tangent: its gradient is that of the loss
-    of the whole batch. Its value is the loss of each class times the share of the pixels of that class in this part.
+    A fraction of sums is not a sum of fractions, so a part of the batch gets the tangent: its gradient is that of the
+    loss of the whole batch. Its value is the loss of each class times the share of the pixels of that class in this
+    part.
 
     >>> TverskyLoss(num_classes=2, alpha=0.3, beta=0.7)(torch.zeros(1, 2, 4, 4), torch.zeros(1, 4, 4, dtype=torch.long))
     tensor(0.4118)
@@ -86,9 +87,9 @@ class JaccardLoss(TverskyLoss):
 class LovaszSoftmax(Term):
     """Lovász-softmax (Berman et al. 2018): the mean over the classes of each image, then the mean over images.
 
-    The Lovász extension of the Jaccard loss: the errors |truth - p| of a class, sorted from large to small, each times the
-    growth of the Jaccard loss when its pixel joins the wrong ones. Images that are all void do not count, nor do classes
-    that are absent from an image.
+    The Lovász extension of the Jaccard loss: the errors |truth - p| of a class, sorted from large to small, each times
+    the growth of the Jaccard loss when its pixel joins the wrong ones. Images that are all void do not count, nor do
+    classes that are absent from an image.
     """
 
     def totals(self, logits: Tensor | None, target: Tensor) -> Tensor:

@@ -19,8 +19,9 @@ Mean = Callable[[Tensor, Tensor], Tensor]  # logits (N, C, H, W), target int64 (
 class OwnLoss(Term):
     """A mean over the valid pixels of a micro-batch, weighted by their number.
 
-    If ``mean`` is a mean over the pixels whose label is not ``ignore_index``, the value and the gradient are those of the global
-    batch on any number of ranks and micro-batches. Any other mean (Dice of a batch, say) is averaged over micro-batches.
+    If ``mean`` is a mean over the pixels whose label is not ``ignore_index``, the value and the gradient are those of
+    the global batch on any number of ranks and micro-batches. Any other mean (Dice of a batch, say) is averaged over
+    micro-batches.
     """
 
     mean: Mean = None  # type: ignore[assignment]
@@ -51,8 +52,8 @@ def as_criterion(given: Any, num_classes: int, ignore_index: int) -> Criterion:
     term = given if isinstance(given, Term) else OwnLoss(num_classes, ignore_index, mean=given)
     if (term.num_classes, term.ignore_index) != (num_classes, ignore_index):
         raise ConfigError(
-            f"{type(given).__name__} is for {term.num_classes} classes with void {term.ignore_index}, the data has {num_classes} "
-            f"with void {ignore_index}: construct it with num_classes={num_classes}, ignore_index={ignore_index}",
+            f"{type(given).__name__} has num_classes={term.num_classes}, ignore_index={term.ignore_index}: the data "
+            f"needs num_classes={num_classes}, ignore_index={ignore_index}",
             code="criterion-classes-differ",
             found=term.num_classes,
             expected=num_classes,

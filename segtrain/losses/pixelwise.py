@@ -82,9 +82,10 @@ class OHEMCrossEntropy(WeightedTerm):
     min_kept: least share of the valid pixels of the batch that is kept, hardest first.
     threshold: a pixel whose true class has a lower probability is always kept.
 
-    Ranks find the same border without sending pixels: the totals are a histogram of the losses by the upper half of their
-    float32 bits. Non-negative floats sort as their bits do, so each bin is 1/128 of its loss wide. The bin that holds the
-    border is kept whole. So ``min_kept`` is exceeded by less than one bin, and the number of kept pixels is known exactly.
+    Ranks find the same border without sending pixels: the totals are a histogram of the losses by the upper half of
+    their float32 bits. Non-negative floats sort as their bits do, so each bin is 1/128 of its loss wide. The bin that
+    holds the border is kept whole. So ``min_kept`` is exceeded by less than one bin, and the number of kept pixels is
+    known exactly.
 
     >>> loss = OHEMCrossEntropy(num_classes=3, min_kept=0.25)
     >>> loss(torch.zeros(1, 3, 4, 4), torch.zeros(1, 4, 4, dtype=torch.long))
@@ -134,6 +135,6 @@ class OHEMCrossEntropy(WeightedTerm):
         return bins.long(), nll > -math.log(self.threshold)
 
     def _border(self, totals: Tensor) -> Tensor:
-        """(1,): the highest bin such that it and all above hold the share ``min_kept``. Integers: equal on every device."""
+        """(1,): the highest bin such that it and all above hold the share ``min_kept``, equal on every device."""
         above = totals[:BINS].long().flip(0).cumsum(0).flip(0)
         return (above >= torch.ceil(above[:1] * self.min_kept)).sum(0, keepdim=True) - 1

@@ -53,8 +53,8 @@ class Term:
     def sum_and_count(self, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """The sum (with gradient) and the count whose quotient is the mean: float64 scalars, both 0 if all is void.
 
-        The count is what the loss is a mean over: pixels or their class weights (cross-entropy, focal), kept pixels (OHEM),
-        classes (Dice, Jaccard, Tversky), or images (Lovasz).
+        The count is what the loss is a mean over: pixels or their class weights (cross-entropy, focal), kept pixels
+        (OHEM), classes (Dice, Jaccard, Tversky), or images (Lovasz).
         """
         check_shapes(self.num_classes, logits, target)
         totals = batch_totals(self, logits, target)
@@ -161,7 +161,7 @@ def check_shapes(num_classes: int, logits: Tensor | None, target: Tensor) -> Non
 def batch_totals(term: Term, logits: Tensor | None, target: Tensor) -> Tensor:
     """term.totals of a batch: float64 (k,).
 
-    Where logits are read, they are read image by image, so that the probabilities of the whole batch are never in memory.
+    Logits are read image by image, so that the probabilities of the whole batch are never in memory.
     """
     if not term.needs_logits:
         return term.totals(None, target)

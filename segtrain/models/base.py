@@ -11,8 +11,8 @@ from torch import Tensor, nn
 class SegModel(nn.Module):
     """A segmentation network that takes images of any size.
 
-    A subclass defines ``_low`` and ``_upsample``. Parameters have the names of the original network, so that state dicts
-    fit both.
+    A subclass defines ``_low`` and ``_upsample``. Parameters have the names of the original network, so that state
+    dicts fit both.
 
     num_classes: channels of the logits.
     stride: distance in pixels between the coarsest features. Images whose sides are multiples of it need no padding.
@@ -30,8 +30,8 @@ class SegModel(nn.Module):
     def forward(self, images: Tensor, low: bool = False) -> Union[Tensor, tuple[Tensor, ...]]:
         """Logits (N, C, H, W) of normalized images, float (N, 3, H, W).
 
-        With ``low``, the logits before upsampling: ``(main, *auxiliary)``, each (N, C, h, w) of its own size, as ``upsample``
-        takes them. There are auxiliary ones only in training mode, and if the network has such heads.
+        With ``low``, the logits before upsampling: ``(main, *auxiliary)``, each (N, C, h, w) of its own size, as
+        ``upsample`` takes them. There are auxiliary ones only in training mode, and if the network has such heads.
         """
         size = (images.shape[-2], images.shape[-1])
         if self.pads:
@@ -42,7 +42,7 @@ class SegModel(nn.Module):
         return outputs if low else self.upsample(outputs[0], size)
 
     def upsample(self, low: Tensor, size: tuple[int, int]) -> Tensor:
-        """Upsample logits (N, C, h, w) of ``forward(low=True)`` to ``size``, the (H, W) of the images, each independently."""
+        """Upsample logits (N, C, h, w) of ``forward(low=True)`` to ``size``, the (H, W) of the images."""
         logits = self._upsample(low, size)
         return logits[..., : size[0], : size[1]]
 

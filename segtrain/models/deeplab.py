@@ -88,7 +88,7 @@ def deeplabv3plus(
     decoder_atrous_rates: tuple[int, ...] = (12, 24, 36),
     decoder_aspp_dropout: float = 0.5,
 ) -> tuple[nn.Module, nn.Module, nn.Sequential]:
-    """Encoder, decoder, and head under SMP's parameter names. Decoder and head keep PyTorch's initial values, as in SMP."""
+    """Encoder, decoder, and head under SMP's parameter names; the latter two keep PyTorch's initial values."""
     encoder = ResNet(encoder_name, encoder_output_stride)
     decoder = DeepLabDecoder(
         encoder.channels[-1],

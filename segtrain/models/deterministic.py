@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from segtrain.errors import ConfigError
 from segtrain.models.base import SegModel
 
-# Operators of networks whose gradient torch refuses on CUDA with use_deterministic_algorithms(True). Bilinear interpolation is
-# not among them: F.interpolate takes another form then. Pooling into a single bin is a mean, which is deterministic.
+# Operators whose gradient torch refuses on CUDA with use_deterministic_algorithms(True). Bilinear interpolation is not
+# among them: F.interpolate takes another form then. Pooling into a single bin is a mean, which is deterministic.
 REFUSED = {
     "aten::_adaptive_avg_pool2d": "adaptive average pooling into more than one bin",
     "aten::adaptive_max_pool2d": "adaptive max pooling",
@@ -41,7 +41,7 @@ class _Watch(TorchDispatchMode):
 
 
 def refuse_nondeterministic(network: SegModel, arch: str) -> None:
-    """Raise ConfigError, which names the layer, if the first backward pass on a GPU would fail with train.deterministic=true."""
+    """Raise ConfigError with the layer whose backward pass on a GPU would fail with train.deterministic=true."""
     try:
         found = _found(network, "meta")
     except NotImplementedError:
@@ -51,9 +51,9 @@ def refuse_nondeterministic(network: SegModel, arch: str) -> None:
         layer, what = found[0]
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         raise ConfigError(
-            f"train.deterministic=true: model.arch={arch} has {what}, whose gradient is not deterministic on a GPU, in its layer "
-            f"{layer or 'at the top'}{more}: choose another architecture (unet, deeplabv3plus and pico have none), set "
-            "train.deterministic=false, or train on a CPU (train.device=cpu)",
+            f"train.deterministic=true: model.arch={arch} has {what}, whose gradient is not deterministic on a GPU, in "
+            f"its layer {layer or 'at the top'}{more}: choose another architecture (unet, deeplabv3plus and pico have "
+            "none), set train.deterministic=false, or train on a CPU (train.device=cpu)",
             code="layer-not-deterministic",
             arch=arch,
             layer=layer,

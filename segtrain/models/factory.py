@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable
 from typing import Any
 
 from segtrain.config import SMP, Model, is_file_name, refuse_arch
-from segtrain.errors import ConfigError, SegtrainError
+from segtrain.errors import ConfigError, SegtrainError, closest
 from segtrain.models.base import SegModel
 from segtrain.models.weights import load_encoder
 
@@ -19,8 +18,8 @@ _UNFIT = (TypeError, ValueError, KeyError, RuntimeError, AttributeError, Asserti
 def build_model(model: Model, num_classes: int) -> SegModel:
     """Build the network of the config, with fresh or pretrained weights, in training mode, on the CPU.
 
-    Raises ConfigError for an unknown architecture, encoder, option, or name of weights, and for weights that cannot be fetched;
-    MissingExtra if the library of the architecture is not installed.
+    Raises ConfigError for an unknown architecture, encoder, option, or name of weights, and for weights that cannot be
+    fetched; MissingExtra if the library of the architecture is not installed.
     """
     if num_classes < 1:
         raise ConfigError(
@@ -85,8 +84,8 @@ def check_options(model: Model, constructor: Callable[..., Any] | None, reserved
                 key=key,
             )
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
-            hint = f"did you mean {near[0]!r}? " if near else ""
+            near = closest(key, known, 0.4)
+            hint = f"did you mean {near!r}? " if near else ""
             raise ConfigError(
                 f"unknown model.options.{key} for {model.arch}: {hint}it has {', '.join(known) or 'none'}",
                 code="unknown-model-option",

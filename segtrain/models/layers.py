@@ -1,7 +1,7 @@
 """Layers that several networks share, and exact rewrites of slow operations.
 
-A rewrite has the same parameters, values, and gradients with less computation. It is an algebraic identity, equal to the
-plain form up to rounding (1e-12 in float64, tested), and built from differentiable operations.
+A rewrite has the same parameters, values, and gradients with less computation. It is an algebraic identity, equal to
+the plain form up to rounding (1e-12 in float64, tested), and built from differentiable operations.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def doubled_kernel(weight: Tensor) -> Tensor:
 
     weight: (O, I, 3, 3) of a convolution with padding 1.
 
-    Under nearest upsampling an input pixel becomes a 2x2 block. So its contribution to the output is the sum of the four
-    one-pixel shifts of the flipped 3x3 kernel: 16 numbers instead of 4 x 9, and 16 multiplications instead of 36 per pixel
-    and pair of channels. At the border both forms read zeros in the same places.
+    Under nearest upsampling an input pixel becomes a 2x2 block. So its contribution to the output is the sum of the
+    four one-pixel shifts of the flipped 3x3 kernel: 16 numbers instead of 4 x 9, and 16 multiplications instead of 36
+    per pixel and pair of channels. At the border both forms read zeros in the same places.
     """
     flipped = weight.flip(2, 3).transpose(0, 1)
     rows = F.pad(flipped, (0, 0, 1, 0)) + F.pad(flipped, (0, 0, 0, 1))
@@ -49,8 +49,8 @@ def upsample_conv(x: Tensor, skip: Tensor | None, weight: Tensor, bias: Tensor |
 def grid_means(x: Tensor, bins: int) -> Tensor:
     """``F.adaptive_avg_pool2d(x, bins)`` from means over slices, whose gradient is deterministic on CUDA.
 
-    x: (N, C, H, W). Returns (N, C, bins, bins). Bin k covers the rows from floor(k H / bins) to ceil((k + 1) H / bins), and the
-    columns likewise; neighbors may share some.
+    x: (N, C, H, W). Returns (N, C, bins, bins). Bin k covers the rows from floor(k H / bins) to ceil((k + 1) H / bins),
+    and the columns likewise; neighbors may share some.
     """
     for axis in (2, 3):
         size = x.shape[axis]
@@ -63,8 +63,8 @@ def live_taps(weight: Tensor, dilation: int, size: tuple[int, int]) -> tuple[Ten
     """Cut kernel rows and columns that meet only padding; returns the kernel and its padding (rows, columns).
 
     weight: (O, I, k, k), k odd, of a convolution with padding = dilation * (k // 2), which keeps the size.
-    size: (H, W) of the input. If the dilation is not below the size (the wide rates of atrous pyramids on small maps), only the
-    center is left.
+    size: (H, W) of the input. If the dilation is not below the size (the wide rates of atrous pyramids on small maps),
+    only the center is left.
     """
     half = weight.shape[-1] // 2
     reach = [min(half, (side - 1) // dilation) for side in size]

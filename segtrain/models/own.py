@@ -38,8 +38,8 @@ class OwnModel(SegModel):
         if not isinstance(logits, Tensor) or logits.dim() != 4 or logits.shape[1] != self.num_classes:
             found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise ConfigError(
-                f"{type(self.module).__name__} returned {found} for images {tuple(images.shape)}: its forward must return "
-                f"logits (N, {self.num_classes}, h, w), one channel per class",
+                f"{type(self.module).__name__} returned {found} for images {tuple(images.shape)}: its forward must "
+                f"return logits (N, {self.num_classes}, h, w), one channel per class",
                 code="model-output-shape",
                 found=found,
                 expected=self.num_classes,

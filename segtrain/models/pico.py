@@ -50,12 +50,13 @@ class PyramidPool(nn.Module):
 
 
 class Pico(SegModel):
-    """Encoder to stride 32, pyramid pooling, and summed lateral connections back to stride 4, where the logits are made.
+    """Encoder to stride 32, pyramid pooling, and summed lateral connections back to stride 4, that of the logits.
 
-    Strides 2 and 4 have one 3x3 convolution each: dense 3x3 kernels at strides 8 to 32 run two to three times nearer to the peak
-    of a CPU than depthwise or shallow full-size ones.
+    Strides 2 and 4 have one 3x3 convolution each: dense 3x3 kernels at strides 8 to 32 run two to three times nearer to
+    the peak of a CPU than depthwise or shallow full-size ones.
 
-    num_classes: classes C. stem: channels at stride 2. widths, depths: channels and residual blocks at strides 4, 8, 16, and 32.
+    num_classes: classes C. stem: channels at stride 2. widths, depths: channels and residual blocks at strides 4, 8,
+    16, and 32.
     decoder: channels of the decoder. bins: grids of the pyramid pooling. aux: whether there is a second head.
 
     ``forward(low=True)``: logits (N, C, ceil(H/4), ceil(W/4)); in training mode with ``aux`` also those of stride 8.
@@ -163,8 +164,7 @@ def _check(options: dict[str, Any]) -> None:
     widths, depths = (list(options.get(key, usual[key].default)) for key in ("widths", "depths"))
     if len(widths) != len(depths) or len(widths) < 2:
         raise ConfigError(
-            f"model.options: widths={widths} and depths={depths} have one entry per stage each: give both the same number "
-            "of entries, at least 2",
+            f"model.options: widths={widths} and depths={depths}: give both one entry per stage, at least 2",
             code="model-option-value",
             key="widths",
             found=(widths, depths),

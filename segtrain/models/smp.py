@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from segtrain.config import Model
-from segtrain.errors import ConfigError, MissingExtra
+from segtrain.errors import ConfigError, MissingExtra, closest
 from segtrain.models.base import SegModel
 from segtrain.models.deeplab import deeplabv3plus
 from segtrain.models.factory import check_options
@@ -83,7 +82,7 @@ def build(model: Model, num_classes: int) -> SegModel:
 
 
 def _is_own(model: Model) -> bool:
-    """Whether this package makes the network itself, equal to SMP's, but without the seconds that importing SMP takes."""
+    """Whether this package makes the network itself, as SMP does, but without the seconds that importing SMP takes."""
     channels = model.options.get("decoder_channels", (0,) * 5)
     if not model.fast or model.encoder not in RESNETS:
         return False
@@ -153,48 +152,40 @@ def _network(model: Model, num_classes: int) -> Any:
 
 def _check_encoder(model: Model, arch: str, encoders: Any) -> None:
     """Refuse an unknown encoder or weights with the nearest known name."""
-    name = model.encoder
-    if arch == "dpt" and not name.startswith("tu-"):
+    name, given = model.encoder, model.encoder_weights
+    from_timm = name.startswith("tu-")
+    if arch == "dpt" and not from_timm:
         raise ConfigError(
             f"model.encoder={name!r}: dpt needs a vision transformer of timm, for example tu-vit_tiny_patch16_224",
             code="encoder-unfit",
             found=name,
             arch=arch,
         )
-    if name.startswith(("tu-", "timm-")):
+    if name.startswith("timm-"):
+        return
+    if from_timm:
         import timm
 
-        bare = name.partition("-")[2].partition(".")[0]
-        if name.startswith("tu-") and not timm.is_model(bare):
-            near = difflib.get_close_matches(bare, timm.list_models(), n=1, cutoff=0.4)
-            hint = f"did you mean 'tu-{near[0]}'?" if near else "timm.list_models() names all"
-            raise ConfigError(
-                f"unknown model.encoder={name!r}: {hint}", code="unknown-encoder", found=name, nearest=near
-            )
-        if name.startswith("tu-") and model.encoder_weights not in (None, "imagenet"):
-            raise ConfigError(
-                f"model.encoder_weights={model.encoder_weights!r} of {name}: timm names weights in the encoder, as in "
-                "model.encoder=tu-convnext_tiny.fb_in1k: set model.encoder_weights=imagenet and name them there",
-                code="unknown-encoder-weights",
-                found=model.encoder_weights,
-                encoder=name,
-            )
-        return
-    names = encoders.get_encoder_names()
-    if name not in names:
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]!r}?" if near else ""
+        known, fix = timm.list_models(), "timm.list_models() names all"
+        unknown = not timm.is_model(name[3:].partition(".")[0])
+    else:
+        known = encoders.get_encoder_names()
+        fix = f"known: {', '.join(known)}; and tu-NAME for every NAME in timm"
+        unknown = name not in known
+    if unknown:
+        near = closest(name.removeprefix("tu-").partition(".")[0], known, 0.4)
+        near = f"tu-{near}" if near and from_timm else near
+        hint = f"did you mean {near!r}? Or " if near else ""
         raise ConfigError(
-            f"unknown model.encoder={name!r}: {hint} Known: {', '.join(names)}; and tu-NAME for every NAME in timm",
-            code="unknown-encoder",
-            found=name,
-            nearest=near,
+            f"unknown model.encoder={name!r}: {hint}{fix}", code="unknown-encoder", found=name, nearest=near
         )
-    weights = list(encoders.encoders[name]["pretrained_settings"])
-    if model.encoder_weights is not None and model.encoder_weights not in weights:
+    weights = ["imagenet"] if from_timm else list(encoders.encoders[name]["pretrained_settings"])
+    if given is not None and given not in weights:
+        fix = "timm names weights in the encoder, as in model.encoder=tu-convnext_tiny.fb_in1k: " if from_timm else ""
         raise ConfigError(
-            f"unknown model.encoder_weights={model.encoder_weights!r} for {name}: it has {', '.join(weights)} or null",
+            f"unknown model.encoder_weights={given!r} for {name}: {fix}it has {', '.join(weights)} or null",
             code="unknown-encoder-weights",
-            found=model.encoder_weights,
+            found=given,
+            encoder=name,
             known=weights,
         )

@@ -30,9 +30,7 @@ class TorchvisionModel(SegModel):
         super().__init__()
         self.backbone: Any = network.backbone
         self.classifier: Any = network.classifier
-        aux = getattr(network, "aux_classifier", None)
-        if aux is not None:
-            self.aux_classifier: Any = aux
+        self.aux_classifier: Any = getattr(network, "aux_classifier", None)
         self.num_classes = num_classes
         if "mobilenet" in type(network.backbone).__name__.lower() or not hasattr(network, "aux_classifier"):
             self.stride = 16
@@ -41,18 +39,17 @@ class TorchvisionModel(SegModel):
         return [self.backbone]
 
     def auxiliary_parts(self) -> list[nn.Module]:
-        return [self.aux_classifier] if hasattr(self, "aux_classifier") else []
+        return [] if self.aux_classifier is None else [self.aux_classifier]
 
     def heads(self) -> list[nn.Module]:
         if isinstance(self.classifier, nn.Sequential):
-            aux = [self.aux_classifier[-1]] if hasattr(self, "aux_classifier") else []
-            return [self.classifier[-1], *aux]
+            return [part[-1] for part in (self.classifier, self.aux_classifier) if part is not None]
         return [self.classifier.low_classifier, self.classifier.high_classifier]  # LR-ASPP
 
     def _low(self, images: Tensor) -> tuple[Tensor, ...]:
         features: dict[str, Any] = self.backbone(images)
         main = self.classifier(features.get("out", features))
-        if self.training and hasattr(self, "aux_classifier"):
+        if self.training and self.aux_classifier is not None:
             return main, self.aux_classifier(features["aux"])
         return (main,)
 
@@ -84,12 +81,11 @@ def _backbone_weights(model: Model) -> str | None:
     if model.encoder_weights is None:
         return None
     names = {"imagenet": "IMAGENET1K_V1", "imagenet1k_v1": "IMAGENET1K_V1", "imagenet1k_v2": "IMAGENET1K_V2"}
-    try:
-        return names[model.encoder_weights.lower()]
-    except KeyError:
+    if model.encoder_weights.lower() not in names:
         raise ConfigError(
             f"unknown model.encoder_weights={model.encoder_weights!r} for {model.arch}: "
             "it has imagenet, IMAGENET1K_V1, IMAGENET1K_V2 or null",
             code="unknown-encoder-weights",
             found=model.encoder_weights,
-        ) from None
+        )
+    return names[model.encoder_weights.lower()]

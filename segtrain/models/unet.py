@@ -11,7 +11,7 @@ from segtrain.models.resnet import ResNet
 
 
 class FastBlock(nn.Module):
-    """Nearest upsampling x2, concatenation with the skip, then twice a convolution, norm, and ReLU. Names are those of SMP.
+    """Nearest upsampling x2, concatenation with the skip, then twice a convolution, norm, and ReLU. Names are SMP's.
 
     conv1, conv2: Sequential(3x3 convolution, norm, activation). attention2: what follows conv2, or None.
     """

@@ -16,7 +16,7 @@ from segtrain.models.base import SegModel
 
 # Keys under which training scripts keep the weights besides other things; the moving average first.
 _INSIDE = ("ema", "model_ema", "state_dict_ema", "state_dict", "model_state_dict", "model", "net", "network", "weights")
-# Prefixes that wrappers add to names: DataParallel, Lightning, torch.compile, timm's universal encoders in SMP, and parts.
+# Prefixes that wrappers add to names: DataParallel, Lightning, torch.compile, timm's encoders in SMP, and parts.
 _PREFIXES = ("module.", "model.", "_orig_mod.", "net.", "network.", "backbone.", "encoder.", "encoder.model.")
 _WRAPPERS = ("module.", "_orig_mod.", "model.", "net.", "network.")
 # Names in one error.
@@ -26,8 +26,8 @@ SHOWN = 3
 def read_tensors(path: str | Path, key: str) -> dict[str, Tensor]:
     """The state dict in a file, on the CPU. Pickled code is refused, not run (``weights_only``).
 
-    path: a safetensors file, or one that ``torch.save`` wrote: a state dict, or a dict that holds one. key: the setting, for
-    errors. Raises ConfigError if the file is missing, damaged, of another kind, or without tensors.
+    path: a safetensors file, or one that ``torch.save`` wrote: a state dict, or a dict that holds one. key: the
+    setting, for errors. Raises ConfigError if the file is missing, damaged, of another kind, or without tensors.
     """
     path = Path(path)
     if not path.is_file():
@@ -52,10 +52,15 @@ def read_tensors(path: str | Path, key: str) -> dict[str, Tensor]:
     except Exception as error:
         # safetensors, zip, and pickle each raise their own errors.
         if kind != "safetensors" and ("weights_only" in str(error).lower() or "Unsupported global" in str(error)):
-            problem = "it holds Python objects besides tensors. They are not loaded, because that could run code: save only its state_dict()"
+            problem = (
+                "it holds Python objects besides tensors. They are not loaded, because that could run code: "
+                "save only its state_dict()"
+            )
             raise _refused(key, path, "weights-with-code", problem) from None
         reason = " ".join(str(error).split())[:160]
-        problem = f"cannot be read ({type(error).__name__}: {reason}): the file is damaged: copy it again, or save a state_dict()"
+        problem = (
+            f"cannot be read ({type(error).__name__}: {reason}): copy the damaged file again, or save a state_dict()"
+        )
         raise _refused(key, path, "weights-damaged", problem) from None
     found = _tensors(content)
     if not found:
@@ -84,8 +89,8 @@ def _kind(path: Path, key: str) -> str:
     if head.startswith(b"\x80"):
         return "pickle"
     problem = (
-        f"it is neither safetensors nor a file that torch.save wrote (it begins with {head!r}): it is damaged, or something "
-        "else came in its place (a web page, a Git LFS pointer): copy it again"
+        f"it is neither safetensors nor a file that torch.save wrote (it begins with {head!r}): it is damaged, or "
+        "something else came in its place (a web page, a Git LFS pointer): copy it again"
     )
     raise _refused(key, path, "weights-format", problem, found=head.hex())
 
@@ -100,7 +105,7 @@ def _tensors(content: Any) -> dict[str, Tensor]:
 
 
 def renamed(source: Mapping[str, Tensor], own: Iterable[str]) -> dict[str, Tensor]:
-    """``source`` with one prefix removed from, or added to, all names: the way that makes most of them names of ``own``."""
+    """``source`` with a prefix removed from, or added to, all names, so that most of them are names of ``own``."""
     known = set(own)
     ways: list[Mapping[str, Tensor]] = [source]
     for prefix in _PREFIXES:
