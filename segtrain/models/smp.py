@@ -170,12 +170,12 @@ def _check_encoder(model: Model, arch: str, encoders: Any) -> None:
         unknown = not timm.is_model(name[3:].partition(".")[0])
     else:
         known = encoders.get_encoder_names()
-        fix = f"known: {', '.join(known)}; and tu-NAME for every NAME in timm"
+        fix = f"SMP has {', '.join(known)}; tu-NAME takes any NAME of timm"
         unknown = name not in known
     if unknown:
         near = closest(name.removeprefix("tu-").partition(".")[0], known, 0.4)
         near = f"tu-{near}" if near and from_timm else near
-        hint = f"did you mean {near!r}? Or " if near else ""
+        hint = f"did you mean {near!r}? " if near else ""
         raise ConfigError(
             f"unknown model.encoder={name!r}: {hint}{fix}", code="unknown-encoder", found=name, nearest=near
         )
