@@ -11,7 +11,7 @@ from segtrain.config import Config, load_config
 from segtrain.data.audit.audit import class_weights
 from segtrain.errors import ConfigError, SegtrainError
 from segtrain.prove import counts, gradient, plant, resume
-from segtrain.prove.ranks import RankFailed, on_ranks
+from segtrain.prove.ranks import on_ranks
 from segtrain.prove.short import changed, shortened, smaller_images, survey
 from segtrain.prove.table import FAIL, ProofRow, live, row, table
 
@@ -56,10 +56,7 @@ def prove(
 
 def _rows(folder: Path, config: Config, worlds: list[int], say: Callable[[str], None]) -> Iterator[ProofRow]:
     """The data come first: on data with faults, nothing else can be verified."""
-    try:
-        seen = on_ranks(folder, 1, survey, config)[0]
-    except RankFailed as error:
-        raise SegtrainError(str(error), code="prove-rank-failed") from None
+    seen = on_ranks(folder, 1, survey, config)[0]
     weights = [float(w) for w in class_weights(seen.pixels, config.loss.class_weight_power)]
     short, remarks = shortened(config, weights)
     short = smaller_images(short, seen.size)
@@ -80,5 +77,5 @@ def _rows(folder: Path, config: Config, worlds: list[int], say: Callable[[str], 
     for promise, proof in proofs:
         try:
             yield from proof()
-        except (RankFailed, SegtrainError) as error:
+        except SegtrainError as error:
             yield row(promise, "did not finish", " ".join(str(error).split()), kept=False)

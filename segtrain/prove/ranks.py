@@ -27,8 +27,11 @@ from segtrain.parallel.cluster import Cluster, free_port
 TIMEOUT_S = 300.0  # per group of ranks; they need far less
 
 
-class RankFailed(Exception):
+class RankFailed(SegtrainError):
     """A rank failed, or did not finish in time. The message is that of the first such rank."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="prove-rank-failed")
 
 
 class Ranks:
@@ -71,19 +74,19 @@ class Ranks:
         return [process.exitcode for process in self._processes]
 
     def results(self) -> list[Any]:
-        """What each rank returned. Raises RankFailed, or the SegtrainError of the first rank that failed."""
+        """What each rank returned. Raises the error of the first rank that failed."""
         codes = self.wait()
         values: list[Any] = []
-        errors: list[str | SegtrainError] = []
+        errors: list[SegtrainError] = []
         for rank, code in enumerate(codes):
             place = self.folder / f"result-{rank}"
             if not place.is_file():
-                errors.append(f"rank {rank} of {len(codes)} exited with code {code} and without a result")
+                errors.append(RankFailed(f"rank {rank} of {len(codes)} exited with code {code} and without a result"))
                 continue
-            kind, value = pickle.loads(place.read_bytes())
-            (values if kind == "value" else errors).append(value)
+            value = pickle.loads(place.read_bytes())
+            (errors if isinstance(value, SegtrainError) else values).append(value)
         if errors:
-            raise errors[0] if isinstance(errors[0], SegtrainError) else RankFailed(errors[0])
+            raise errors[0]
         return values
 
 
@@ -104,13 +107,12 @@ def _child(folder: Path, parent: int, place: Cluster, function: Callable[..., An
         os.environ.pop(name, None)
     if place.world_size > 1:
         os.environ.update(place.environment())
-    outcome: tuple[str, Any]
     try:
-        outcome = ("value", function(place, *arguments))
+        outcome = function(place, *arguments)
     except SegtrainError as error:
-        outcome = ("error", SegtrainError(str(error), code=error.code, **error.values))
+        outcome = SegtrainError(str(error), code=error.code, **error.values)
     except Exception as error:
         traceback.print_exc()
-        outcome = ("error", f"{type(error).__name__}: {error}")
+        outcome = SegtrainError(f"{type(error).__name__}: {error}", code="prove-rank-failed")
     with writing(folder / f"result-{place.rank}") as stream:
         stream.write(pickle.dumps(outcome))
