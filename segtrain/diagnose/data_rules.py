@@ -116,8 +116,8 @@ def _in_the_loop(of: _Starved) -> Verdict:
 def _on_the_way(of: _Starved, busy: float) -> Verdict:
     shared = of.samples.kind == "process"
     why = (
-        f"the loop waits {of.wait:.0%} of the time, but its {of.workers} work only {busy:.0%} of theirs: samples are "
-        f"late on their way {'through shared memory' if shared else 'to the loop'}"
+        f"the loop waits {of.wait:.0%} of the time, but making samples keeps its {of.workers} busy only {busy:.0%} of it: "
+        f"samples are late on their way {'through shared memory' if shared else 'to the loop'}"
     )
     fix = THREADS if shared else Fix({"data.prefetch": 16})
     gain = 1 / max(1 - of.wait, 1e-3)  # where the loop does nothing but wait: `segtrain bench data`

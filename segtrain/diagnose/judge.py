@@ -34,8 +34,10 @@ def judge(evidence: Evidence) -> Diagnosis:
         return Diagnosis(UNKNOWN, (), {"why": f"no window of steps has been written yet{compiles}"})
     short = _too_short(found)
     verdicts = [_possible(verdict, evidence) for verdict in _verdicts(found, steady=not short)]
-    first = verdicts[0].cause if verdicts else UNKNOWN if short else _unexplained(found)
-    return Diagnosis(first, tuple(verdicts), _facts(found) | ({"why": short} if short and not verdicts else {}))
+    bound = UNKNOWN if short or found.starved > STARVED else HEALTHY
+    if verdicts:
+        return Diagnosis(verdicts[0].cause, tuple(verdicts), _facts(found))
+    return Diagnosis(bound, (), _facts(found) | ({"why": short} if short else {}))
 
 
 def _too_short(found: Figures) -> str:
@@ -73,10 +75,6 @@ def _possible(verdict: Verdict, evidence: Evidence) -> Verdict:
 
     fix = verdict.fix.without(same)
     return verdict if fix == verdict.fix else replace(verdict, fix=fix, gain=verdict.gain if fix.settings else 1.0)
-
-
-def _unexplained(found: Figures) -> str:
-    return HEALTHY if found.starved <= STARVED else UNKNOWN
 
 
 def _facts(found: Figures) -> dict[str, Any]:
