@@ -125,9 +125,9 @@ def test_every_file_begins_with_a_docstring(path: Path) -> None:
 
 # Packages and files whose first lines say what they provide, in plain English. The list only grows.
 PLAIN = [
-    "segtrain/arguments.py", "segtrain/cli.py", "segtrain/commands.py", "segtrain/config", "segtrain/cores.py",
-    "segtrain/cpu_wait.py", "segtrain/data", "segtrain/doctor", "segtrain/errors.py", "segtrain/evaluate",
-    "segtrain/files.py",
+    "segtrain/arguments.py", "segtrain/bench", "segtrain/cli.py", "segtrain/commands.py", "segtrain/config",
+    "segtrain/cores.py", "segtrain/cpu_wait.py", "segtrain/data", "segtrain/diagnose", "segtrain/doctor",
+    "segtrain/errors.py", "segtrain/evaluate", "segtrain/files.py",
     "segtrain/filetime.py", "segtrain/infer", "segtrain/json_text.py", "segtrain/losses", "segtrain/memory.py",
     "segtrain/models", "segtrain/observe", "segtrain/optim.py", "segtrain/platforms", "segtrain/prove",
     "segtrain/report", "segtrain/runs", "segtrain/stacks.py", "segtrain/terminal.py",

@@ -11,6 +11,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from conftest import refused
 
 from segtrain import cores, memory
 from segtrain.bench import cold, rates, verdict
@@ -28,7 +29,6 @@ from segtrain.data.sample import SampleMaker, Task
 from segtrain.data.scenes.scene import scene
 from segtrain.diagnose.causes import CAUSES
 from segtrain.diagnose.verdict import Verdict
-from segtrain.errors import ConfigError, DataError
 
 CLASSES = [f"class{k}" for k in range(10)]
 COUNT = 6
@@ -166,7 +166,7 @@ def test_a_bad_file_is_named_or_left_out(tmp_path: Path, capsys: pytest.CaptureF
 
 @pytest.mark.parametrize("wrong", [{"samples": 0}, {"seconds": 0.0}, {"rate": 0.0}, {"rate": 5.0, "device_ms": 5.0}])
 def test_wrong_figures_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError):
+    with refused("not-positive" if len(wrong) == 1 else "two-rates"):
         bench_data(None, [], **wrong)
 
 
@@ -218,7 +218,7 @@ def test_a_held_pair_of_two_sizes_is_refused(folder: tuple[Path, str]) -> None:
     dataset, _ = one(*folder)
     first, last = dataset.record(0), dataset.record(5)
     mixed = type(first)(first.image, last.mask, first.image_name, last.mask_name, "raw")
-    with pytest.raises(DataError, match=r"104 x 96 pixels, its image .*64 x 96"):
+    with refused("mask-size-differs", file=last.mask_name, found=(104, 96), expected=(64, 96)):
         Held(mixed, dataset.labels, dataset.entries).read(0)
 
 

@@ -39,7 +39,7 @@ def test_a_run_whose_cores_others_have_is_not_healthy() -> None:
 
 
 def test_the_cure_to_try_is_one_that_the_run_can_take(tmp_path: Path) -> None:
-    """Others have the cores, which costs most; and log lines take a quarter of the time, for which there is a setting."""
+    """Others have the cores, which costs most; log lines take a quarter of the time, and have a setting."""
     found = of(rank_records({"log": 0.3}, cpu_wait=0.6, cores=2, cpu=0.2), hosts=(host(2.0),))
     assert [verdict.cause for verdict in found.verdicts] == ["other-programs", "logging"]
     assert found.proposed is found.verdicts[1]
@@ -52,7 +52,7 @@ def test_the_cure_to_try_is_one_that_the_run_can_take(tmp_path: Path) -> None:
 
 
 def test_a_pause_that_other_programs_stretch_is_not_laid_to_the_run() -> None:
-    """Log lines that take 7 % of the time are too long for a run that has its cores, and not where others take half of the time."""
+    """Log lines that take 7 % of the time are too long for a run that has its cores, not where others have them."""
     stretched = of(rank_records({"log": 0.08}, cpu_wait=0.6, cores=2, cpu=0.2), hosts=(host(2.0),))
     assert [verdict.cause for verdict in stretched.verdicts] == ["other-programs"]
     assert of(rank_records({"log": 0.08}, cores=2, cpu=0.2), hosts=(host(0.5),)).bound == "logging"
@@ -66,7 +66,7 @@ def test_a_batch_is_not_small_because_the_update_has_no_core() -> None:
 
 
 def test_ranks_that_wait_for_each_other_because_of_other_programs() -> None:
-    """Rank 0 had no core in the first half of a window and rank 1 in the second, and each waited for the other meanwhile."""
+    """Rank 0 had no core in the first half of a window, rank 1 in the second, and each waited for the other."""
     ranks = [
         rank_records({"forward": 0.9, "gradient_sync": 0.5}, rank=rank, world=2, cpu_wait=0.5, cores=2, cpu=0.3)
         for rank in (0, 1)
@@ -77,7 +77,7 @@ def test_ranks_that_wait_for_each_other_because_of_other_programs() -> None:
 
 
 def test_workers_whose_cores_others_have() -> None:
-    """Samples of 62 ms of which 40 are a wait for a core: 8 of them a step by 2 workers, and nobody needs another worker."""
+    """8 samples per step by 2 workers, 62 ms each, of which 40 are a wait for a core: more workers would not help."""
     slow = starved(1.5, stages={"decode": 0.06}, sample_cpu=0.022, sample_cpu_wait=0.04, cpu_wait=0.0, cores=2, cpu=0.3)
     found = of(slow, hosts=(host(2.0),))
     others = next(v for v in found.verdicts if v.cause == "other-programs")

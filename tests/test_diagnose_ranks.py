@@ -77,7 +77,7 @@ STARVING: dict[str, Callable[[int], Step]] = {
 @pytest.mark.parametrize("each", [1, 2, 3, 7])
 @pytest.mark.parametrize("who", STARVING)
 def test_the_gain_does_not_know_which_rank_starves_when(who: str, each: int) -> None:
-    """A step of 1.1 s of which 1.0 s is a wait for samples that augmentation makes so slow; without it the device is the limit."""
+    """Of a step of 1.1 s, 1.0 s is a wait for samples that augmentation slows down; without it the device limits."""
     found = told(run_of([STARVING[who](k) for k in range(60)], each))
     first = found.verdicts[0]
     assert first.cause == "augmentation"
@@ -86,7 +86,7 @@ def test_the_gain_does_not_know_which_rank_starves_when(who: str, each: int) -> 
 
 
 def test_sums_of_windows_give_the_waits_of_single_steps() -> None:
-    """Against the steps themselves: whoever is late, what all waited for is the greatest wait of each step, added up."""
+    """Against the steps themselves: what all ranks waited for is the greatest wait of each step, added up."""
     rng = random.Random(3)
     for world in (1, 2, 4):
         steps = [tuple(max(0.0, rng.gauss(0.2, 0.3)) for _ in range(world)) for _ in range(40)]

@@ -1,4 +1,4 @@
-"""Recordings of real runs with a planted cause: the diagnosis names it first, and none for healthy runs, on any machine."""
+"""Recordings of real runs with a planted cause, which the diagnosis names first; for healthy ones it names none."""
 
 from __future__ import annotations
 

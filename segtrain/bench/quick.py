@@ -1,6 +1,6 @@
 """Cost of a sample with the decoder of this process, measured on one generated street scene in a fraction of a second.
 
-Runs as a process of its own (``python -m segtrain.bench.quick``): a request as JSON comes in, the result as JSON goes out.
+Runs as a process of its own (``python -m segtrain.bench.quick``): a request as JSON comes in, the result goes out.
 """
 
 from __future__ import annotations

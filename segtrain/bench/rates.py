@@ -1,6 +1,6 @@
 """Samples per second of the real loader with one worker and with more, and the CPU time and memory that they take.
 
-Runs as a process of its own (``python -m segtrain.bench.rates``): a request as JSON comes in, the result as JSON goes out.
+Runs as a process of its own (``python -m segtrain.bench.rates``): a request as JSON comes in, the result goes out.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ def compiling(figures: Figures) -> Verdict | None:
     off, longer = Fix({"train.compile": False}, words), Fix(advice="train longer: compiling is paid for only once")
     first, second = (off, longer) if pays > NEVER * usual else (longer, off)
     why = (
-        f"torch.compile took {seconds:.3g} s of the {whole:.3g} s {'planned for' if left else 'of'} this run, which has "
-        f"{steps + left:g} steps of {1000 * usual:.3g} ms"
+        f"torch.compile took {seconds:.3g} s of the {whole:.3g} s {'planned for' if left else 'of'} this run, which "
+        f"has {steps + left:g} steps of {1000 * usual:.3g} ms"
     )
     # No gain: steps without it were not measured.
     return Verdict("compiling", seconds / whole, why, replace(first, alternatives=(second,)), 1.0, "high")

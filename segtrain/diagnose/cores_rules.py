@@ -33,8 +33,8 @@ def other_programs(figures: Figures) -> Verdict | None:
         f"{figures.own_cpu:.2g}{_told(figures, rank)}"
         + ("" if counted else "; this is a guess, because this system does not count waits for cores"),
         Fix(
-            advice="stop the other programs, or train where none run; until then, use fewer compute threads and workers "
-            "than there are cores left"
+            advice="stop the other programs, or train where none run; until then, use fewer compute threads and "
+            "workers than there are cores left"
         ),
         rank.step / max(alone, 1e-9),
         "high" if counted else "low",
@@ -58,8 +58,8 @@ def too_few_cores(figures: Figures) -> Verdict | None:
     return Verdict(
         "too-few-cores",
         own / rank.step,
-        f"its {count} rank{'s' * (count > 1)} and their workers keep {figures.own_cpu:.2g} of {_cores(figures):g} cores "
-        f"busy{made}{_told(figures, rank)}",
+        f"its {count} rank{'s' * (count > 1)} and their workers keep {figures.own_cpu:.2g} of {_cores(figures):g} "
+        f"cores busy{made}{_told(figures, rank)}",
         Fix(
             advice="use more cores; or cheaper samples (data.cache=ram, segtrain data pack, cheaper augmentation), for "
             "which the gain is predicted; or fewer ranks and threads (parallel.procs, parallel.threads)"

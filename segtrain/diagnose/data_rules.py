@@ -116,8 +116,8 @@ def _in_the_loop(of: _Starved) -> Verdict:
 def _on_the_way(of: _Starved, busy: float) -> Verdict:
     shared = of.samples.kind == "process"
     why = (
-        f"the loop waits {of.wait:.0%} of the time, but making samples keeps its {of.workers} busy only {busy:.0%} of it: "
-        f"samples are late on their way {'through shared memory' if shared else 'to the loop'}"
+        f"the loop waits {of.wait:.0%} of the time, but making samples keeps its {of.workers} busy only {busy:.0%} of "
+        f"it: samples are late on their way {'through shared memory' if shared else 'to the loop'}"
     )
     fix = THREADS if shared else Fix({"data.prefetch": 16})
     gain = 1 / max(1 - of.wait, 1e-3)  # where the loop does nothing but wait: `segtrain bench data`
@@ -133,12 +133,14 @@ def _storage(of: _Starved) -> Verdict:
     why = f"reading takes {_ms(read)} of the {_ms(samples.wall)} of a sample"
     if grows > MOSTLY:
         rate = samples.bytes * samples.made / of.rank.step
-        why += f", and {grows:.0%} of that grows with its size: storage gives only {rate / 1e6:.3g} MB/s ({size} per sample)"
+        given = f"{rate / 1e6:.3g} MB/s ({size} per sample)"
+        why += f", and {grows:.0%} of that grows with its size: storage gives only {given}"
         closer = Fix(advice=f"make the files smaller and move them closer: {PACK}")
         fix = replace(IN_MEMORY, alternatives=(closer,))
         return of.verdict("storage-bandwidth", why, fix, replace(now, wall=now.wall - read), sure)
     enough = workers_needed(now, MOST_WAITING)
-    why += f", whatever its size ({size} at {samples.bytes / read / 1e6:.3g} MB/s): {of.workers} wait for storage to answer"
+    given = f"{size} at {samples.bytes / read / 1e6:.3g} MB/s"
+    why += f", whatever its size ({given}): {of.workers} wait for storage to answer"
     return of.verdict("storage-latency", why, Fix({"data.workers": enough}), replace(now, workers=enough), sure)
 
 

@@ -105,12 +105,12 @@ def own_thread(figures: Figures) -> Verdict | None:
     passes = f"{1000 * spent:.3g} ms of each step ({share:.0%})"
     if figures.on_gpu or _waits(figures, rank, spent, works):
         why = (
-            f"{passes} pass between the phases, and the loop's thread works for only {works:.0%} of that time: it waits "
-            "for something"
+            f"{passes} pass between the phases, and the loop's thread works for only {works:.0%} of that time: it "
+            "waits for something"
         )
         advice = (
-            "move what waits (an .item(), a printed tensor, a file synced to disk, a sleep, a lock) out of the step, or "
-            "do it only in logged steps"
+            "move what waits (an .item(), a printed tensor, a file synced to disk, a sleep, a lock) out of the step, "
+            "or do it only in logged steps"
         )
         return Verdict("sync-point", share, why, Fix(advice=advice), 1 / (1 - share), "medium")
     why = f"the loop's own thread computes between the phases for {passes}"
@@ -200,8 +200,8 @@ def small_batch(figures: Figures) -> Verdict | None:
         if share <= FIXED or rank.images > FEW:
             return None
         why = (
-            f"{share:.0%} of a step of {1000 * rank.step:.3g} ms does not grow with its batch of {rank.images:g} images "
-            "per rank"
+            f"{share:.0%} of a step of {1000 * rank.step:.3g} ms does not grow with its batch of {rank.images:g} "
+            "images per rank"
         )
     fix = Fix({"train.batch_size": 4 * int(figures.evidence.setting("train.batch_size", 16))})
     return Verdict("small-batch", share, why, fix, 1 / (1 - share + share / 4), "medium")

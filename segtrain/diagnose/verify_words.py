@@ -1,4 +1,4 @@
-"""Text of a verified prediction: a page for `segtrain diagnose A --against B`, sentences for `segtrain diff`, a line."""
+"""Text of a verified prediction: a page for `segtrain diagnose A --against B`, and sentences for `segtrain diff`."""
 
 from __future__ import annotations
 
