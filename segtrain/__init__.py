@@ -30,26 +30,18 @@ __version__ = "0.1.0"
 
 __all__ = ["Config", "Predictor", "Run", "data", "evaluate", "export", "load", "losses", "train"]
 
-# Name -> (module, attribute); "" is the module itself. The packages train and evaluate can be called.
-_FOUND_IN = {
-    "Config": ("segtrain.config", "Config"),
-    "Predictor": ("segtrain.infer.predictor", "Predictor"),
-    "Run": ("segtrain.api", "Run"),
-    "data": ("segtrain.data", ""),
-    "evaluate": ("segtrain.evaluate", ""),
-    "export": ("segtrain.infer.export", "export"),
-    "load": ("segtrain.infer.predictor", "load"),
-    "losses": ("segtrain.losses", ""),
-    "train": ("segtrain.train", ""),
-}
+# Where the names are that are not modules. The packages train and evaluate can be called.
+_HOME = {
+    "Config": "config", "Predictor": "infer.predictor", "Run": "api", "export": "infer.export",
+    "load": "infer.predictor",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _FOUND_IN:
+    if name not in __all__:
         raise AttributeError(f"module 'segtrain' has no attribute {name!r}")
-    module, attribute = _FOUND_IN[name]
-    found = import_module(module)
-    return getattr(found, attribute) if attribute else found
+    found = import_module(f"segtrain.{_HOME.get(name, name)}")
+    return getattr(found, name) if name in _HOME else found
 
 
 def __dir__() -> list[str]:

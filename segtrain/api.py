@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
     from segtrain.losses.own import Mean
     from segtrain.observe.tracker import Tracker
+    from segtrain.parallel.cluster import Cluster
 
 
 @dataclass(frozen=True)
@@ -30,11 +33,14 @@ class Run:
 
     @property
     def scores(self) -> NamedScores:
-        """The scores of the best evaluation so far. Read on the host of rank 0. Raises DataError if nothing was scored yet."""
-        evals = [event for event in curve(self._events, "eval") if event["scores"]["miou"] is not None]
-        if not evals:
+        """The best scores so far. To be read on the host of rank 0. Raises DataError if nothing was scored yet."""
+        from segtrain.evaluate.load import read_description
+
+        found = [event["scores"] for event in curve(read_journal(self.path), "eval")]
+        scored = [scores for scores in found if scores["miou"] is not None]
+        if not scored:
             raise DataError(f"{self.path} has no evaluation with a score yet", code="no-scores", run=self.path)
-        return NamedScores.of(max(evals, key=lambda event: event["scores"]["miou"])["scores"], self._classes)
+        return NamedScores.of(max(scored, key=itemgetter("miou")), read_description(self.path)[1].names)
 
     def plot(self) -> Any:
         """The loss and the mIoU over the steps, as a matplotlib figure. Raises MissingExtra without matplotlib."""
@@ -42,7 +48,8 @@ class Run:
             from matplotlib.figure import Figure
         except ImportError:
             raise MissingExtra("matplotlib", "plot", "Run.plot()") from None
-        steps, evals = curve(self._events), curve(self._events, "eval")
+        events = read_journal(self.path)
+        steps, evals = curve(events), curve(events, "eval")
         figure = Figure(figsize=(9, 3.5), layout="constrained")
         loss, miou = figure.subplots(1, 2)
         loss.plot([event["step"] for event in steps], [event["loss"] for event in steps])
@@ -50,16 +57,6 @@ class Run:
         miou.plot([event["step"] for event in evals], [event["scores"]["miou"] for event in evals], marker="o")
         miou.set(xlabel="step", ylabel="mIoU", title="validation mIoU")
         return figure
-
-    @property
-    def _events(self) -> list[dict[str, Any]]:
-        return read_journal(self.path)
-
-    @property
-    def _classes(self) -> tuple[str, ...]:
-        from segtrain.evaluate.load import read_description
-
-        return read_description(self.path)[1].names
 
 
 def train(
@@ -75,9 +72,9 @@ def train(
 
     Each part that is passed takes the place of what ``config`` describes:
 
-    model: an ``nn.Module`` that returns logits (N, C, h, w) of any size for images float32 (N, 3, H, W); it is trained in place.
-    criterion: a loss of ``segtrain.losses``, or a callable (logits (N, C, H, W), target int64 (N, H, W)) that returns a mean
-    over the pixels whose target is not ``data.ignore_index``.
+    model: an ``nn.Module`` that returns logits (N, C, h, w) for images float32 (N, 3, H, W); it is trained in place.
+    criterion: a loss of ``segtrain.losses``, or a callable (logits (N, C, H, W), target int64 (N, H, W)) that returns
+    the mean over the pixels whose target is not ``data.ignore_index``.
     train_data, val_data: map-style datasets with items (image uint8 (H, W, 3) RGB, mask of class ids (H, W), id).
     trackers: objects with the methods of ``segtrain.observe.tracker.Tracker``; rank 0 calls them.
 
@@ -94,35 +91,35 @@ def train(
     alone = cluster.source == "none"
     ranks = _processes(config, parts != Parts()) if alone else cluster.world_size
     early.refuse(config, ranks, ranks if alone else cluster.local_world_size, alone, parts.names())
-    if alone and ranks > 1:
-        code = _train_in_processes(config, ranks)
-    else:
-        code = train_rank(config, cluster, parts=parts)
+    with _other_ranks(config, ranks) if alone and ranks > 1 else nullcontext(cluster) as place:
+        code = train_rank(config, place, parts=parts)
     return Run(config.run_dir, done=code == 0)
 
 
 def _processes(config: Config, own_parts: bool) -> int:
     """One process, unless ``parallel.procs`` is a number."""
-    if config.parallel.procs in ("auto", 1):
+    procs = config.parallel.procs
+    if procs in ("auto", 1):
         return 1
     if own_parts:
         raise ConfigError(
-            f"parallel.procs={config.parallel.procs} cannot start processes that have your model, loss, data or trackers: start "
-            f"this script by torchrun --nproc-per-node {config.parallel.procs}, or leave parallel.procs at auto",
+            f"parallel.procs={procs} cannot start processes that have your model, loss, data, or trackers: start this "
+            f"script with torchrun --nproc-per-node {procs}, or leave parallel.procs at auto",
             code="procs-with-parts",
-            procs=config.parallel.procs,
+            procs=procs,
         )
     from segtrain.parallel import spawn
 
     return spawn.ranks_here(config, lambda text: print(text, file=sys.stderr))
 
 
-def _train_in_processes(config: Config, ranks: int) -> int:
+@contextmanager
+def _other_ranks(config: Config, ranks: int) -> Iterator[Cluster]:
+    """Processes that train the same config as ranks 1 to ``ranks - 1``. Yields the place of rank 0."""
     from segtrain.parallel import spawn
-    from segtrain.train.rank import train as train_rank
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "config.yaml"
         file.write_text(config.to_yaml(), encoding="utf-8")
         with spawn.children(ranks, ["train", str(file)]) as place:
-            return train_rank(config, place)
+            yield place

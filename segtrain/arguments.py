@@ -32,14 +32,14 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"segtrain {__version__}")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
-    for add in (_train, _eval, _predict, _export, _data, _runs, _report, _diff, _diagnose, _profile, _launch, _prove):
+    for add in (_train, _eval, _predict, _export, _data, _analysis, _profile, _launch, _prove, _machine):
         add(subparsers)
-    _bench(subparsers)
-    _doctor(subparsers)
     return parser
 
 
-def _command(subparsers: Any, name: str, call: Callable[..., int], text: str, **more: Any) -> argparse.ArgumentParser:
+def _command(
+    subparsers: Any, name: str, call: Callable[..., int | None], text: str, **more: Any
+) -> argparse.ArgumentParser:
     """A new command that calls ``call``. ``text``: its line in the list of commands."""
     parser: argparse.ArgumentParser = subparsers.add_parser(name, help=text, **more)
     parser.set_defaults(call=call)
@@ -73,12 +73,8 @@ def _eval(subparsers: Any) -> None:
     score = _command(subparsers, "eval", commands.score, "evaluate a checkpoint of a run")
     score.add_argument("run", type=Path, help="run folder")
     _which(score)
-    score.add_argument(
-        "--images", metavar="DIR", type=Path, help="write the score of each image, and pictures of the worst and best"
-    )
-    score.add_argument(
-        "--confusion", metavar="FILE", type=Path, help="write the confusion matrix to FILE.csv or FILE.json"
-    )
+    score.add_argument("--images", metavar="DIR", type=Path, help="write all scores, and the worst and best pictures")
+    score.add_argument("--confusion", metavar="FILE", type=Path, help="write the confusion matrix to FILE.csv or .json")
     _json(score, "print one JSON object; mIoU is a fraction in it")
     _take_settings(score)
 
@@ -89,9 +85,7 @@ def _predict(subparsers: Any) -> None:
     predict.add_argument("images", nargs="+", help="image files or folders; also settings such as eval.tile=[512,512]")
     predict.add_argument("--out", type=Path, default=Path("predictions"), help="output folder (default: predictions)")
     predict.add_argument("--no-overlay", action="store_true", help="write masks only")
-    predict.add_argument(
-        "--probabilities", action="store_true", help="also write class probabilities as .npz: float16 (C, H, W)"
-    )
+    predict.add_argument("--probabilities", action="store_true", help="also write .npz files: float16 (C, H, W)")
     _which(predict)
     predict.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="device (default: auto)")
     _take_settings(predict)
@@ -106,21 +100,15 @@ def _export(subparsers: Any) -> None:
 
 
 def _data(subparsers: Any) -> None:
-    data = subparsers.add_parser("data", help="check, pack, or convert a data set").add_subparsers(
-        required=True, metavar="COMMAND"
-    )
+    data = subparsers.add_parser("data", help="check, pack, or convert a data set")
+    data = data.add_subparsers(required=True, metavar="COMMAND")
     check = _command(data, "check", commands.data_check, "report every fault of a data set, and its class statistics")
     check.add_argument("dir", help="folder of the data set")
     check.add_argument("--split", action="append", help="split to check (default: train and val)")
     _json(check)
     _take_settings(check)
     _pack(data)
-    convert = _command(
-        data,
-        "convert",
-        commands.data_convert,
-        "rewrite a data set with PNG masks of class ids, for example from JPEG masks",
-    )
+    convert = _command(data, "convert", commands.data_convert, "rewrite a data set with PNG masks of class ids")
     convert.add_argument("dir", metavar="SRC", help="folder of the data set, in any layout of files")
     convert.add_argument("folder", metavar="DST", help="output folder, which must be new or empty")
     convert.add_argument("--split", action="append", help="split to convert (default: all splits of SRC)")
@@ -149,29 +137,22 @@ def _pack(data: Any) -> None:
     _take_settings(pack)
 
 
-def _runs(subparsers: Any) -> None:
+def _analysis(subparsers: Any) -> None:
+    """What runs have left behind."""
     runs = _command(subparsers, "runs", commands.runs, "list runs in a table")
     runs.add_argument("dir", nargs="?", default="runs", help="folder of runs, or s3://BUCKET/PREFIX (default: runs)")
     _json(runs, "print one JSON object per run")
 
-
-def _report(subparsers: Any) -> None:
     report = _command(subparsers, "report", commands.report, "write a run's report as one HTML page")
     report.add_argument("run", help=f"{RUN}; writes RUN/report.html, or NAME-report.html here for a remote run")
     report.add_argument("--open", action="store_true", help="open the page in the browser")
 
-
-def _diff(subparsers: Any) -> None:
     diff = _command(subparsers, "diff", commands.diff, "compare two runs: config, environment, data, scores, times")
     diff.add_argument("a", metavar="A", help=RUN)
     diff.add_argument("b", metavar="B", help=RUN)
     diff.add_argument("--out", type=Path, help="also write a page, FILE.html")
 
-
-def _diagnose(subparsers: Any) -> None:
-    diagnose = _command(
-        subparsers, "diagnose", commands.diagnose, "find out why a run is slow, and what a fix would gain"
-    )
+    diagnose = _command(subparsers, "diagnose", commands.diagnose, "find why a run is slow, and what a fix would gain")
     diagnose.add_argument("run", help=f"{RUN}, or a copy of a job's output; the run may still be running")
     diagnose.add_argument("--against", metavar="FIXED", help="run with the fix: check the prediction against it")
     _json(diagnose)
@@ -179,15 +160,12 @@ def _diagnose(subparsers: Any) -> None:
 
 def _profile(subparsers: Any) -> None:
     profile = _command(
-        subparsers,
-        "profile",
-        commands.profile,
-        "profile a running job: system samples, a trace of steps, Python stacks",
+        subparsers, "profile", commands.profile, "sample the system or stacks of a running job, or trace it"
     )
     profile.add_argument("action", choices=("on", "off", "status", "trace", "stacks"))
     profile.add_argument("run", type=Path, help="run folder")
     profile.add_argument(
-        "--ms", type=int, help="milliseconds between system samples, 100 to 60000 (default: unchanged)"
+        "--ms", type=int, help="milliseconds between system samples, 100 to 60000 (default: as before)"
     )
     profile.add_argument("--steps", type=int, default=5, help="trace: number of steps (default: 5)")
     profile.add_argument("--seconds", type=float, default=10, help="stacks: duration (default: 10)")
@@ -209,13 +187,12 @@ def _prove(subparsers: Any) -> None:
     _take_settings(prove)
 
 
-def _bench(subparsers: Any) -> None:
+def _machine(subparsers: Any) -> None:
+    """What this machine can do."""
     bench = subparsers.add_parser("bench", help="measure parts of a run on this machine")
+    parts = bench.add_subparsers(required=True, metavar="COMMAND")
     rates = _command(
-        bench.add_subparsers(required=True, metavar="COMMAND"),
-        "data",
-        commands.bench_data,
-        "measure the input pipeline: cost per sample, its bottleneck, and whether it keeps the devices busy",
+        parts, "data", commands.bench_data, "measure the input pipeline, and whether it keeps devices busy"
     )
     rates.add_argument("config", nargs="?", help=CONFIG)
     rates.add_argument("--samples", type=int, default=64, help="samples to time, spread over the data (default: 64)")
@@ -225,7 +202,4 @@ def _bench(subparsers: Any) -> None:
     _json(rates)
     _take_settings(rates)
 
-
-def _doctor(subparsers: Any) -> None:
-    doctor = _command(subparsers, "doctor", commands.doctor, "check this machine and installation for problems")
-    _json(doctor)
+    _json(_command(subparsers, "doctor", commands.doctor, "check this machine and installation for problems"))

@@ -19,7 +19,7 @@ def main(argv: list[str] | None = None) -> int:
     _prepare_process()
     args, overrides = _parse(argv)
     try:
-        code = int(args.call(args, overrides, argv))
+        code = int(args.call(args, overrides, argv) or 0)
         # If standard output goes to a full disk, fail here and not when Python exits.
         sys.stdout.flush()
         return code

@@ -1,16 +1,18 @@
 """What each command does: call one function of the package, which it imports then, and print the result. No logic.
 
+A command returns its exit code; None is 0.
 ``args``: the arguments that arguments.py describes. ``overrides``: ``section.key=value`` settings. ``argv``: all words
 of the command line.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import re
 import sys
+from argparse import Namespace
+from contextlib import nullcontext
 from pathlib import Path
 from shlex import quote
 
@@ -18,7 +20,7 @@ from segtrain.errors import EXIT_ERROR, ConfigError
 from segtrain.terminal import printable, say
 
 
-def train(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> int:
+def train(args: Namespace, overrides: list[str], argv: list[str]) -> int:
     from segtrain.config import load_config
     from segtrain.parallel import spawn
     from segtrain.parallel.cluster import discover
@@ -32,19 +34,14 @@ def train(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> in
     alone = cluster.source == "none"
     ranks = spawn.ranks_here(config, lambda text: print(text, file=sys.stderr)) if alone else cluster.world_size
     early.refuse(config, ranks, ranks if alone else cluster.local_world_size, alone)
-    if alone and ranks > 1:
-        with spawn.children(ranks, argv) as place:
-            return _train_loop(config, place)
-    return _train_loop(config, cluster)
+    with spawn.children(ranks, argv) if alone and ranks > 1 else nullcontext(cluster) as place:
+        # Imports torch, at the same time as the other ranks.
+        from segtrain.train.rank import train
+
+        return train(config, place)
 
 
-def _train_loop(config, cluster) -> int:  # type: ignore[no-untyped-def]
-    from segtrain.train.rank import train
-
-    return train(config, cluster)
-
-
-def score(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> int:
+def score(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     from segtrain.parallel.cluster import discover
     from segtrain.train.score import score
 
@@ -54,10 +51,9 @@ def score(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> in
     )
     if args.json and not cluster.rank:
         print(json.dumps(result))
-    return 0
 
 
-def predict(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> int:
+def predict(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     from segtrain.infer.predict import predict
 
     settings = [word for word in args.images if re.match(r"(--)?[a-z_]+\.[a-z_.]+=", word) and not Path(word).exists()]
@@ -73,22 +69,20 @@ def predict(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> 
         overrides=[*settings, *overrides],
         say=say,
     )
-    more = ["overlays"] * (not args.no_overlay) + ["probabilities"] * args.probabilities
-    say(", ".join([f"{len(done)} masks in {args.out}/masks", *(f"{kind} in {args.out}/{kind}" for kind in more)]))
-    return 0
+    kinds = ["masks"] + ["overlays"] * (not args.no_overlay) + ["probabilities"] * args.probabilities
+    say(f"{len(done)} " + ", ".join(f"{kind} in {args.out}/{kind}" for kind in kinds))
 
 
-def export(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> int:
+def export(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     from segtrain.infer.export import export
 
     done = export(args.run, args.out or args.run / "export", tuple(args.formats.split(",")), which=args.which)
     say("\n".join(map(str, done.files)))
     if done.onnx:
         print(f"onnxruntime compared with torch: {json.dumps(done.onnx)}")
-    return 0
 
 
-def data_pack(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> int:
+def data_pack(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     from segtrain.data.shards.pack import pack_folder
 
     done = pack_folder(
@@ -107,17 +101,15 @@ def data_pack(args: argparse.Namespace, overrides: list[str], argv: list[str]) -
     )
     if args.json:
         print(json.dumps(done))
-    return 0
 
 
-def data_convert(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> int:
+def data_convert(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     from segtrain.data.convert import convert_folder
 
     convert_folder(args.dir, args.folder, args.split, overrides, say)
-    return 0
 
 
-def data_check(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> int:
+def data_check(args: Namespace, overrides: list[str], argv: list[str]) -> int:
     from segtrain.data.audit.check import check_folder
 
     checked = check_folder(args.dir, args.split, overrides)
@@ -128,34 +120,31 @@ def data_check(args: argparse.Namespace, overrides: list[str], argv: list[str]) 
     return EXIT_ERROR if any(report.failed for report in checked.reports) else 0
 
 
-def runs(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> int:
+def runs(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     from segtrain.runs.remote import rows
     from segtrain.runs.table import table
 
     found = rows(args.dir)
     say("\n".join(json.dumps(row) for row in found) if args.json else table(found))
-    return 0
 
 
-def report(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> int:
+def report(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     from segtrain.report.page import report
     from segtrain.runs.remote import local
 
     run = local(args.run)
     out = Path(f"{run.stem}-report.html") if run.stem else None
     say(report(run.folder, args.open, out=out, shown=run.shown))
-    return 0
 
 
-def diff(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> int:
+def diff(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     from segtrain.report.diff import diff
     from segtrain.runs.remote import local
 
     say(diff(local(args.a).folder, local(args.b).folder, args.out))
-    return 0
 
 
-def diagnose(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> int:
+def diagnose(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     from segtrain.diagnose import diagnose, verify, verify_words, words
     from segtrain.diagnose.earlier_prediction import earlier_prediction
     from segtrain.runs.remote import local
@@ -165,7 +154,7 @@ def diagnose(args: argparse.Namespace, overrides: list[str], argv: list[str]) ->
         other = local(args.against)
         both = verify.verify(run.folder, other.folder, shown=(run.shown, other.shown))
         say(json.dumps(both.to_dict(), indent=1) if args.json else verify_words.page(both))
-        return 0
+        return
     found = diagnose(run.folder)
     if args.json:
         print(json.dumps(found.to_dict(), indent=1))
@@ -173,10 +162,9 @@ def diagnose(args: argparse.Namespace, overrides: list[str], argv: list[str]) ->
         say(words.page(run.folder, found, shown=run.shown))
     else:
         say(words.page(run.folder, found, earlier_prediction(run.folder)))
-    return 0
 
 
-def profile(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> int:
+def profile(args: Namespace, overrides: list[str], argv: list[str]) -> int:
     from segtrain.config import make_config
     from segtrain.observe.profile import profile
 
@@ -184,10 +172,8 @@ def profile(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> 
         # The setting has the same range, so its error fits.
         make_config({"log": {"profile_ms": args.ms}}, source="--ms")
         if not args.ms:
-            off = f"segtrain profile off {quote(str(args.run))}"
-            raise ConfigError(
-                f"--ms=0 is not an interval. To stop the profile: `{off}`", code="interval-is-zero", key="--ms"
-            )
+            fix = f"to stop the profile: segtrain profile off {quote(str(args.run))}"
+            raise ConfigError(f"--ms=0 is not an interval; {fix}", code="interval-is-zero", key="--ms")
     if args.action == "stacks":
         from segtrain.observe.trace import stacks
 
@@ -202,20 +188,20 @@ def profile(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> 
     return 0 if done else EXIT_ERROR
 
 
-def launch(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> int:
+def launch(args: Namespace, overrides: list[str], argv: list[str]) -> int:
     import segtrain.launch  # noqa: F401 (makes `launch` importable)
 
     main = importlib.import_module(f"launch.{args.platform}").main
     return int(main(argv[2:], f"segtrain launch {args.platform}"))
 
 
-def prove(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> int:
+def prove(args: Namespace, overrides: list[str], argv: list[str]) -> int:
     from segtrain.prove import parse_ranks, prove
 
     return prove(args.config, overrides, parse_ranks(args.ranks))
 
 
-def bench_data(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> int:
+def bench_data(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     from segtrain.bench.data import bench_data
 
     bench_data(
@@ -227,10 +213,9 @@ def bench_data(args: argparse.Namespace, overrides: list[str], argv: list[str]) 
         rate=args.rate,
         as_json=args.json,
     )
-    return 0
 
 
-def doctor(args: argparse.Namespace, overrides: list[str], argv: list[str]) -> int:
+def doctor(args: Namespace, overrides: list[str], argv: list[str]) -> int:
     from segtrain.doctor import doctor
 
     return doctor(as_json=args.json)

@@ -1,4 +1,4 @@
-"""Number of CPU cores that this process may use: its affinity, limited by the container's quota."""
+"""CPU cores that this process may use, and the time for which a thread waited for one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
+# Belongs to the thread that opens it. See Documentation/scheduler/sched-stats.rst in Linux.
+SCHEDSTAT = "/proc/thread-self/schedstat"
 
 
 def affinity() -> int:
@@ -34,3 +36,15 @@ def usable_cores(cgroup: Path = CGROUP) -> float:
 def cores(cgroup: Path = CGROUP) -> int:
     """Whole usable cores, at least one: a sensible number of ranks or threads."""
     return max(1, int(usable_cores(cgroup)))
+
+
+def runqueue_wait() -> float | None:
+    """Run-queue wait: seconds for which this thread was ready to run but had no core. None if Linux does not count them."""
+    try:
+        file = os.open(SCHEDSTAT, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return int(os.read(file, 64).split()[1]) / 1e9
+        finally:
+            os.close(file)
+    except (OSError, ValueError, IndexError):
+        return None

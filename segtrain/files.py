@@ -1,9 +1,11 @@
-"""Files that a reader sees whole or not at all, and the folder of caches."""
+"""Files that a reader sees whole or not at all, the folder of caches, and the clock of a file system."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,13 +22,25 @@ def cache_folder() -> Path:
     return Path(os.environ.get("SEGTRAIN_CACHE") or os.path.expanduser("~/.cache/segtrain"))
 
 
+def now_ns(folder: Path) -> int:
+    """Unix time in nanoseconds by the clock of the folder's file system, which may be that of a file server.
+
+    From a temporary file in the folder. Of this machine if the folder is not writable.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            return os.fstat(file.fileno()).st_mtime_ns
+    except OSError:
+        return time.time_ns()
+
+
 @contextlib.contextmanager
 def replacing(path: Path, beside: Path | None = None) -> Iterator[Path]:
-    """A hidden path to write, in the same folder or in ``beside`` on the same disk, that becomes ``path`` when the block ends.
+    """A hidden path to write, here or in ``beside`` on the same disk, that becomes ``path`` when the block ends.
 
     After any error it is removed, and ``path`` is what it was. Raises OSError.
     """
-    # The name is unique among threads, processes, and hosts that share the folder, and never too long for a file system.
+    # Unique among threads, processes, and hosts that share the folder, and never too long for a file system.
     partial = (beside or path.parent) / f".{path.name[:48]}.{uuid.uuid4().hex[:8]}.part"
     try:
         yield partial
@@ -42,7 +56,7 @@ def replacing(path: Path, beside: Path | None = None) -> Iterator[Path]:
 def writing(path: Path, sync: bool = False, beside: Path | None = None) -> Iterator[BinaryIO]:
     """A file to write and read that becomes ``path`` when the block ends; see ``replacing``.
 
-    ``sync``: its content is on the disk before it gets its name, so that a crash of the machine cannot leave a part of it.
+    ``sync``: its content is on the disk before it gets its name, so that a crash cannot leave a part of it.
     """
     with replacing(path, beside) as partial, open(partial, "x+b") as stream:
         yield stream

@@ -1,7 +1,7 @@
 """The launcher from Python: ``from segtrain.launch import sagemaker``, from a checkout or from an installed package.
 
-The folder launch/ is not installed as a package of its own: ``launch`` is also the name of ROS 2's package. A wheel carries it, with
-the configs and the scripts of the container, in segtrain/_checkout, where it keeps the layout of the repository.
+The folder launch/ is not installed as a package of its own: ``launch`` is also the name of ROS 2's package. A wheel
+carries it, with the configs and the scripts of the container, in segtrain/_checkout, in the layout of the repository.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ def home() -> Path:
     for folder in (package / "_checkout", package.parent):
         if (folder / "launch/sagemaker.py").is_file() and (folder / _NEEDED).is_file():
             return folder
-    raise ConfigError(
-        f"{package} was installed without the launcher (launch/): install segtrain from its wheel, or use a checkout"
-    )
+    why = f"{package} was installed without the launcher (launch/): install segtrain from its wheel, or use a checkout"
+    raise ConfigError(why, code="launcher-missing", folder=str(package))
 
 
 def _load() -> None:
@@ -33,13 +32,13 @@ def _load() -> None:
     if known is not None:
         if folder in [Path(place).resolve() for place in getattr(known, "__path__", ())]:
             return
+        other = getattr(known, "__file__", None)
         raise ConfigError(
-            f"another package named 'launch' is loaded already ({getattr(known, '__file__', None)}): import segtrain.launch before it, "
-            "or in a process of its own"
-        )
-    spec = importlib.util.spec_from_file_location(
-        "launch", folder / "__init__.py", submodule_search_locations=[str(folder)]
-    )
+            f"another package named 'launch' is loaded already ({other}): import segtrain.launch before it",
+            code="another-launch-package", found=other,
+        )  # fmt: skip
+    places = [str(folder)]
+    spec = importlib.util.spec_from_file_location("launch", folder / "__init__.py", submodule_search_locations=places)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -15,7 +15,7 @@ from segtrain.errors import DataError
 
 @torch.no_grad()
 def predict_classes(logits: Tensor) -> Tensor:
-    """Class of the largest logit; the lowest class on a tie. (N, C, H, W) -> uint8 (N, H, W), int64 above 256 classes."""
+    """Lowest class with the largest logit. (N, C, H, W) -> uint8 (N, H, W), int64 above 256 classes."""
     dtype = torch.uint8 if logits.shape[1] <= 256 else torch.int64
     if logits.device.type != "cpu" or not logits.is_contiguous():
         # torch documents that max gives the first of equal maxima.
@@ -30,30 +30,19 @@ def predict_classes(logits: Tensor) -> Tensor:
     return classes
 
 
-def confusion(pred: Tensor, target: Tensor, num_classes: int, ignore_index: int = 255) -> Tensor:
-    """int64 (C, C): pixels by true class (row) and predicted class (column); adds up exactly over any split.
-
-    pred, target: integers of the same shape, any type. Pixels whose target is ``ignore_index`` do not count.
-    Raises DataError if either holds another id outside 0..C-1.
-    """
-    return confusions(pred[None], target[None], num_classes, ignore_index)[0]
-
-
 def confusions(
     pred: Tensor, target: Tensor, num_classes: int, ignore_index: int = 255, later: list[Tensor] | None = None
 ) -> Tensor:
-    """int64 (N, C, C): the ``confusion`` of each of N images (N, ...), from one count of all pixels.
+    """int64 (N, C, C): pixels of each of N images by true class (row) and predicted class (column).
 
-    Looking for unknown ids waits for a GPU. With ``later`` the result is not read here, but appended to that list as a tensor
-    on the device, for ``refuse_unknown``.
+    pred, target: integers (N, ...) of any type. Pixels whose target is ``ignore_index`` do not count. Raises DataError
+    if either holds another id outside 0..C-1. Looking for unknown ids waits for a GPU. With ``later`` the result is not
+    read here, but appended to that list as a tensor on the device, for ``refuse_unknown``.
     """
     if pred.shape != target.shape:
-        raise DataError(
-            f"prediction {tuple(pred.shape)} and target {tuple(target.shape)} differ in shape: resize one first",
-            code="prediction-shape",
-            found=tuple(pred.shape),
-            expected=tuple(target.shape),
-        )
+        shape, expected = tuple(pred.shape), tuple(target.shape)
+        why = f"prediction {shape} and target {expected} differ in shape: resize one first"
+        raise DataError(why, code="prediction-shape", found=shape, expected=expected)
     images, cells = len(pred), num_classes * num_classes
     valid = target != ignore_index
     # For each image, bin 0 is for void and the last one for ids outside 0..C-1. int32 is the fastest type.
@@ -97,20 +86,13 @@ def refuse_unknown(later: list[Tensor], num_classes: int, ignore_index: int = 25
 
 def _refuse(least: int, most: int, unknown: int, ids: list[int], num_classes: int, ignore_index: int) -> None:
     if least < 0 or most >= num_classes:
-        raise DataError(
-            f"the prediction holds classes {least}..{most}, but there are 0..{num_classes - 1}: "
-            "it comes from a model with other classes",
-            code="prediction-classes",
-            found=(least, most),
-            expected=num_classes,
-        )
+        why = f"the prediction holds classes {least}..{most} instead of 0..{num_classes - 1}: use another model"
+        raise DataError(why, code="prediction-classes", found=(least, most), expected=num_classes)
     raise DataError(
         f"{unknown} pixels of the target have ids {ids}, but there are classes 0..{num_classes - 1} "
         f"and {ignore_index} for void: map them in data.label_map",
-        code="unknown-ids",
-        pixels=unknown,
-        found=ids,
-    )
+        code="unknown-ids", pixels=unknown, found=ids,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -170,27 +152,21 @@ class Scores:
 
     def table(self, names: Sequence[str]) -> str:
         """One line per class and one of means; the last columns show the share of pixels in truth and prediction."""
-        if len(names) != len(self.iou):
-            raise DataError(
-                f"{len(names)} class names for {len(self.iou)} classes: give one name per class",
-                code="class-names-count",
-                found=len(names),
-                expected=len(self.iou),
-            )
+        found, expected = len(names), len(self.iou)
+        if found != expected:
+            why = f"{found} class names for {expected} classes: give one name per class"
+            raise DataError(why, code="class-names-count", found=found, expected=expected)
         width = max(len("all classes"), *map(len, names))
         total = max(1, sum(self.pixels))
         lines = [f"{'class':{width}}    IoU   Dice  recall   truth  predicted"]
         for c, name in enumerate(names):
+            scores = " ".join(map(_percent, (self.iou[c], self.dice[c], self.class_accuracy[c])))
             shares = f"{self.pixels[c] / total:>7.2%} {self.predicted[c] / total:>10.2%}"
-            lines.append(
-                f"{name:{width}} {_percent(self.iou[c])} {_percent(self.dice[c])} {_percent(self.class_accuracy[c])}  {shares}"
-            )
+            lines.append(f"{name:{width}} {scores}  {shares}")
         present = self.classes_present
         few = f" ({present} of {len(names)} classes)" if present < len(names) else ""
-        lines.append(
-            f"{'all classes':{width}} {_percent(self.miou)} {_percent(self.mean_dice)} {_percent(self.mean_accuracy)}"
-            f"   pixel accuracy {_percent(self.accuracy).strip()} %{few}"
-        )
+        means = " ".join(map(_percent, (self.miou, self.mean_dice, self.mean_accuracy)))
+        lines.append(f"{'all classes':{width}} {means}   pixel accuracy {_percent(self.accuracy).strip()} %{few}")
         return "\n".join(lines)
 
 

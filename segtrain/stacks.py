@@ -67,10 +67,8 @@ class StackSampler:
         try:
             write(self._folder, self._name, stacks, {**facts, **self._facts})
         except OSError as error:
-            print(
-                f"warning: cannot write {self._folder / self._name}.txt ({error.strerror}); training continues",
-                file=sys.stderr,
-            )
+            problem = f"cannot write {self._folder / self._name}.txt ({error.strerror})"
+            print(f"warning: {problem}; training continues", file=sys.stderr)
 
 
 def sample(seconds: float, hz: float, stop: threading.Event) -> tuple[Stacks, int, float]:

@@ -7,7 +7,7 @@ import re
 import sys
 import warnings
 from collections.abc import Container, Sequence
-from typing import TextIO
+from typing import Any
 
 # C0 and C1 control characters and DEL, except tab and line feed; and characters that change the writing direction.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -49,14 +49,7 @@ def say_warnings() -> None:
     warnings.showwarning = _warned
 
 
-def _warned(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
+def _warned(message: Warning | str, category: type[Warning], filename: str, *_: Any, **more: Any) -> None:
     library = re.search(r"(?:site|dist)-packages[/\\](\w+)", filename)
     text = printable(" ".join(str(message).split()))
     with contextlib.suppress(OSError, ValueError):  # standard error is closed

@@ -18,7 +18,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
 
 BASE = {
-    "callable_module", "config", "cores", "cpu_wait", "errors", "files", "filetime", "json_text", "memory", "stacks", "terminal", "__version__",
+    "callable_module", "config", "cores", "errors", "files", "json_text", "memory", "stacks", "terminal", "__version__",
 }  # fmt: skip
 PARTS = {"data", "models", "losses", "metrics", "optim", "parallel", "observe"}
 MAY_IMPORT = {
@@ -126,9 +126,9 @@ def test_every_file_begins_with_a_docstring(path: Path) -> None:
 # Packages and files whose first lines say what they provide, in plain English. The list only grows.
 PLAIN = [
     "segtrain/arguments.py", "segtrain/bench", "segtrain/cli.py", "segtrain/commands.py", "segtrain/config",
-    "segtrain/cores.py", "segtrain/cpu_wait.py", "segtrain/data", "segtrain/diagnose", "segtrain/doctor",
+    "segtrain/cores.py", "segtrain/data", "segtrain/diagnose", "segtrain/doctor",
     "segtrain/errors.py", "segtrain/evaluate", "segtrain/files.py",
-    "segtrain/filetime.py", "segtrain/infer", "segtrain/json_text.py", "segtrain/losses", "segtrain/memory.py",
+    "segtrain/infer", "segtrain/json_text.py", "segtrain/losses", "segtrain/memory.py",
     "segtrain/models", "segtrain/observe", "segtrain/optim.py", "segtrain/platforms", "segtrain/prove",
     "segtrain/report", "segtrain/runs", "segtrain/stacks.py", "segtrain/terminal.py",
 ]  # fmt: skip

@@ -24,7 +24,7 @@ from segtrain.data.index.entries import Entry
 from segtrain.data.labels.space import plain_space
 from segtrain.evaluate.evaluation import evaluate
 from segtrain.evaluate.image_scores import counts, packed, unpacked
-from segtrain.metrics import Scores, confusion, confusions
+from segtrain.metrics import Scores, confusions
 from segtrain.observe import image_table
 from segtrain.observe.image_table import ImageRow
 from segtrain.observe.pictures import image_miou
@@ -103,7 +103,7 @@ def test_each_image_has_the_score_of_its_own_pixels() -> None:
         miou, accuracy, pixels, worst = plain_score(mask, guess)
         assert found.miou[index] == pytest.approx(miou, abs=1e-15)
         assert (found.accuracy[index], found.pixels[index], found.worst[index]) == (accuracy, pixels, worst)
-        own = Scores.from_confusion(confusion(torch.from_numpy(guess), torch.from_numpy(mask), CLASSES))
+        own = Scores.from_confusion(confusions(torch.from_numpy(guess)[None], torch.from_numpy(mask)[None], CLASSES)[0])
         assert found.miou[index] == own.miou  # to the bit
         assert found.accuracy[index] == own.accuracy
         assert found.worst_iou[index] == own.iou[worst]
@@ -120,7 +120,7 @@ def test_one_count_of_a_batch_is_that_of_single_images(classes: int) -> None:
     found = confusions(pred, target, classes)
     assert found.shape == (5, classes, classes)
     for table, guess, truth in zip(found, pred, target):
-        assert torch.equal(table, confusion(guess, truth, classes))
+        assert torch.equal(table, confusions(guess[None], truth[None], classes)[0])
     # The layout in memory is no matter.
     turned = [value.permute(0, 2, 1).contiguous().permute(0, 2, 1) for value in (pred, target)]
     assert torch.equal(confusions(*turned, classes), found)

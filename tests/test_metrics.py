@@ -10,7 +10,7 @@ import torch
 from conftest import refused
 from torch import Tensor
 
-from segtrain.metrics import Scores, confusion, confusions, histogram, predict_classes, refuse_unknown
+from segtrain.metrics import Scores, confusions, histogram, predict_classes, refuse_unknown
 
 C, VOID = 6, 255
 
@@ -20,6 +20,10 @@ def masks(n: int = 8, seed: int = 0) -> tuple[Tensor, Tensor]:
     target = torch.randint(0, C, (n, 13, 17), generator=generator).to(torch.uint8)
     target[torch.rand(target.shape, generator=generator) < 0.2] = VOID
     return torch.randint(0, C, target.shape, generator=generator).to(torch.uint8), target
+
+
+def confusion(pred: Tensor, target: Tensor, ignore: int = VOID) -> Tensor:
+    return confusions(pred[None], target[None], C, ignore)[0]
 
 
 def naive_confusion(pred: Tensor, target: Tensor, ignore: int = VOID) -> list[list[int]]:
@@ -37,7 +41,7 @@ def test_confusion_counts_every_valid_pixel_once(pred_type, target_type, ignore)
     pred, target = masks()
     if ignore != VOID:
         target[target == VOID] = ignore
-    counts = confusion(pred.to(pred_type), target.to(target_type), C, ignore)
+    counts = confusion(pred.to(pred_type), target.to(target_type), ignore)
     assert counts.dtype == torch.int64
     assert counts.tolist() == naive_confusion(pred, target, ignore)
     assert int(counts.sum()) == int((target != ignore).sum())
@@ -46,15 +50,15 @@ def test_confusion_counts_every_valid_pixel_once(pred_type, target_type, ignore)
 @pytest.mark.parametrize("sizes", [[4, 4], [1] * 8, [1, 2, 5], [8, 0]], ids=str)
 def test_any_split_gives_the_same_scores_to_the_bit(sizes):
     pred, target = masks()
-    whole = confusion(pred, target, C)
-    parts = sum(confusion(p, t, C) for p, t in zip(pred.split(sizes), target.split(sizes)))
+    whole = confusion(pred, target)
+    parts = sum(confusion(p, t) for p, t in zip(pred.split(sizes), target.split(sizes)))
     assert torch.equal(parts, whole)
     assert Scores.from_confusion(parts) == Scores.from_confusion(whole)
 
 
 def test_all_void_counts_nothing():
     pred, target = masks()
-    assert not confusion(pred, torch.full_like(target, VOID), C).any()
+    assert not confusion(pred, torch.full_like(target, VOID)).any()
 
 
 @pytest.mark.parametrize("wrong", [C, C + 1, 200, -1, -7])
@@ -63,15 +67,15 @@ def test_an_unknown_id_is_an_error_with_its_count(wrong):
     target = target.long()
     target[0, 0, :3] = wrong
     with refused("unknown-ids", pixels=3, found=[wrong]):
-        confusion(pred, target, C)
+        confusion(pred, target)
 
 
 def test_a_prediction_of_another_model_or_size_is_an_error():
     pred, target = masks()
     with refused("prediction-classes", found=(0, 6), expected=C):
-        confusion(torch.where(pred == 5, 6, pred), target, C)
+        confusion(torch.where(pred == 5, 6, pred), target)
     with refused("prediction-shape"):
-        confusion(pred[:, :-1], target, C)
+        confusion(pred[:, :-1], target)
 
 
 def test_the_histogram_of_a_gpu_is_that_of_bincount():
@@ -156,7 +160,7 @@ def test_counts_beyond_float32_are_exact():
 
 def test_table_and_dict_show_every_class():
     pred, target = masks()
-    scores = Scores.from_confusion(confusion(pred, target, C).numpy())
+    scores = Scores.from_confusion(confusion(pred, target).numpy())
     names = ["sky", "road", "a very long name", "car", "person", "pole"]
     lines = scores.table(names).splitlines()
     assert len(lines) == C + 2

@@ -15,7 +15,7 @@ from typing import Any
 
 from segtrain.bench.child import answer_with, few
 from segtrain.config import Config, Data
-from segtrain.cpu_wait import runqueue_wait
+from segtrain.cores import runqueue_wait
 from segtrain.data.datasets import Dataset
 from segtrain.data.loader import TrainLoader
 from segtrain.data.workers.pool import WorkerPool

@@ -35,7 +35,7 @@ class Data(Section):
         "common suffix such as _mask",
     )
     index: str = Field(
-        "{split}.csv", description="layout 'list': CSV or JSONL file with the columns image and mask; see layouts.md"
+        "{split}.csv", description="layout 'list': CSV or JSONL file with columns image and mask; see layouts.md"
     )
     classes: Union[str, tuple[str, ...], dict[str, Union[Color, tuple[Color, ...]]]] = Field(
         "",
@@ -44,24 +44,20 @@ class Data(Section):
         "classes of the layout",
     )
     label_map: dict[int, int] = Field(
-        default_factory=dict,
-        description="maps the values in mask files to class ids; -1 means ignore. Empty: the mapping of the layout",
+        default_factory=dict, description="mask value -> class id; -1 means ignore. Empty: the mapping of the layout"
     )
     ignore_index: int = Field(255, ge=0, le=255, description="class id of pixels that losses and metrics ignore")
     bits: Union[Annotated[int, Field(ge=8, le=16)], Auto] = Field(
-        "auto",
-        description="images with 16-bit storage: number of bits in use, 8 to 16 (12 for values 0 to 4095). auto: 16, "
-        "but images that would become nearly black are an error",
+        "auto", description="16-bit images: bits in use, 8 to 16. auto: 16, but nearly black results are an error"
     )
     extra_bands: Literal["error", "drop"] = Field(
-        "error", description="TIFF images with more than three bands: 'error' refuses them, 'drop' uses the first three"
+        "error", description="TIFF images with more than three bands: an error, or only the first three bands are used"
     )
     split_by: SplitBy = Field(
-        default_factory=SplitBy, description="splits a data set that has no splits, such as `{val: 20%}`; see below"
+        default_factory=SplitBy, description="splits a data set without splits, such as `{val: 20%}`; see below"
     )
     overlap: Literal["refuse", "accept"] = Field(
-        "refuse",
-        description="images in both the training and the validation split: 'refuse' is an error, 'accept' a warning",
+        "refuse", description="training images that are also in the validation split: an error, or a warning"
     )
     limit: int = Field(0, ge=0, description="use only this many images of each split, evenly spaced; 0: all")
     crop: Size = Field((256, 256), description="height and width of a training crop in pixels")
@@ -70,35 +66,25 @@ class Data(Section):
         None, description="the scale range moves linearly to this range over the run; null: it does not change"
     )
     base_scale: float = Field(
-        1.0,
-        ge=0.01,
-        le=100,
-        description="fixed scale factor of all images, also in evaluation; scale is applied on top",
+        1.0, ge=0.01, le=100, description="fixed scale factor of all images, also in evaluation; applied before scale"
     )
     flip: Share = Field(0.5, description="probability of a horizontal flip")
     rotate: float = Field(
-        0.0, ge=0, le=180, description="largest random rotation about the center of the crop, in degrees, either way"
+        0.0, ge=0, le=180, description="largest random rotation of a crop about its center, in degrees"
     )
     scale_sampling: Literal["log", "uniform"] = Field(
-        "log",
-        description="distribution of the random scale. log: 0.5x is as likely as 2x; uniform: uniform in the factor",
+        "log", description="random scale. log: 0.5x is as likely as 2x; uniform: uniform in the factor"
     )
     jitter: tuple[Share, Share, Share] = Field(
         (0.3, 0.3, 0.3), description="random brightness, contrast, and saturation: 0.3 draws factors from 0.7 to 1.3"
     )
-    hue: float = Field(
-        0.0, ge=0, le=0.5, description="largest random hue shift, in turns of the color wheel, either way"
-    )
-    color_jitter_prob: Share = Field(
-        1.0, description="probability that a sample gets color jitter (brightness, contrast, saturation, hue)"
-    )
+    hue: float = Field(0.0, ge=0, le=0.5, description="largest random hue shift, in turns of the color wheel")
+    color_jitter_prob: Share = Field(1.0, description="probability that a sample gets color jitter (jitter and hue)")
     color_jitter_on: Literal["auto", "cpu", "device"] = Field(
-        "auto",
-        description="where color jitter is computed. auto: on the GPU with CUDA, otherwise in the loader workers",
+        "auto", description="where color jitter is computed. auto: on the GPU with CUDA, otherwise in the workers"
     )
     class_balanced_crop_prob: Share = Field(
-        0.0,
-        description="probability that a crop is centered on a random class, so that rare classes are seen more often",
+        0.0, description="probability that a crop is centered on a pixel of a random class, also a rare one"
     )
     transforms: Union[str, dict[str, Any], tuple[dict[str, Any], ...]] = Field(
         "",
@@ -107,31 +93,24 @@ class Data(Section):
         "see transforms.md",
     )
     transforms_mode: Literal["after", "replace"] = Field(
-        "after",
-        description="'after': data.transforms run after the scale, crop, flip, and color jitter above. 'replace': they "
-        "run instead of these, on whole images",
+        "after", description="run 'after' scale, crop, flip, and color jitter, or 'replace' them, on whole images"
     )
     cache: Literal["off", "ram"] = Field("off", description="'ram' keeps decoded images in memory, for small data sets")
     check: Literal["full", "off"] = Field(
-        "full", description="'full' reads and checks every image and mask before training; the result is cached"
+        "full", description="'full' reads and checks all images and masks before training, and caches the result"
     )
     faults: Literal["error", "skip"] = Field(
-        "error", description="faulty files: 'error' stops before training, 'skip' trains without them"
+        "error", description="faulty files stop the start, or are left out of training"
     )
     workers: Union[Annotated[int, Field(ge=0, le=256)], Auto] = Field(
-        "auto",
-        description="loader workers per rank; 0: the training loop loads. auto: adjusts the number during the run, up "
-        "to the rank's share of the CPU cores",
+        "auto", description="loader workers per rank; 0: the training loop loads. auto: adapts, up to the rank's cores"
     )
     worker_kind: Literal["auto", "thread", "process"] = Field(
         "auto", description="auto: threads, because decoding releases the GIL; processes if data.transforms is set"
     )
     prefetch: int = Field(4, ge=1, le=1024, description="batches that each rank keeps ready")
     scenes: int = Field(
-        240,
-        ge=2,
-        le=1_000_000,
-        description="layout 'scenes': number of training images; a quarter as many for validation",
+        240, ge=2, le=1_000_000, description="layout 'scenes': training images; a quarter as many for validation"
     )
     scene_size: Size = Field((144, 192), description="layout 'scenes': height and width of an image in pixels")
 
@@ -169,10 +148,8 @@ class Data(Section):
     def _pair(cls, value: tuple[str, str] | None) -> tuple[str, str] | None:
         for text in value or ():
             if text.count("{name}") != 1 or "/" in text:
-                raise ValueError(
-                    f"{text!r} must be a file name with {{name}} in it once, such as '{{name}}_mask.png'; folders go "
-                    "into data.images and data.masks"
-                )
+                wanted = "a file name with {name} in it once, such as '{name}_mask.png'; folders go into data.images"
+                raise ValueError(f"{text!r} must be {wanted} and data.masks")
         if value and value[0] == value[1]:
             raise ValueError("the image and the mask have the same pattern: give the mask another one")
         return value
@@ -205,14 +182,12 @@ class Data(Section):
         if not self.split_by.of and self.own_splits:
             keys = {"folders": "data.images or data.masks has {split}", "list": "data.index has {split}"}
             whole = " (of: all, if shards were packed without splits)" if self.layout == "shards" else ""
-            raise SettingError(
-                f"data.split_by: layout {self.layout!r} has splits of its own "
-                f"({keys.get(self.layout, 'by its folders')}): "
-                f"name the split to divide, such as data.split_by={{of: train, val: 20%}}{whole}"
-            )
+            why = f"layout {self.layout!r} has splits of its own ({keys.get(self.layout, 'by its folders')})"
+            fix = f"name the split to divide, such as data.split_by={{of: train, val: 20%}}{whole}"
+            raise SettingError(f"data.split_by: {why}: {fix}")
         if self.train_split in ("val", "test"):
             raise SettingError(
-                f"data.train_split={self.train_split}: data.split_by creates a split of this name: set it to 'train'"
+                f"data.train_split={self.train_split}: data.split_by makes this split: set it to 'train'"
             )
         return self
 
@@ -222,12 +197,9 @@ class Data(Section):
             raise SettingError("data.faults=skip needs the check that finds faulty files: set data.check=full")
         if self.color_jitter_on == "device" and (self.transforms or self.rotate):
             key = "transforms" if self.transforms else "rotate"
-            raise SettingError(
-                f"data.color_jitter_on=device: data.{key} runs on the CPU after color jitter: set it to auto"
-            )
+            raise SettingError(f"data.color_jitter_on=device: data.{key} runs later, on the CPU: set it to auto")
         if self.transforms and self.transforms_mode == "replace" and self.class_balanced_crop_prob > 0:
             raise SettingError(
-                "data.class_balanced_crop_prob has no effect with data.transforms_mode=replace, where the transforms "
-                "choose the crop: set it to 0"
+                "data.class_balanced_crop_prob: data.transforms_mode=replace lets the transforms crop: set it to 0"
             )
         return self

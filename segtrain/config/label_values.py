@@ -79,11 +79,9 @@ def _is_integer(value: Any) -> bool:
 
 
 def _is_color(value: Any) -> bool:
-    return (
-        isinstance(value, (list, tuple))
-        and len(value) == 3
-        and all(_is_integer(channel) and 0 <= int(channel) <= 255 for channel in value)
-    )
+    if not isinstance(value, (list, tuple)) or len(value) != 3:
+        return False
+    return all(_is_integer(channel) and 0 <= int(channel) <= 255 for channel in value)
 
 
 def _text(name: Any) -> str:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from segtrain.config.mistakes import explained, fields
 from segtrain.config.paste import shell_word
-from segtrain.config.renamed import with_new_names
+from segtrain.config.renamed import each_block, with_new_names
 from segtrain.config.run import Config
 from segtrain.config.section import blocks, members
 from segtrain.config.yaml_slips import Slip, find_slip, unspaced
@@ -32,9 +32,8 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
         key, equals, text = argument.lstrip("-").partition("=")
         if not equals:
             if not argument.startswith("--") or not rest:
-                raise ConfigError(
-                    f"{argument!r} is not a setting: write section.key=value", code="not-a-setting", found=argument
-                )
+                why = f"{argument!r} is not a setting: write section.key=value"
+                raise ConfigError(why, code="not-a-setting", found=argument)
             text = rest.pop(0)
         value = _value(key, text, rest)
         *path, last = key.split(".")
@@ -134,11 +133,9 @@ def _read(path: Path) -> dict[str, Any]:
         why = f"cannot read the config {path} ({error.strerror}): {_near_file(path)}"
         raise ConfigError(why, code="unreadable-config", file=str(path)) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        slip = find_slip(text)
-        if slip:
-            raise _not_yaml(
-                error, f"{path}: line {slip.line}", slip, slip.now, file=str(path), line=slip.line
-            ) from None
+        if slip := find_slip(text):
+            where = f"{path}: line {slip.line}"
+            raise _not_yaml(error, where, slip, slip.now, file=str(path), line=slip.line) from None
         raise _not_yaml(error, str(path), None, "", file=str(path)) from None
     if loaded is not None and not isinstance(loaded, dict):
         kind = type(loaded).__name__
@@ -162,7 +159,7 @@ def _overridden(settings: dict[str, Any], overrides: Sequence[str]) -> dict[str,
     if isinstance(mine, dict) and isinstance(theirs, dict):
         names = {key: theirs[key] for key in ("name", "schedule") if key in theirs}
         if names:
-            settings = {**settings, "optim": _own({**mine, **names}, "optim", "adamw")}
+            settings = {**settings, "optim": _own("optim", {**mine, **names})}
     return _merge(settings, given)
 
 
@@ -172,20 +169,13 @@ def upgrade_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     Old names become new ones. Settings of optimizers and losses that the run did not use are removed: older versions
     wrote them down as well.
     """
-    settings = with_new_names(dict(settings), "", warn=False)
-    if isinstance(settings.get("optim"), dict):
-        settings["optim"] = _own(settings["optim"], "optim", "adamw")
-    loss = settings.get("loss")
-    if isinstance(loss, dict) and isinstance(loss.get("terms"), list):
-        terms = [_own(term, "loss.terms", "ce") if isinstance(term, dict) else term for term in loss["terms"]]
-        settings["loss"] = {**loss, "terms": terms}
-    return settings
+    return each_block(with_new_names(dict(settings), "", warn=False), _own)
 
 
-def _own(block: dict[str, Any], key: str, default: str) -> dict[str, Any]:
+def _own(section: str, block: dict[str, Any]) -> dict[str, Any]:
     """The settings of an optimizer or loss term without those that belong to others only."""
-    known = blocks(fields()[key].annotation)
-    own = known.get(str(block.get("name", default)))
+    known = blocks(fields()[section].annotation)
+    own = known.get(str(block.get("name", next(iter(known), ""))))
     if own is None:
         return block
     foreign = {name for other in known.values() for name in other.model_fields} - set(own.model_fields)

@@ -10,21 +10,21 @@ from segtrain.config.section import Section, SettingError
 
 
 class _Term(Section):
-    name: str = Field("", description="which loss")
+    name: str = ""
     weight: float = Field(1.0, gt=0, description="factor of this term in the sum")
 
 
 class CrossEntropyTerm(_Term):
     """Cross-entropy."""
 
-    name: Literal["ce"] = Field("ce", description="which loss")
+    name: Literal["ce"] = "ce"
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of the target spread over the other classes")
 
 
 class OHEMTerm(_Term):
     """Cross-entropy on the hardest pixels (online hard example mining)."""
 
-    name: Literal["ohem"] = Field("ohem", description="which loss")
+    name: Literal["ohem"] = "ohem"
     min_kept: float = Field(0.25, gt=0, le=1, description="smallest share of the valid pixels to keep")
     threshold: float = Field(0.7, gt=0, le=1, description="pixels whose true class is less probable are always kept")
 
@@ -32,32 +32,32 @@ class OHEMTerm(_Term):
 class FocalTerm(_Term):
     """Focal loss: cross-entropy with less weight on easy pixels."""
 
-    name: Literal["focal"] = Field("focal", description="which loss")
+    name: Literal["focal"] = "focal"
     gamma: float = Field(2.0, ge=0, description="how strongly easy pixels are down-weighted; 0: plain cross-entropy")
 
 
 class DiceTerm(_Term):
     """Dice loss, averaged over the classes present."""
 
-    name: Literal["dice"] = Field("dice", description="which loss")
+    name: Literal["dice"] = "dice"
 
 
 class JaccardTerm(_Term):
     """Jaccard (IoU) loss, averaged over the classes present."""
 
-    name: Literal["jaccard"] = Field("jaccard", description="which loss")
+    name: Literal["jaccard"] = "jaccard"
 
 
 class LovaszTerm(_Term):
     """Lovasz-softmax loss."""
 
-    name: Literal["lovasz"] = Field("lovasz", description="which loss")
+    name: Literal["lovasz"] = "lovasz"
 
 
 class TverskyTerm(_Term):
     """Tversky loss: Dice with separate weights for false positives and false negatives."""
 
-    name: Literal["tversky"] = Field("tversky", description="which loss")
+    name: Literal["tversky"] = "tversky"
     alpha: float = Field(0.5, ge=0, description="weight of false positives")
     beta: float = Field(0.5, ge=0, description="weight of false negatives")
 
@@ -84,18 +84,13 @@ class Loss(Section):
         "none", description="one weight per class, or 'auto' to compute them from the training masks"
     )
     class_weight_power: float = Field(
-        0.5, ge=0, le=1, description="'auto' weights are (median share / share of the class) ** power; 0: all equal"
+        0.5, ge=0, le=1, description="'auto' weights are (median share / share of the class) ** power"
     )
     aux_weight: float = Field(0.4, ge=0, description="weight of auxiliary heads, for networks that have them")
     stride: int = Field(
-        1,
-        ge=1,
-        le=8,
-        description="use every n-th pixel in each direction, with a random offset per step; 1: all pixels",
+        1, ge=1, le=8, description="use every n-th pixel in both directions, with a random offset per step"
     )
-    full_logits: bool = Field(
-        False, description="upsample the logits of the whole batch at once, as most trainers do; takes more memory"
-    )
+    full_logits: bool = Field(False, description="upsample the logits of the whole batch at once; takes more memory")
 
     @field_validator("terms", mode="before")
     @classmethod

@@ -186,15 +186,11 @@ def _unknown(key: str, value: Any, choice: dict[str, type[Section]], chosen: str
     if near := near or nearest(key):
         text = f"unknown key {key!r}: did you mean {near!r}?"
         return SettingError(text, "unknown-key", key=key, suggestion=near)
-    known = list(choice[chosen].model_fields) if chosen else _keys_of(section)
+    known = list(choice[chosen].model_fields if chosen else Config.model_fields)
+    if not chosen and section:
+        known = [name.rpartition(".")[2] for name in fields() if name.rpartition(".")[0] == section] or known
     text = f"{repr(chosen) if chosen else section} has the keys" if section else "the top-level keys are"
     return SettingError(f"unknown key {key!r}: {text} {', '.join(known)}", "unknown-key", key=key)
-
-
-def _keys_of(section: str) -> list[str]:
-    """The keys directly in a section; of the whole config where there is no such section."""
-    inside = [name for name in fields() if section and name.rpartition(".")[0] == section]
-    return [name.rpartition(".")[2] for name in inside] or list(Config.model_fields)
 
 
 def nearest(key: str) -> str | None:

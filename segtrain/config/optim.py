@@ -14,7 +14,7 @@ POLY_POWER = 0.9
 class _Optim(Section):
     """Settings that all optimizers share."""
 
-    name: str = Field("", description="which optimizer")
+    name: str = ""
     lr: float = Field(1e-3, gt=0, description="peak learning rate, before the schedule")
     encoder_lr: float = Field(1.0, ge=0, description="factor on lr for the encoder")
     weight_decay: float = Field(1e-2, ge=0, description="weight decay; not applied to biases and normalization layers")
@@ -56,21 +56,21 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 class AdamWOptim(_Optim):
     """AdamW."""
 
-    name: Literal["adamw"] = Field("adamw", description="which optimizer")
+    name: Literal["adamw"] = "adamw"
     betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="decay rates of the two moments")
 
 
 class SGDOptim(_Optim):
     """SGD with Nesterov momentum."""
 
-    name: Literal["sgd"] = Field("sgd", description="which optimizer")
+    name: Literal["sgd"] = "sgd"
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum; 0: plain SGD")
 
 
 class MuonOptim(_Optim):
     """Muon for convolution filters, AdamW for all other weights."""
 
-    name: Literal["muon"] = Field("muon", description="which optimizer")
+    name: Literal["muon"] = "muon"
     muon_lr: float = Field(2e-2, gt=0, description="learning rate of convolution filters; lr is for all other weights")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of the convolution filters")
     betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="decay rates of the two moments of AdamW")

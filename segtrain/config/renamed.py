@@ -15,6 +15,7 @@ KEYS = {
         "balance": "class_balanced_crop_prob",
         "transforms_at": "transforms_mode",
     },
+    "optim": {},
     "loss.terms": {"keep": "min_kept"},
 }
 # New key -> old value -> new value.
@@ -36,7 +37,7 @@ def with_new_names(settings: dict[str, Any], source: str, warn: bool = True) -> 
                 block = {**block, new: VALUES.get(new, {}).get(block[new], block[new])}
         return block
 
-    return _each_block(settings, renamed)
+    return each_block(settings, renamed)
 
 
 def with_old_names(changed: dict[str, Any]) -> dict[str, Any]:
@@ -50,15 +51,16 @@ def with_old_names(changed: dict[str, Any]) -> dict[str, Any]:
             for key, value in block.items()
         }
 
-    return _each_block(changed, restored)
+    return each_block(changed, restored)
 
 
-def _each_block(settings: dict[str, Any], change: Callable[[str, dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-    """``settings`` with ``change(section, block)`` in place of the data section and of each term of the loss."""
-    data, loss = settings.get("data"), settings.get("loss")
-    if isinstance(data, dict):
-        settings = {**settings, "data": change("data", data)}
+def each_block(settings: dict[str, Any], change: Callable[[str, dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+    """``settings`` with ``change(section, block)`` in place of data, optim, and each term of the loss."""
+    settings, loss = dict(settings), settings.get("loss")
+    for section in ("data", "optim"):
+        if isinstance(settings.get(section), dict):
+            settings[section] = change(section, settings[section])
     if isinstance(loss, dict) and isinstance(loss.get("terms"), (list, tuple)):
         terms = [change("loss.terms", term) if isinstance(term, dict) else term for term in loss["terms"]]
-        settings = {**settings, "loss": {**loss, "terms": terms}}
+        settings["loss"] = {**loss, "terms": terms}
     return settings

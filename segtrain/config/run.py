@@ -14,10 +14,12 @@ from pydantic import Field, field_validator, model_validator
 from segtrain.config.data import Data
 from segtrain.config.loss import Loss
 from segtrain.config.optim import AdamWOptim, Optim
-from segtrain.config.records import Checkpoint, Eval, Log
 from segtrain.config.renamed import with_old_names
 from segtrain.config.section import Section, SettingError, UserPath, outlasts
-from segtrain.config.training import Model, Parallel, Train
+from segtrain.config.training import Checkpoint, Eval, Log, Model, Parallel, Train
+from segtrain.errors import ConfigError
+
+PARTS = "parts.json"
 
 # Settings that do not change what is trained. They are not part of the hash, and may change when a run resumes.
 _UNHASHED_DATA = "root split cache check faults overlap workers worker_kind prefetch color_jitter_on"
@@ -79,29 +81,24 @@ class Config(Section):
         train, parallel, loss, log = self.train, self.parallel, self.loss, self.log
         if train.batch_size % train.accumulate:
             raise SettingError(
-                f"train.batch_size={train.batch_size} is not a multiple of train.accumulate={train.accumulate}: "
-                f"use a multiple of {train.accumulate}"
+                f"train.batch_size={train.batch_size} must be a multiple of train.accumulate={train.accumulate}"
             )
         if outlasts(self.optim.warmup, train.duration):
-            raise SettingError(
-                f"optim.warmup={self.optim.warmup} is not shorter than train.duration={train.duration}: shorten it"
-            )
+            raise SettingError(f"optim.warmup={self.optim.warmup} must be shorter than train.duration={train.duration}")
         if log.hang_s != "auto" and log.hang_s >= parallel.timeout_s:
             raise SettingError(
-                f"log.hang_s={log.hang_s:g} is not below parallel.timeout_s={parallel.timeout_s:g}, which ends the job "
-                "first: lower log.hang_s, or set it to auto"
+                f"log.hang_s={log.hang_s:g} must be below parallel.timeout_s={parallel.timeout_s:g}, or auto"
             )
         if train.progressive and self.data.transforms and self.data.transforms_mode == "replace":
             raise SettingError(
-                "train.progressive changes the crop size, but data.transforms_mode=replace gives crops of one size: "
-                "use one of the two"
+                "train.progressive needs several crop sizes, data.transforms_mode=replace gives one: use one of the two"
             )
         if train.device == "cpu" and train.precision == "fp16":
             raise SettingError("train.precision=fp16 needs a GPU: use fp32, or bf16 on a CPU with bf16 units")
         weights, classes = loss.class_weights, self.data.classes
         if isinstance(weights, tuple) and isinstance(classes, tuple) and len(weights) != len(classes):
             raise SettingError(
-                f"loss.class_weights has {len(weights)} numbers for {len(classes)} classes: give one number per class"
+                f"loss.class_weights has {len(weights)} numbers for {len(classes)} classes: give one per class"
             )
         return self
 
@@ -118,14 +115,9 @@ class Config(Section):
         if self.optim.name == "muon" and parallel.strategy == "fsdp":
             raise SettingError("optim.name=muon needs whole weight matrices, but fsdp shards them: use ddp, or adamw")
         if train.channels_last is True and parallel.strategy == "fsdp":
-            raise SettingError(
-                "train.channels_last=true: fsdp shards contiguous weights only: set it to auto, or use ddp"
-            )
+            raise SettingError("train.channels_last=true: fsdp shards contiguous weights only: set it to auto")
         if parallel.compress != "none" and parallel.strategy in ("single", "dp", "fsdp"):
-            raise SettingError(
-                f"parallel.compress={parallel.compress} works with ddp and smddp, not with {parallel.strategy}: "
-                "set it to none"
-            )
+            raise SettingError(f"parallel.compress={parallel.compress} works with ddp and smddp only: set it to none")
         return self
 
     @classmethod
@@ -160,3 +152,17 @@ class Config(Section):
     @property
     def run_dir(self) -> Path:
         return Path(self.out or f"runs/{self.name or 'run'}-{self.hash}")
+
+
+def read_parts(run_dir: Path) -> dict[str, str]:
+    """Names of the parts of a run that were passed in from Python. Empty if the config described all of them.
+
+    Role (model, criterion, train_data, val_data) -> qualified name.
+    """
+    try:
+        return dict(json.loads((run_dir / PARTS).read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError) as error:
+        why = f"cannot read {run_dir / PARTS} ({error}): choose another out=FOLDER"
+        raise ConfigError(why, code="parts-unreadable", file=str(run_dir / PARTS)) from None

@@ -24,12 +24,8 @@ def _sides(size: tuple[int, int]) -> tuple[int, int]:
 Size = Annotated[tuple[int, int], AfterValidator(_sides)]  # height, width in pixels
 
 
-def _at_home(path: str) -> str:
-    return os.path.expanduser(path) if path.startswith("~/") else path
-
-
 # No shell expands ``~`` in a file or behind `key=`. Left as it is, it would become a folder of that name.
-UserPath = Annotated[str, AfterValidator(_at_home)]
+UserPath = Annotated[str, AfterValidator(lambda path: os.path.expanduser(path) if path.startswith("~/") else path)]
 
 MAX_DURATION = 10**9  # epochs or steps
 _DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>ep|st|%)")

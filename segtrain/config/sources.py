@@ -25,23 +25,18 @@ def transform_source(text: str) -> tuple[Path, str, str]:
     text, _, digest = text.partition("@")
     place, colon, attribute = text.rpartition(":")
     if not colon or not attribute.isidentifier():
-        raise ValueError(
-            "must be a file of albumentations.save (.yaml or .json), file.py:attribute, package.module:attribute, or "
-            "a list"
-        )
-    if place.endswith(".py"):
-        path = Path(place)
-    else:
-        with importable():
-            try:
+        kinds = "a file of albumentations.save (.yaml or .json), file.py:attribute, package.module:attribute"
+        raise ValueError(f"must be {kinds}, or a list")
+    path = Path(place)
+    if path.suffix != ".py":
+        try:
+            with importable():
                 found = importlib.util.find_spec(place)
-            except (ImportError, ValueError) as error:
-                raise ValueError(f"module {place!r} was not found ({error}): check its name and PYTHONPATH") from None
+        except (ImportError, ValueError) as error:
+            raise ValueError(f"module {place!r} was not found ({error}): check its name and PYTHONPATH") from None
         path = Path((found and found.origin) or place)
     if not path.is_file():
-        raise ValueError(
-            f"the Python file {str(path)!r} was not found: check the path, the module name, and PYTHONPATH"
-        )
+        raise ValueError(f"the file {str(path)!r} was not found: check the path, the module name, and PYTHONPATH")
     return path, attribute, digest
 
 

@@ -28,15 +28,11 @@ class SplitBy(Section):
     Off unless `val` is set. The resulting splits are `data.train_split` (the rest), `val`, and `test`.
     """
 
-    val: Part = Field(
-        "", description="images to validate on: a share (`20%` or 0.2) or a number (50). Empty: no images are divided"
-    )
+    val: Part = Field("", description="images to validate on: a share (`20%` or 0.2) or a number. Empty: no division")
     test: Part = Field("", description="images to hold out for testing: a share or a number. Empty: none")
     seed: int = Field(0, ge=0, description="a different seed gives a different split")
     group: str = Field(
-        "",
-        description="regular expression for image names, whose first group (or whole match) names a scene, patient, or "
-        "drive: its images stay in one split",
+        "", description="regular expression: names with the same first group (or match) stay in one split"
     )
     of: str = Field("", description="split to divide, such as `train`, if the layout has splits of its own")
 
@@ -66,9 +62,9 @@ class SplitBy(Section):
             raise ValueError(f"must be a regular expression ({error})") from None
         # `[[a-z]` and `[a||b]` may become nested sets and unions in a later Python.
         except FutureWarning as warning:
+            fix = "inside [...], put a backslash before each [, -, &, ~, or | that is a plain character"
             raise ValueError(
-                f"a later Python may read it differently ({warning}), and split the data differently: inside [...], "
-                "put a backslash before each [, -, &, ~, or | that is a plain character"
+                f"a later Python may read it, and split the data, differently ({warning}): {fix}"
             ) from None
         return value
 
@@ -76,12 +72,10 @@ class SplitBy(Section):
     def _together(self) -> SplitBy:
         if not self.on and (self.test or self.group or self.of):
             raise SettingError(
-                "data.split_by.val is empty: set how many images are for validation, such as data.split_by.val=20%"
+                "data.split_by.val is empty: choose images to validate on, such as data.split_by.val=20%"
             )
         if sum(share(part) or 0.0 for part in (self.val, self.test)) >= 1:
-            raise SettingError(
-                f"data.split_by: val={self.val} and test={self.test} leave no images to train on: lower them"
-            )
+            raise SettingError(f"data.split_by: val={self.val} and test={self.test} leave no images to train on")
         return self
 
     def text(self) -> str:

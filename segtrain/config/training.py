@@ -1,4 +1,4 @@
-"""Settings of the network, the length of a run, and the parallel strategy."""
+"""Settings of the network, the training, the parallel strategy, the evaluation, the checkpoints, and the log."""
 
 from __future__ import annotations
 
@@ -6,29 +6,23 @@ from typing import Annotated, Any, Literal, Union
 
 from pydantic import Field, field_validator, model_validator
 
-from segtrain.config.section import Section, SettingError, UserPath, durations
+from segtrain.config.section import Section, SettingError, Size, UserPath, durations
 
 
 class Model(Section):
     """The network: `pico` (ours), an SMP architecture (`unet`, `fpn`, ...), or `torchvision/NAME`."""
 
-    arch: str = Field(
-        "pico", description="'pico' (small, for CPUs), one of segmentation-models-pytorch (SMP), or torchvision/NAME"
-    )
+    arch: str = Field("pico", description="'pico' (small, for CPUs), one of SMP (unet, fpn, ...), or torchvision/NAME")
     encoder: str = Field("resnet18", description="encoder of an SMP architecture; tu-NAME is an encoder of timm")
     encoder_weights: Union[UserPath, None] = Field(
         None, description="weights of the encoder: 'imagenet', another name that SMP knows, or a file; null: random"
     )
-    init: UserPath = Field(
-        "", description="initial weights of the network: a run folder, an export, FILE.safetensors, or FILE.pth"
-    )
+    init: UserPath = Field("", description="initial weights: a run folder, an export, FILE.safetensors, or FILE.pth")
     freeze: Literal["none", "encoder"] = Field(
-        "none", description="'encoder': no gradients for the encoder, and fixed batch norm statistics"
+        "none", description="'encoder': no gradients and fixed batch norm for the encoder"
     )
     fast: bool = Field(True, description="replace slow layers by faster ones with the same weights and gradients")
-    options: dict[str, Any] = Field(
-        default_factory=dict, description="extra arguments of the architecture's constructor"
-    )
+    options: dict[str, Any] = Field(default_factory=dict, description="extra arguments of the network's constructor")
 
     @model_validator(mode="after")
     def _frozen(self) -> Model:
@@ -54,9 +48,7 @@ class Train(Section):
     compile: bool = Field(False, description="use torch.compile: a slower start, then faster steps")
     deterministic: bool = Field(False, description="refuse kernels whose results vary from run to run")
     progressive: tuple[tuple[float, float], ...] = Field(
-        (),
-        description="smaller crops early in the run: `[[until, factor], ...]`, where until is a fraction of the run. "
-        "`[[0.5, 0.5]]` trains the first half with crops of half the size",
+        (), description="`[[until, factor], ...]`: crops of factor times the size until that fraction of the run"
     )
 
     _check_duration = field_validator("duration", mode="before")(durations("ep", "st"))
@@ -80,7 +72,7 @@ class Parallel(Section):
         "auto", description="auto: ddp with several ranks, otherwise single"
     )
     backend: Literal["auto", "nccl", "gloo"] = Field(
-        "auto", description="communication backend. auto: nccl with CUDA, otherwise gloo"
+        "auto", description="communication: auto is nccl with CUDA, otherwise gloo"
     )
     procs: Union[Count, Literal["auto"]] = Field(
         "auto", description="ranks that `segtrain train` starts. auto: one per GPU; without a GPU, one per CPU core"
@@ -88,14 +80,79 @@ class Parallel(Section):
     threads: Union[Count, Literal["auto"]] = Field("auto", description="compute threads per rank. auto: cores / ranks")
     sync_bn: bool = Field(False, description="compute batch norm statistics over all ranks (SyncBatchNorm)")
     bucket_mb: float = Field(25.0, gt=0, le=65_536, description="ddp: size of a gradient bucket in MiB (bucket_cap_mb)")
-    bucket_view: bool = Field(
-        True, description="ddp: gradients are views into the buckets, which saves memory (gradient_as_bucket_view)"
-    )
+    bucket_view: bool = Field(True, description="ddp: gradients are views into the buckets (gradient_as_bucket_view)")
     static_graph: bool = Field(False, description="ddp: assume that every step uses the same layers (static_graph)")
     compress: Literal["none", "fp16", "bf16", "powersgd"] = Field(
         "none", description="compression of gradients on their way between ranks (ddp and smddp)"
     )
     broadcast_buffers: bool = Field(
-        False, description="ddp: copy the batch norm statistics of rank 0 to the other ranks before every forward"
+        False, description="ddp: copy rank 0's batch norm statistics to all before each forward"
     )
     timeout_s: float = Field(600.0, gt=0, le=2_592_000, description="longest wait of a collective, in seconds")
+
+
+Scale = Annotated[float, Field(ge=0.01, le=16)]
+
+AUTO = "auto: every epoch; with few images, every few epochs (about 25 steps), but at least 4 times; always at the end"
+
+
+class Eval(Section):
+    """How the model is evaluated."""
+
+    every: str = Field("auto", description=f"'1ep' or '500st'; {AUTO}")
+    batch_size: int = Field(1, ge=1, le=65_536, description="images per forward pass; does not change the score")
+    tile: Union[Size, None] = Field(None, description="height and width of a sliding window; null: the whole image")
+    overlap: float = Field(0.5, ge=0, le=0.95, description="fraction of a window that overlaps its neighbor")
+    scales: tuple[Scale, ...] = Field(
+        (1.0,), min_length=1, description="scale factors for multi-scale evaluation; predictions are averaged"
+    )
+    flip: bool = Field(False, description="average with the prediction of the mirrored image")
+    size: Union[Size, None] = Field(
+        None, description="score at this height and width, with resized masks; null: the size of each mask"
+    )
+
+    _check_duration = field_validator("every", mode="before")(durations("ep", "st", auto=True))
+
+
+class Checkpoint(Section):
+    """What is saved, and when."""
+
+    every: str = Field("auto", description=f"'1ep' or '500st'; {AUTO}. SIGTERM and Ctrl-C also save")
+    keep: int = Field(2, ge=1, description="number of recent checkpoints to keep; the best one is also kept")
+    background: bool = Field(True, description="write checkpoints in a thread while training continues")
+    resume: bool = Field(True, description="continue from the newest complete checkpoint in the run folder")
+    data_changed: Literal["refuse", "accept"] = Field(
+        "refuse", description="if the data changed since the run began: an error, or a warning of what no longer holds"
+    )
+
+    _check_duration = field_validator("every", mode="before")(durations("ep", "st", auto=True))
+
+
+class Log(Section):
+    """What is recorded during training."""
+
+    every: int = Field(10, ge=1, description="optimizer steps between two log lines")
+    tensorboard: bool = Field(True, description="write scalars and pictures to RUN/tensorboard")
+    mlflow: str = Field("", description="MLflow tracking URI; empty: off")
+    wandb: str = Field("", description="Weights & Biases project; empty: off")
+    pictures: int = Field(
+        8, ge=0, description="validation images to draw; at the end, also half as many of the worst and best"
+    )
+    digest: bool = Field(False, description="write a checksum of the samples and pixels of each step to the journal")
+    spans: bool = Field(True, description="record the time of each phase, by rank and worker, in RUN/spans")
+    sentinel: int = Field(
+        500, ge=0, description="optimizer steps between checks that all ranks hold the same weights; 0: off"
+    )
+    hang_s: Union[Annotated[float, Field(ge=0)], Literal["auto"]] = Field(
+        "auto", description="seconds without progress until each rank reports why; 0: never. auto: half of timeout_s"
+    )
+    profile_ms: int = Field(
+        500, ge=0, le=60_000, description="milliseconds between system samples, from 100. 0: `segtrain profile on` only"
+    )
+
+    @field_validator("profile_ms")
+    @classmethod
+    def _legal(cls, ms: int) -> int:
+        if 0 < ms < 100:
+            raise ValueError("must be from 100 to 60000, or 0 to start without a profile")
+        return ms

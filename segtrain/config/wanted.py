@@ -31,9 +31,7 @@ def in_words(kind: Any, mark: str = "`") -> str:
         items = [in_words(member, mark) for member in inner if member is not Ellipsis]
         plural = items[0] + "s" * (items[0] in ("integer", "number", "text", "mapping"))
         return f"list of {plural}" if Ellipsis in inner else f"[{', '.join(items)}]"
-    if origin is dict:
-        return "mapping"
-    return "mapping" if is_section(kind) else getattr(kind, "__name__", str(kind))
+    return "mapping" if origin is dict or is_section(kind) else getattr(kind, "__name__", str(kind))
 
 
 def wrong_type(key: str, value: Any, kind: Any, default: Any) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,10 +36,12 @@ def find_slip(text: str) -> Slip | None:
         for cause, repair in chosen:
             before, fixed = fixed, repair(fixed)
             causes += [cause] * (before != fixed)
-        if len(causes) == len(chosen) and _reads(fixed):
-            places = zip(text.splitlines(), fixed.splitlines())
-            line, now = next((number, new) for number, (old, new) in enumerate(places, 1) if old != new)
-            return Slip(line, ", and ".join(causes), fixed, now.strip())
+        if len(causes) == len(chosen):
+            with suppress(yaml.YAMLError):
+                load_yaml(fixed)
+                places = zip(text.splitlines(), fixed.splitlines())
+                line, now = next((number, new) for number, (old, new) in enumerate(places, 1) if old != new)
+                return Slip(line, ", and ".join(causes), fixed, now.strip())
     return None
 
 
@@ -66,14 +69,6 @@ def _single_quoted(text: str) -> str:
 
 def _without_tabs(text: str) -> str:
     return re.sub(r"^[ \t]*\t[ \t]*", lambda match: match[0].replace("\t", "  "), text, flags=re.MULTILINE)
-
-
-def _reads(text: str) -> bool:
-    try:
-        load_yaml(text)
-    except yaml.YAMLError:
-        return False
-    return True
 
 
 _REPAIRS: tuple[tuple[str, Callable[[str], str]], ...] = (

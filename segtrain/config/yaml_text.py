@@ -45,27 +45,33 @@ def load_yaml(text: str) -> Any:
         raise RefusedYaml(str(error)) from None
 
 
+def _line(event: yaml.Event) -> int:
+    return event.start_mark.line + 1 if event.start_mark else 0
+
+
+def _refused(event: yaml.Event, why: str) -> RefusedYaml:
+    return RefusedYaml(f"line {_line(event)}: {why}")
+
+
 def _check(text: str) -> None:
     stack = [_OpenNode(None, False)]
     anchors: dict[str, int] = {}  # name -> values that it stands for
     for event in yaml.parse(text, _LOADER):
-        line = event.start_mark.line + 1 if event.start_mark else 0
         if isinstance(event, yaml.CollectionStartEvent):
             stack.append(_OpenNode(event.anchor, isinstance(event, yaml.MappingStartEvent)))
             if len(stack) > DEPTH:
-                raise RefusedYaml(f"line {line}: lists and mappings are nested more than {DEPTH} deep: flatten them")
+                raise _refused(event, f"lists and mappings are nested more than {DEPTH} deep: flatten them")
             continue
         if isinstance(event, yaml.CollectionEndEvent):
             done = stack.pop()
             anchor, size = done.anchor, done.size
         elif isinstance(event, yaml.ScalarEvent):
             anchor, size = event.anchor, 1
-            _note_key(stack[-1], event, line)
+            _note_key(stack[-1], event)
         elif isinstance(event, yaml.AliasEvent):
             if event.anchor not in anchors:
-                raise RefusedYaml(
-                    f"line {line}: the alias *{event.anchor} refers to itself, or to nothing: write its value instead"
-                )
+                why = f"the alias *{event.anchor} refers to itself, or to nothing: write its value instead"
+                raise _refused(event, why)
             anchor, size = None, anchors[event.anchor]
         else:
             continue
@@ -74,27 +80,19 @@ def _check(text: str) -> None:
         stack[-1].size += size
         stack[-1].parts += 1
         if stack[-1].size > VALUES:
-            raise RefusedYaml(
-                f"line {line}: with its aliases expanded, the text has more than {VALUES:,} values: shorten it"
-            )
+            raise _refused(event, f"with its aliases expanded, the text has more than {VALUES:,} values: shorten it")
 
 
-def _note_key(place: _OpenNode, event: yaml.ScalarEvent, line: int) -> None:
+def _note_key(place: _OpenNode, event: yaml.ScalarEvent) -> None:
+    """Refuse a key that is given twice, and one that contains its value."""
     key = event.value
-    if not place.mapping:
-        return
-    if place.parts % 2:
+    if place.mapping and place.parts % 2:
         if place.glued and not key and not event.style:  # no value follows, as in {lr:0.1}
             name, _, value = place.glued.partition(":")
-            raise RefusedYaml(
-                f"line {line}: a space is missing after the ':' of {place.glued!r}: write {name}: {value}"
-            )
-        return
-    place.glued = key if not event.style and ":" in key.strip(":") else ""
-    if key == "<<":
-        return
-    if key in place.keys:
-        raise RefusedYaml(
-            f"line {line}: duplicate key {key!r}, which line {place.keys[key]} sets already: remove one of the two"
-        )
-    place.keys[key] = line
+            raise _refused(event, f"a space is missing after the ':' of {place.glued!r}: write {name}: {value}")
+    elif place.mapping:
+        place.glued = key if not event.style and ":" in key.strip(":") else ""
+        if key in place.keys and key != "<<":
+            first = place.keys[key]
+            raise _refused(event, f"duplicate key {key!r}, which line {first} sets already: remove one of the two")
+        place.keys[key] = _line(event)

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from typing import NamedTuple
 
-from segtrain.cpu_wait import runqueue_wait
+from segtrain.cores import runqueue_wait
 
 
 class Cost(NamedTuple):

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 
-from segtrain.cpu_wait import runqueue_wait
+from segtrain.cores import runqueue_wait
 
 REST = "other"  # time outside of all spans
 WAIT = "wait"  # Time without a core after a sleep in this phase does not count as run-queue wait.

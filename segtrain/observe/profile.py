@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from segtrain.errors import SegtrainError
-from segtrain.filetime import now_ns
+from segtrain.files import now_ns
 from segtrain.json_text import read_json, write_json
 from segtrain.observe.console import duration
 from segtrain.observe.journal import say_on_stderr

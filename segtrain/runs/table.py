@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segtrain.errors import MissingExtra
-from segtrain.filetime import now_ns
+from segtrain.files import now_ns
 from segtrain.observe import journal
 from segtrain.observe.console import aligned, duration, percent
 from segtrain.runs.find import find_runs, read_mapping, started

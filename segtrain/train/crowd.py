@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from segtrain.config import Config, Size
-from segtrain.cores import cores
-from segtrain.cpu_wait import runqueue_wait
+from segtrain.cores import cores, runqueue_wait
 from segtrain.parallel.strategy import Strategy
 from segtrain.train.learner import Learner
 from segtrain.train.step import Precision, running_statistics_kept

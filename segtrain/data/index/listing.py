@@ -19,8 +19,7 @@ from typing import Union
 from segtrain import config
 from segtrain.data.index import entries as kept
 from segtrain.data.index.entries import Entries
-from segtrain.files import cache_folder, writing
-from segtrain.filetime import now_ns
+from segtrain.files import cache_folder, now_ns, writing
 
 # Version of what listers find in a folder. Raise it with every change of a lister that finds other files.
 VERSION = 3
