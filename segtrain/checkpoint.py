@@ -23,14 +23,8 @@ from segtrain.models.weights import misfit
 FORMAT = 1
 SUFFIX = ".pt"
 _CAN_MAP = "mmap" in inspect.signature(torch.load).parameters
-PARTS = {
-    "model": dict,
-    "optimizer": dict,
-    "ema": dict,
-    "scaler": dict,
-    "state": dict,
-    "world_size": int,
-}  # see Session.save
+# See Session.save.
+PARTS = {**dict.fromkeys(("model", "optimizer", "ema", "scaler", "state"), dict), "world_size": int}
 
 
 def checkpoints(run_dir: Path) -> list[Path]:
@@ -52,7 +46,7 @@ def fingerprint(path: Path) -> str:
         with zipfile.ZipFile(path) as archive:
             table = [(item.filename.partition("/")[2], item.CRC, item.file_size) for item in archive.infolist()]
     except (OSError, zipfile.BadZipFile) as error:
-        raise CheckpointError(f"{path} is no whole checkpoint ({error}): delete it, or take another") from None
+        raise _incomplete(path, str(error)) from None
     return hashlib.sha256(repr(table).encode()).hexdigest()
 
 
@@ -93,8 +87,8 @@ def write_best(run_dir: Path, best: Best) -> None:
 def mend_best(run_dir: Path, state: Mapping[str, Any]) -> tuple[Best | None, list[str]]:
     """Make best.json say what the checkpoint says that a run goes on from, and remarks where that changed something.
 
-    None where there is no best one yet, or its file is gone: the next score counts then. Checkpoints of earlier versions do not
-    name their best one; then best.json does, or else the journal.
+    None where there is no best one yet, or its file is gone: the next score counts then. Checkpoints of earlier
+    versions do not name their best one; then best.json does, or else the journal.
     """
     named = named_best(run_dir)
     best, place = best_of(state), run_dir / "best.json"
@@ -112,25 +106,11 @@ def mend_best(run_dir: Path, state: Mapping[str, Any]) -> tuple[Best | None, lis
         return None, [f"{place} names a score of later steps, which are done again: removed"]
     if best == named:
         return best, []
-    before = f"named {named.file}" if named else _no_best(place)
+    before = f"named {named.file}" if named else "was damaged" if place.exists() else "was missing"
     write_best(run_dir, best)
     return best, [
         f"{place} {before}: the best so far is {best.file} (mIoU {100 * best.miou:.2f}%), and it says so again"
     ]
-
-
-def _no_best(place: Path) -> str:
-    """What is wrong with a best.json that names no checkpoint of this run."""
-    try:
-        found = json.loads(place.read_text(encoding="utf-8"))
-        values = ", ".join(f"{key} {str(found[key])[:40]!r}" for key in ("checkpoint", "step", "miou"))
-    except FileNotFoundError:
-        return "was missing"
-    except (TypeError, KeyError):
-        return "held other JSON than a run writes there"
-    except (OSError, ValueError, RecursionError):
-        return "was torn"
-    return f"held values that no run writes there ({values})"
 
 
 def _scored(run_dir: Path, miou: float) -> Best | None:
@@ -146,7 +126,8 @@ def _scored(run_dir: Path, miou: float) -> Best | None:
 def read(path: Path, content: bytes | None = None, lazily: bool = False) -> dict[str, Any]:
     """One checkpoint on the CPU, by the safe loader (tensors and plain values; no code in it is run).
 
-    ``content``: the file's, where it came from another host. ``lazily``: tensors are mapped, not read, where torch can (2.1).
+    ``content``: the file's, where it came from another host. ``lazily``: tensors are mapped, not read, where torch can
+    (2.1).
 
     Raises CheckpointError when the file is torn, foreign, or of another format.
     """
@@ -162,14 +143,21 @@ def read(path: Path, content: bytes | None = None, lazily: bool = False) -> dict
             if damaged is not None:
                 raise zipfile.BadZipFile(f"{damaged} has another checksum")
     except FileNotFoundError:
-        raise CheckpointError(f"there is no checkpoint {path}") from None
+        raise CheckpointError(f"there is no checkpoint {path}", code="checkpoint-missing", file=str(path)) from None
     except Exception as error:  # zip, pickle and zlib each have their own
-        raise CheckpointError(
-            f"{path} is no whole checkpoint ({type(error).__name__}): delete it, or take another"
-        ) from None
+        raise _incomplete(path, type(error).__name__) from None
     if not isinstance(state, dict) or state.get("format") != FORMAT:
-        raise CheckpointError(f"{path} is no checkpoint of this format ({FORMAT}): it was not written by this version")
+        raise CheckpointError(
+            f"{path} is not a checkpoint of format {FORMAT}: this version did not write it",
+            code="checkpoint-foreign",
+            file=str(path),
+        )
     return state
+
+
+def _incomplete(path: Path, reason: str) -> CheckpointError:
+    text = f"{path} is incomplete or damaged ({reason}): delete it, or take another checkpoint"
+    return CheckpointError(text, code="checkpoint-damaged", file=str(path), reason=reason)
 
 
 def misfits(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[str]:
@@ -184,7 +172,7 @@ def misfits(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[st
 def refuse_foreign(
     state: Mapping[str, Any], own: Mapping[str, Tensor], run_dir: str, averaged: Mapping[str, Tensor] | None = None
 ) -> None:
-    """Raises CheckpointError where a checkpoint lacks a part, or is of another network than the one it shall go on with.
+    """Raise CheckpointError where a checkpoint lacks a part, or is of another network than the one that resumes.
 
     ``averaged``: the moving average to be loaded, where the run has one.
     """
@@ -198,8 +186,9 @@ def refuse_foreign(
     if odd:
         raise CheckpointError(
             f"the newest checkpoint of {run_dir} is of another run ({len(odd)} differences; {odd[0]}): "
-            "take that file away, or choose another out=FOLDER"
-        )
+            "take that file away, or choose another out=FOLDER",
+            code="checkpoint-foreign", run=run_dir, found=odd,
+        )  # fmt: skip
 
 
 def _odd_parts(state: Mapping[str, Any]) -> list[str]:
@@ -210,7 +199,7 @@ def _odd_parts(state: Mapping[str, Any]) -> list[str]:
     for part in ("model", "ema"):
         if not odd:
             odd = [
-                f"{part}.{name} is no tensor" for name, value in state[part].items() if not isinstance(value, Tensor)
+                f"{part}.{name} is not a tensor" for name, value in state[part].items() if not isinstance(value, Tensor)
             ]
     return odd
 
@@ -220,7 +209,7 @@ def _odd_numbers(state: Mapping[str, Any]) -> list[str]:
     if not all(isinstance(state["scaler"].get(key), (int, float)) for key in ("scale", "good")):
         odd.append("scaler lacks a number")
     if not isinstance(state.get("buffers_of_ranks"), (Tensor, type(None))):
-        odd.append("buffers_of_ranks is no tensor")
+        odd.append("buffers_of_ranks is not a tensor")
     return odd
 
 
@@ -267,7 +256,10 @@ def best_file(run_dir: Path) -> Path | None:
     there = next((path for path in files if path.is_file()), None)
     if files and there is None:
         cure = "use --which last" if last else "no other one loads: restore it, or train again"
-        raise CheckpointError(f"the best checkpoint of {run_dir}, {files[-1].name}, is not there: {cure}")
+        raise CheckpointError(
+            f"the best checkpoint of {run_dir}, {files[-1].name}, is not there: {cure}",
+            code="checkpoint-missing", file=str(files[-1]),
+        )  # fmt: skip
     return there
 
 
@@ -278,18 +270,26 @@ def load_weights(run_dir: Path, which: str = "best") -> dict[str, Tensor]:
     """
     run_dir = Path(run_dir)
     if which not in ("best", "last"):
-        raise CheckpointError(f"which={which!r}: choose best or last")
+        raise CheckpointError(f"which={which!r}: choose best or last", code="unknown-checkpoint", found=which)
     path = best_file(run_dir) if which == "best" else None
     state: dict[str, Any] | None = read(path) if path is not None else newest(run_dir)[0]
     if state is None:
-        raise CheckpointError(f"{run_dir} holds no checkpoint: train it first (segtrain train ... out={run_dir})")
+        raise CheckpointError(
+            f"{run_dir} holds no checkpoint: train it first (segtrain train ... out={run_dir})",
+            code="no-checkpoint", run=str(run_dir),
+        )  # fmt: skip
     weights = state.get("ema") or state.get("model")
     if not isinstance(weights, dict):
-        raise CheckpointError(f"the checkpoint of {run_dir} holds no weights: delete it, or take another")
+        raise CheckpointError(
+            f"the checkpoint of {run_dir} holds no weights: delete it, or take another",
+            code="no-weights",
+            run=str(run_dir),
+        )
     bad = [name for name, value in weights.items() if isinstance(value, Tensor) and not value.isfinite().all()]
     if bad:
         raise CheckpointError(
-            f"the {which} checkpoint of {run_dir} holds values that are not finite ({len(bad)} of {len(weights)} tensors; {bad[0]}): "
-            "nothing can be predicted with it; take an earlier checkpoint, or train again with a lower optim.lr"
-        )
+            f"the {which} checkpoint of {run_dir} holds values that are not finite ({len(bad)} of {len(weights)} "
+            f"tensors; {bad[0]}): it cannot predict; take an earlier checkpoint, or train again with a lower optim.lr",
+            code="not-finite", run=str(run_dir), found=bad,
+        )  # fmt: skip
     return weights

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from segtrain.compat import lerp_
 from segtrain.config import MuonOptim, Optim
 from segtrain.config.optim import POLY_POWER
 
@@ -35,8 +36,8 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Groups by (part, decay, kind): weights decay, biases and norms do not. ``scale`` multiplies optim.lr.
 
-    With muon, filters that mix many channels are ``muon`` groups; the first layer (3 channels in), depthwise filters and
-    ``heads``, the layers that make logits, are left to AdamW, as biases and norms are.
+    With muon, filters that mix many channels are ``muon`` groups; the first layer (3 channels in), depthwise filters
+    and ``heads``, the layers that make logits, are left to AdamW, as biases and norms are.
     """
     of_encoder = {id(p) for p in encoder}
     of_heads = {id(p) for p in heads}
@@ -70,8 +71,10 @@ def build_optimizer(
 
 
 def _fused(kind: Any, groups: list[dict[str, Any]], **settings: Any) -> torch.optim.Optimizer:
-    # Fused CPU kernels came with torch 2.4, those of SGD with 2.3. Some releases in between accept the argument and fail in
-    # the first step, and sharded parameters of fsdp have no fused SGD. The foreach form computes the same, a little slower.
+    # Fused CPU kernels came with torch 2.4, those of SGD with 2.3. Some releases in between accept the argument and
+    # fail in
+    # the first step, and sharded parameters of fsdp have no fused SGD. The foreach form computes the same, a little
+    # slower.
     probe = torch.zeros_like(groups[0]["params"][0], requires_grad=True)
     probe.grad = torch.zeros_like(probe)
     try:
@@ -107,9 +110,9 @@ def orthogonalize(matrix: Tensor, steps: int = 5) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """Muon (Jordan et al. 2024) for groups with ``muon: True``, AdamW for the others.
 
-    A filter bank is the matrix (out, in * kh * kw). Its step is the orthogonalized Nesterov momentum, scaled to a root mean
-    square of 0.2, which AdamW's usually has (Liu et al. 2025), with decoupled weight decay. The gradient must be whole on every
-    rank (single, dp, ddp, smddp); every rank computes the same step.
+    A filter bank is the matrix (out, in * kh * kw). Its step is the orthogonalized Nesterov momentum, scaled to a root
+    mean square of 0.2, which AdamW's usually has (Liu et al. 2025), with decoupled weight decay. The gradient must be
+    whole on every rank (single, dp, ddp, smddp); every rank computes the same step.
     """
 
     def __init__(
@@ -119,7 +122,8 @@ class Muon(torch.optim.Optimizer):
         others = [group for group in self.param_groups if not group["muon"]]
         self._adamw = _fused(torch.optim.AdamW, others, lr=lr, betas=betas) if others else None
         if self._adamw is not None:
-            # One list of groups and one state, so that code that sets learning rates or saves moments sees one optimizer.
+            # One list of groups and one state, so that code that sets learning rates or saves moments sees one
+            # optimizer.
             self.param_groups = [group for group in self.param_groups if group["muon"]] + self._adamw.param_groups
             self._adamw.state = self.state
 
@@ -206,8 +210,7 @@ class Ema:
         current = model.state_dict()
         averaged = [name for name, value in current.items() if value.is_floating_point()]
         shadow, new = ([_shard(state[name].detach()) for name in averaged] for state in (self.shadow, current))
-        # Private, but torch.optim itself is built on it; checked with torch 2.15.0.
-        torch._foreach_lerp_(shadow, new, weight)
+        lerp_(shadow, new, weight)
         for name, value in current.items():
             if not value.is_floating_point():
                 self.shadow[name].copy_(value)

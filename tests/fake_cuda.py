@@ -212,7 +212,7 @@ class FakeGpu:
         graph._engine_run_backward = autograd._engine_run_backward = run
         torch.tensor, torch.from_numpy, fake.tolist = from_numbers, from_numpy, to_list
         fake.numpy = lambda self, **_: np.zeros(tuple(self.shape), str(self.dtype).rpartition(".")[2])
-        fake.data_ptr = lambda self: 0  # parallel.digest looks at the alignment
+        fake.data_ptr = lambda self: 0  # parallel.collective.digest looks at the alignment
         fake.record_stream = lambda self, stream: None
         torch.cuda.amp.common.amp_definitely_not_available = lambda: False
         torch.cuda.is_bf16_supported = lambda *_, **__: True

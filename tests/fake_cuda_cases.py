@@ -34,12 +34,12 @@ from segtrain.observe.console import Console
 from segtrain.observe.journal import Journal
 from segtrain.optim import Ema, LossScaler, build_optimizer, clip_
 from segtrain.parallel.cluster import Cluster
-from segtrain.parallel.digest import digest
-from segtrain.parallel.state import full_state, load_full_state
+from segtrain.parallel.collective import digest
+from segtrain.parallel.model import full_state, load_full_state
 from segtrain.parallel.strategy import Strategy
 from segtrain.train import instruments, loop, sentinel
-from segtrain.train.announce import Output
 from segtrain.train.learner import Learner
+from segtrain.train.output import Output
 from segtrain.train.plan import make_plan
 from segtrain.train.session import Session
 from segtrain.train.state import State, Stopwatch, averaged_weights

@@ -18,11 +18,12 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
 
 BASE = {
-    "callable_module", "config", "cores", "errors", "files", "json_text", "memory", "stacks", "terminal", "__version__",
+    "callable_module", "compat", "config", "cores", "errors", "files", "json_text", "memory", "stacks", "terminal", "__version__",
 }  # fmt: skip
 PARTS = {"data", "models", "losses", "metrics", "optim", "parallel", "observe"}
 MAY_IMPORT = {
     "config": {"errors"},
+    "compat": set(),
     "errors": set[str](),
     "files": {"errors"},
     **dict.fromkeys(PARTS, BASE),
@@ -78,7 +79,7 @@ def test_arrows_point_one_way(path: Path) -> None:
     allowed = MAY_IMPORT.get(here)
     for name in imports(path):
         for library, home in HOME.items():
-            assert not f"{name}.".startswith(f"{library}.") or here == home, f"{library} belongs in {home}"
+            assert not f"{name}.".startswith(f"{library}.") or here in (home, "compat"), f"{library} belongs in {home}"
         if allowed is not None and name.startswith("segtrain."):
             inside = name.removeprefix("segtrain.")
             target = inside.split(".")[0]
@@ -125,12 +126,12 @@ def test_every_file_begins_with_a_docstring(path: Path) -> None:
 
 # Packages and files whose first lines say what they provide, in plain English. The list only grows.
 PLAIN = [
-    "segtrain/arguments.py", "segtrain/bench", "segtrain/cli.py", "segtrain/commands.py", "segtrain/config",
-    "segtrain/cores.py", "segtrain/data", "segtrain/diagnose", "segtrain/doctor",
-    "segtrain/errors.py", "segtrain/evaluate", "segtrain/files.py",
-    "segtrain/infer", "segtrain/json_text.py", "segtrain/losses", "segtrain/memory.py",
-    "segtrain/models", "segtrain/observe", "segtrain/optim.py", "segtrain/platforms", "segtrain/prove",
-    "segtrain/report", "segtrain/runs", "segtrain/stacks.py", "segtrain/terminal.py",
+    "segtrain/arguments.py", "segtrain/bench", "segtrain/checkpoint.py", "segtrain/cli.py", "segtrain/commands.py",
+    "segtrain/compat.py", "segtrain/config", "segtrain/cores.py", "segtrain/data", "segtrain/diagnose",
+    "segtrain/doctor", "segtrain/errors.py", "segtrain/evaluate", "segtrain/files.py", "segtrain/infer",
+    "segtrain/json_text.py", "segtrain/losses", "segtrain/memory.py", "segtrain/models", "segtrain/observe",
+    "segtrain/optim.py", "segtrain/parallel", "segtrain/platforms", "segtrain/prove", "segtrain/report",
+    "segtrain/runs", "segtrain/stacks.py", "segtrain/terminal.py", "segtrain/train",
 ]  # fmt: skip
 
 
@@ -144,9 +145,7 @@ def test_the_first_line_of_a_file_is_not_a_question(part: str) -> None:
 
 
 # Files that may have over 300 lines. The list only shrinks.
-LONG = {
-    "segtrain/parallel/strategy.py",
-}
+LONG: set[str] = set()
 
 
 def test_files_stay_under_300_lines() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from segtrain.cli import main
 from segtrain.observe.console import Console, banner, bar, class_table, count, duration, step_line
-from segtrain.train.ending import further
+from segtrain.train.output import further
 
 
 @pytest.mark.parametrize(

@@ -307,15 +307,15 @@ import torch
 with start(Parallel(strategy="ddp"), discover(), "cpu") as strategy:
     board = open_board(strategy.cluster)
     assert not board.is_raised(1)
-    strategy.barrier()
+    strategy.reduce(torch.zeros(1))
     if strategy.rank == 1:
         board.raise_alarm(1)
-    strategy.barrier()
+    strategy.reduce(torch.zeros(1))
     assert board.is_raised(1) and not board.is_raised(2)
     board.post(1, strategy.rank, f"here {strategy.rank}")
-    strategy.barrier()
+    strategy.reduce(torch.zeros(1))
     assert board.posted(1) == {0: "here 0", 1: "here 1"}
     assert board.posted(2) == {}
-    strategy.barrier()
+    strategy.reduce(torch.zeros(1))
 """
     run_ranks(code, 2)

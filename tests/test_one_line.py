@@ -18,7 +18,7 @@ from refusals import FOLDERS, SCENES, assert_refused, make_set
 from segtrain import cli, commands, json_text
 from segtrain.data.workers.autoscaler import too_many
 from segtrain.observe.journal import LAST_TS, is_time, parse_lines
-from segtrain.parallel import meeting
+from segtrain.parallel import failure
 from segtrain.parallel.cluster import Cluster, free_port
 from segtrain.report import html
 from segtrain.terminal import printable
@@ -46,7 +46,7 @@ def test_of_what_torch_says_one_line_is_kept() -> None:
     said = RuntimeError(
         "\n the socket has timed out\nException raised from throwTimeoutError (most recent call first):\nframe #0"
     )
-    message = str(meeting.not_met(Cluster(0, 4, 0, 4, "a", 1), 9.0, said))
+    message = str(failure.not_met(Cluster(0, 4, 0, 4, "a", 1), 9.0, said))
     assert "rank 0 of 4" in message
     assert "(the socket has timed out)" in message
     assert "frame" not in message

@@ -109,12 +109,12 @@ def test_the_wire_changes_no_byte(run_ranks) -> None:  # type: ignore[no-untyped
 from segtrain.config import Parallel
 from segtrain.parallel.cluster import discover
 from segtrain.parallel.strategy import start
-from segtrain.train import resume
+from segtrain.parallel import collective
 import random
-resume.CHUNK = 64
+collective.CHUNK = 64
 content = random.Random(1).randbytes(64 * 3 + 7)  # negative zeros, NaN and the rest
 with start(Parallel(strategy="ddp"), discover(), "cpu") as strategy:
     mine = content if strategy.rank == 0 else b""
-    assert resume._broadcast(mine, strategy, wanted=strategy.rank == 1) == (content if strategy.rank == 1 else b"")
+    assert collective.broadcast_bytes(strategy, 0, mine, wanted=strategy.rank == 1) == (content if strategy.rank == 1 else b"")
 """
     run_ranks(code, 2)

@@ -14,7 +14,7 @@ from torch import nn
 
 from segtrain.config import make_config
 from segtrain.optim import Ema, build_optimizer
-from segtrain.parallel.state import full_state, load_full_state, placed_as
+from segtrain.parallel.model import full_state, load_full_state, placed_as
 
 LAYOUTS = {False: torch.contiguous_format, True: torch.channels_last}
 ROUNDING = 1e-4  # relative: another layout or strategy changes less; scrambled moments change 1e-1

@@ -12,6 +12,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from conftest import refused
 from refusals import FOLDERS, finish, make_set, refuse, snapshot
 from test_pack import files, packed, quiet
 
@@ -21,7 +22,7 @@ from segtrain.data.audit.audit import audit
 from segtrain.data.datasets import open_dataset
 from segtrain.data.index.subset import select, without
 from segtrain.data.shards.pack_sample import Packing
-from segtrain.errors import CheckpointError, ConfigError, DataError
+from segtrain.errors import DataError
 from segtrain.observe.journal import read_journal
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import start
@@ -137,7 +138,7 @@ def test_the_same_data_is_let_in(place: Path, setting: str) -> None:
 @pytest.mark.parametrize("change", ["an image more", "an image less", "another image", "classes"])
 def test_a_run_without_a_check_of_its_data_notices_names_and_sizes(place: Path, change: str) -> None:
     CHANGES[change][0](place)
-    with pytest.raises(DataError, match="was trained on other data"):
+    with refused("data-changed"):
         again("data.check=off")
 
 
@@ -150,7 +151,7 @@ def test_a_moved_set_is_the_same(place: Path) -> None:
 def test_another_run_that_was_here_while_the_data_was_read_is_not_overwritten(place: Path) -> None:
     """The folder was not there when the settings were compared; then another process began and ended in it."""
     before = snapshot(place / "run")
-    with pytest.raises(ConfigError, match=r"run holds a run with other settings .*optim\.lr"):
+    with refused("run-settings-changed"):
         again("optim.lr=0.5")
     assert snapshot(place / "run") == before
 
@@ -158,7 +159,7 @@ def test_another_run_that_was_here_while_the_data_was_read_is_not_overwritten(pl
 def test_another_split_to_score_is_refused(place: Path) -> None:
     for kind in ("images", "masks"):
         shutil.copytree(place / f"set/{kind}/val", place / f"set/{kind}/test")
-    with pytest.raises(DataError, match="val: the split is 'test', it was 'val'"):
+    with refused("data-changed", changes=["val: the split is 'test', it was 'val'"]):
         again("data.split=test")
 
 
@@ -249,7 +250,7 @@ def test_a_run_on_files_goes_on_with_their_shards(zygote: Any, place: Path) -> N
 def test_a_file_in_the_place_of_the_lists_is_named(place: Path) -> None:
     shutil.rmtree(place / "run/data")
     (place / "run/data").write_text("mine")
-    with pytest.raises(CheckpointError, match=r"run/data: .*out=FOLDER"):
+    with refused("folder-not-made", file="run/data"):
         again()
 
 

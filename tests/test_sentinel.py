@@ -16,7 +16,7 @@ from torch import nn
 
 from segtrain.config import Parallel, make_config
 from segtrain.optim import Ema
-from segtrain.parallel.digest import CHUNK, LANES, digest
+from segtrain.parallel.collective import LANES, TOGETHER, digest
 from segtrain.train.sentinel import alike
 
 ROOT = Path(__file__).parents[1]
@@ -291,7 +291,7 @@ def test_what_is_compared() -> None:
     assert statistics <= set(alike(model, None, synchronized))
 
 
-@pytest.mark.parametrize("count", [1, 3, LANES * 2, LANES * 2 + 7, 2 * CHUNK + 1, 5 * CHUNK])
+@pytest.mark.parametrize("count", [1, 3, LANES * 2, LANES * 2 + 7, 2 * TOGETHER + 1, 5 * TOGETHER])
 def test_a_difference_in_any_one_value_changes_the_digest(count: int) -> None:
     torch.manual_seed(0)
     values = [torch.randn(5), torch.randn(count), torch.ones((), dtype=torch.int64), torch.randn(7).bfloat16()]

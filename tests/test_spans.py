@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from conftest import refused
 
+from segtrain.compat import after_own_gradients
 from segtrain.config import Data
 from segtrain.data import stages
 from segtrain.data.datasets import open_dataset
@@ -29,7 +30,6 @@ from segtrain.data.workers.pool import WorkerPool
 from segtrain.observe.clock import Clock
 from segtrain.observe.device_clock import DeviceClock
 from segtrain.observe.spans import Begin, Spans, Work, file_of, read_spans
-from segtrain.train.step import _tell_own_gradients_ready
 
 BEGIN = Begin(0, "here", 0, 1, 1, "cpu", 2, 8, 1, 0)
 
@@ -394,7 +394,7 @@ def test_what_comes_after_the_last_gradient_of_ones_own_is_gradient_sync(tmp_pat
             clock.take()
             loss = Slow.apply(model(torch.ones(2, 4))).sum()
             with clock("backward"):
-                _tell_own_gradients_ready(loss, clock)
+                after_own_gradients(loss, lambda: clock.turn("gradient_sync"))
                 loss.backward()
             spent = clock.take()
             assert spent["backward"] >= 0.1

@@ -21,8 +21,8 @@ from segtrain.json_text import write_json
 from segtrain.observe import trace as request
 from segtrain.report import flame
 from segtrain.report.html import page
-from segtrain.train import stacking
-from segtrain.train.stacking import Stacker
+from segtrain.train import on_demand
+from segtrain.train.on_demand import Stacker
 
 HOT = """
 import time
@@ -99,9 +99,9 @@ def test_a_rank_samples_only_when_it_is_asked(tmp_path: Path, monkeypatch: pytes
     asked: list[Any] = []
     pool: Any = SimpleNamespace(sample_stacks=lambda run, name, order: asked.append((run, name, order.asked)) or 2)
     reads: list[Path] = []
-    monkeypatch.setattr(stacking, "read_order", lambda run: reads.append(run) or stacks.read_order(run))
+    monkeypatch.setattr(on_demand, "read_order", lambda run: reads.append(run) or stacks.read_order(run))
     now = [100.0]
-    monkeypatch.setattr(stacking.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(on_demand.time, "perf_counter", lambda: now[0])
     order(tmp_path, asked=1.0)  # of an earlier process
     before = threading.active_count()
     stacker = Stacker(tmp_path, 3, pool)

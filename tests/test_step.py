@@ -31,7 +31,8 @@ from segtrain.config import Loss, Parallel
 from segtrain.losses import build_criterion
 from segtrain.observe.clock import Clock
 from segtrain.parallel.cluster import discover
-from segtrain.parallel.strategy import start, unwrapped
+from segtrain.parallel.model import unwrapped
+from segtrain.parallel.strategy import start
 from segtrain.data.order import rank_slice
 from segtrain.train.step import Micro, Precision, gradients
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from segtrain.train.votes import Votes
+from segtrain.train.step import Votes
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from segtrain.compat import TorchDispatchMode
 from segtrain.errors import ConfigError
 from segtrain.models.base import SegModel
 

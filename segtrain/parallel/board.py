@@ -1,7 +1,7 @@
 """A board on which ranks post where they stand while a collective hangs, in the store in which they met.
 
-A process group's own client of the store may be held by the very call that hangs; this one serves the watchdog's thread alone. Nothing
-here is asked more often than the watchdog looks.
+A process group's own client of the store may be held by the very call that hangs; this one serves the watchdog's thread
+alone. Nothing here is asked more often than the watchdog looks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ SILENT_S = 60.0  # without one it is not given up, however short parallel.timeou
 
 
 class Board:
-    """Notices of one job. ``number`` counts its alarms: each has notices of its own. Raises RuntimeError when the store is gone."""
+    """Notices of one job.
+
+    ``number`` counts its alarms, each with its notices. Raises RuntimeError without the store.
+    """
 
     def __init__(self, store: Any, world_size: int) -> None:
         # A launcher that starts ranks again keeps its store: what an attempt left there is not for the next one.
@@ -50,9 +53,9 @@ class Board:
 def await_rank_0(store: Any, place: str, rank: int, silent_s: float) -> None:
     """Wait until rank 0 comes to ``place`` (a name of its own each time), however long it is ``at_work`` there before.
 
-    Unlike a collective this ends with no timeout, keeps no GPU busy, and hears signals. Raises RuntimeError when the store is
-    gone, and rank 0 with it, or where another process keeps the store when rank 0 gave no sign of life for ``silent_s`` seconds
-    (at least SILENT_S).
+    Unlike a collective this ends with no timeout, keeps no GPU busy, and hears signals. Raises RuntimeError when the
+    store is gone, and rank 0 with it, or where another process keeps the store when rank 0 gave no sign of life for
+    ``silent_s`` seconds (at least SILENT_S).
     """
     if rank == 0:
         store.add(place, 1)

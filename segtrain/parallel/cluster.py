@@ -1,4 +1,4 @@
-"""Who am I: rank, world size and rendezvous from torchrun, MPI, Slurm, SageMaker, or nothing. Imports no torch."""
+"""Rank, world size, and rendezvous of this process, from torchrun, MPI, Slurm, or SageMaker. Imports no torch."""
 
 from __future__ import annotations
 
@@ -72,8 +72,9 @@ def _checked(cluster: Cluster) -> Cluster:
     if not (0 <= cluster.rank < cluster.world_size and 0 <= cluster.local_rank < cluster.local_world_size):
         raise ConfigError(
             f"{cluster.source} says rank {cluster.rank} of {cluster.world_size}, local rank {cluster.local_rank} of "
-            f"{cluster.local_world_size}: the launcher's variables contradict each other"
-        )
+            f"{cluster.local_world_size}: the launcher's variables contradict each other",
+            code="launcher-contradicts-itself", rank=cluster.rank, world_size=cluster.world_size,
+        )  # fmt: skip
     return cluster
 
 
@@ -82,10 +83,11 @@ def _integer(environ: Mapping[str, str], key: str, default: str | None = None) -
     try:
         return int(text)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        what = " is missing, but others of its launcher are set" if text is None else f"={text!r} is no number"
+        what = " is missing, but others of its launcher are set" if text is None else f"={text!r} is not a number"
         raise ConfigError(
-            f"the environment variable {key}{what}: start with torchrun or srun, or unset RANK and WORLD_SIZE"
-        ) from None
+            f"the environment variable {key}{what}: start with torchrun or srun, or unset RANK and WORLD_SIZE",
+            code="bad-launcher-variable", key=key, found=text,
+        ) from None  # fmt: skip
 
 
 def _from_torchrun(environ: Mapping[str, str]) -> Cluster:
@@ -107,7 +109,8 @@ def _from_mpi(environ: Mapping[str, str], resource_config: Path) -> Cluster:
         master = sagemaker_hosts.read_hosts(resource_config).training[0]
     if master is None:
         raise ConfigError(
-            "mpirun gives no rendezvous: set MASTER_ADDR to the host of rank 0 (mpirun -x MASTER_ADDR=HOST)"
+            "mpirun gives no rendezvous: set MASTER_ADDR to the host of rank 0 (mpirun -x MASTER_ADDR=HOST)",
+            code="master-addr-missing",
         )
     return Cluster(
         rank=_integer(environ, "OMPI_COMM_WORLD_RANK"),
@@ -166,17 +169,15 @@ def _from_sagemaker(environ: Mapping[str, str], resource_config: Path) -> Cluste
     hosts = sorted(found.training)
     if not found.trains:
         raise ConfigError(
-            f"the host {found.current} is of the group {found.group!r}, which does not train: start nothing on it"
-        )
+            f"the host {found.current} is of the group {found.group!r}, which does not train: start nothing on it",
+            code="host-does-not-train", host=found.current, group=found.group,
+        )  # fmt: skip
     rank = hosts.index(found.current)
     return Cluster(rank, len(hosts), 0, 1, hosts[0], _integer(environ, "MASTER_PORT", "29500"), source="sagemaker")
 
 
 def free_port(limits: Path = Path("/proc/sys/net/ipv4/ip_local_port_range")) -> int:
-    """A port that nobody has. ``limits``: where the kernel says from which one on it gives ports away.
-
-    A rank takes the port seconds later. One of those that the kernel gives to whoever asks may be gone by then.
-    """
+    """A free port below those that the kernel gives away (``limits``): a rank takes it seconds later."""
     try:
         first = int(limits.read_text(encoding="ascii").split()[0])
     except (OSError, ValueError, IndexError):
@@ -186,4 +187,4 @@ def free_port(limits: Path = Path("/proc/sys/net/ipv4/ip_local_port_range")) -> 
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("", port))
             return int(probe.getsockname()[1])
-    raise ConfigError("no port is free on this host: end programs that hold ports (ss -lnt)")
+    raise ConfigError("no port is free on this host: end programs that hold ports (ss -lnt)", code="no-free-port")

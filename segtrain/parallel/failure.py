@@ -1,4 +1,4 @@
-"""One error per job when a rank fails, from the rank that knows the cause. Imports no torch."""
+"""Ranks that do not meet or lose one: one error per job, from the rank that knows the cause. Imports no torch."""
 
 from __future__ import annotations
 
@@ -17,10 +17,59 @@ from segtrain.errors import SegtrainError
 from segtrain.parallel.cluster import Cluster
 
 GUARD_S = 10.0
+RESOLVE_S = 60.0  # for a cluster whose names come up while its hosts start
+PAUSE_S = 0.2
+
+
+def reach_rank_0(cluster: Cluster, timeout_s: float) -> None:
+    """Return when MASTER_ADDR resolves and, on the other ranks, its port takes connections.
+
+    Raises SegtrainError after ``timeout_s`` seconds (RESOLVE_S for the name).
+    """
+    begin = time.monotonic()
+    while True:
+        try:
+            socket.getaddrinfo(cluster.master_addr, cluster.master_port)
+            break
+        except (OSError, UnicodeError) as error:
+            if time.monotonic() - begin >= min(timeout_s, RESOLVE_S):
+                raise _told_by_each(
+                    f"rank {cluster.rank} cannot resolve MASTER_ADDR={cluster.master_addr} ({error}): set it to a name "
+                    "or an address of rank 0's host that every host can resolve",
+                    "rank-0-not-resolved", address=cluster.master_addr,
+                ) from None  # fmt: skip
+        time.sleep(PAUSE_S)
+    while cluster.rank:
+        try:
+            with socket.create_connection((cluster.master_addr, cluster.master_port), timeout=max(1.0, timeout_s)):
+                return
+        except OSError as error:
+            if time.monotonic() - begin >= timeout_s:
+                raise not_met(cluster, timeout_s, error) from None
+        time.sleep(PAUSE_S)
+
+
+def not_met(cluster: Cluster, timeout_s: float, error: Exception) -> SegtrainError:
+    """The error where not all ranks came. ``error``: what torch or the system said, of which one line is kept."""
+    cause = str(error).partition(" Exception raised from")[0]
+    cause = next((line.strip() for line in cause.splitlines() if line.strip()), type(error).__name__)
+    return _told_by_each(
+        f"rank {cluster.rank} of {cluster.world_size} did not meet the other ranks at "
+        f"{cluster.master_addr}:{cluster.master_port} within parallel.timeout_s={timeout_s:g} ({cause[:200]}): check "
+        f"that all {cluster.world_size} processes were started with the same WORLD_SIZE, MASTER_ADDR and MASTER_PORT, "
+        "and that every host can reach that port",
+        "ranks-not-met", rank=cluster.rank, world_size=cluster.world_size,
+    )  # fmt: skip
+
+
+def _told_by_each(text: str, code: str, **values: Any) -> SegtrainError:
+    error = SegtrainError(text, code=code, **values)
+    error.silent = False  # no rank knows which others have met this
+    return error
 
 
 def elect_error_reporter(error: SegtrainError | RuntimeError, store: Any, cluster: Cluster) -> Exception:
-    """What this rank shall raise, so that one rank of the job says what went wrong, and the others end without an error.
+    """What this rank raises, so that one rank says what went wrong, and the others end without an error.
 
     The first rank that comes here speaks. The others meet the same error, or miss the one that is gone, which is a
     RuntimeError of torch's: they come here in their turn. Any other RuntimeError is returned as it is.
@@ -31,9 +80,10 @@ def elect_error_reporter(error: SegtrainError | RuntimeError, store: Any, cluste
             return error
         found = re.search(r"connection [a-z ]+|timed? ?out[a-z ]*", reason, re.IGNORECASE)
         lost = SegtrainError(
-            f"rank {cluster.rank} has lost another rank ({found[0].strip() if found else reason[:160]}): see that one's "
-            "output, and whether it was killed; the same command goes on from the newest checkpoint"
-        )
+            f"rank {cluster.rank} has lost another rank ({found[0].strip() if found else reason[:160]}): see the "
+            "output of that rank, and whether it was killed; the same command continues from the newest checkpoint",
+            code="rank-lost", rank=cluster.rank,
+        )  # fmt: skip
         time.sleep(0.5)  # a process that ends closes its connections one after the other
         if not _is_there(cluster):  # rank 0 keeps the store: it is the one, and had its say unless it was killed
             print(lost, file=sys.stderr, flush=True)
@@ -55,8 +105,8 @@ def elect_error_reporter(error: SegtrainError | RuntimeError, store: Any, cluste
 def end_now(error: BaseException, cluster: Cluster, abort: Callable[[], None]) -> NoReturn:
     """End this process for ``error`` without the other ranks: say it, let go of the GPUs with ``abort``, exit.
 
-    What blocks on the way (a collective that never ends, a driver that does not answer) holds it up for GUARD_S at most. Only a
-    checkpoint that is being written may take longer.
+    What blocks on the way (a collective that never ends, a driver that does not answer) holds it up for GUARD_S at
+    most. Only a checkpoint that is being written may take longer.
     """
     code = 1
     if isinstance(error, SegtrainError):

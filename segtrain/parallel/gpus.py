@@ -25,14 +25,16 @@ def own_device(wanted: str, cluster: Cluster) -> torch.device:
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise ConfigError(
-            "train.device=cuda, but torch sees no GPU: check the driver (nvidia-smi), or set train.device=cpu"
+            "train.device=cuda, but torch sees no GPU: check the driver (nvidia-smi), or set train.device=cpu",
+            code="no-gpu",
         )
     count = torch.cuda.device_count()
     if cluster.local_rank >= count > 1:
         error = ConfigError(
-            f"local rank {cluster.local_rank} has no GPU of its own: this process sees {count} GPUs; start at most that many "
-            "processes on this host, or give each process its own GPU (CUDA_VISIBLE_DEVICES)"
-        )
+            f"local rank {cluster.local_rank} has no GPU of its own: this process sees {count} GPUs; start at most "
+            "that many processes on this host, or give each process its own GPU (CUDA_VISIBLE_DEVICES)",
+            code="too-few-gpus", local_rank=cluster.local_rank, found=count,
+        )  # fmt: skip
         error.silent = False  # the first rank of the host has one, and would say nothing
         raise error
     index = cluster.local_rank if cluster.local_rank < count else 0
@@ -61,10 +63,11 @@ def refuse_shared_gpus(store: Any, cluster: Cluster, device: torch.device, timeo
     if not doubles:
         return
     error = ConfigError(
-        f"{store.get('shared').decode()} ({doubles} of {cluster.world_size} ranks have no GPU of their own): start at most one "
-        "process per GPU, or give each process its own GPU (CUDA_VISIBLE_DEVICES, srun --gpus-per-task 1); "
-        "parallel.backend=gloo lets processes share one"
-    )
+        f"{store.get('shared').decode()} ({doubles} of {cluster.world_size} ranks have no GPU of their own): start at "
+        "most one process per GPU, or give each process its own GPU (CUDA_VISIBLE_DEVICES, srun --gpus-per-task 1); "
+        "parallel.backend=gloo lets processes share one",
+        code="gpu-shared", found=doubles, world_size=cluster.world_size,
+    )  # fmt: skip
     store.add("read", 1)
     end = time.monotonic() + READ_S
     while cluster.rank == 0 and store.add("read", 0) < cluster.world_size and time.monotonic() < end:

@@ -48,7 +48,7 @@ def decoded(value: Any) -> Any:
 
 
 def read_hosts(path: Path) -> Hosts:
-    """From resourceconfig.json, and from hyperparameters.json beside it. Raises ConfigError where there is no host in it.
+    """Read resourceconfig.json, and hyperparameters.json beside it. Raises ConfigError where they name no host.
 
     Hosts of a group come in any order, and algo-1 may be in a group that does not train.
     """
@@ -59,14 +59,18 @@ def read_hosts(path: Path) -> Hosts:
         if current not in everyone:
             raise ValueError(f"current_host {current!r} is none of the hosts")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path} does not name current_host and hosts: {error!r}") from None
+        raise ConfigError(
+            f"{path} does not name current_host and hosts: {error!r}", code="bad-resource-config", file=str(path)
+        ) from None
     own = str(described.get("current_group_name", ""))
     chosen = _chosen(path.with_name("hyperparameters.json")) or ([own] if own in groups else list(groups))
     unknown = [name for name in chosen if name not in groups]
     if groups and unknown:
         raise ConfigError(
-            f"{GROUPS_KEY} names the group {unknown[0]!r}, but the job has {', '.join(groups)}: set the group that trains"
-        )
+            f"{GROUPS_KEY} names the group {unknown[0]!r}, but the job has {', '.join(groups)}: set the group that "
+            "trains",
+            code="unknown-instance-group", found=unknown[0], expected=list(groups),
+        )  # fmt: skip
     training = [host for name, hosts in groups.items() if name in chosen for host in hosts]
     return Hosts(
         current=str(current),

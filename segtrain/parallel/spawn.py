@@ -1,4 +1,4 @@
-"""How one command becomes several ranks of a host, one per GPU or per core: this process is rank 0, the others are its children."""
+"""One command as several ranks of a host, one per GPU or core: rank 0 is this process, the others are its children."""
 
 from __future__ import annotations
 
@@ -24,18 +24,15 @@ GRACE_S = 20.0
 def visible_gpus(environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> int:
     """How many NVIDIA GPUs CUDA will show a process, without the seconds that importing torch takes.
 
-    CUDA reads CUDA_VISIBLE_DEVICES up to the first entry that names no GPU. Of GPUs that are cut into slices (MIG) it shows one
-    slice to a process.
+    CUDA reads CUDA_VISIBLE_DEVICES up to the first entry that names no GPU. Of GPUs that are cut into slices (MIG) it
+    shows one slice to a process.
     """
     there = len(list((root / "dev").glob("nvidia[0-9]*")))
     listed = environ.get("CUDA_VISIBLE_DEVICES")
-    entries = (
-        [str(number) for number in range(there)] if listed is None else [part.strip() for part in listed.split(",")]
-    )
+    entries = map(str, range(there)) if listed is None else map(str.strip, listed.split(","))
     count = 0
     for entry in entries:
-        named = entry.startswith(("GPU-", "MIG-")) or (entry.isdigit() and int(entry) < there)
-        if not named:
+        if not entry.startswith(("GPU-", "MIG-")) and not (entry.isdigit() and int(entry) < there):
             break
         count += 1
     sliced = any((root / "proc/driver/nvidia/capabilities").glob("gpu*/mig/gi*"))
@@ -43,10 +40,10 @@ def visible_gpus(environ: Mapping[str, str] = os.environ, root: Path = Path("/")
 
 
 def ranks_here(config: Config, say: Callable[[str], None]) -> int:
-    """Ranks that `segtrain train` starts by itself. ``procs: auto`` is one for each GPU, or on a CPU host one for each core.
+    """Ranks that `segtrain train` starts by itself. ``procs: auto`` is one per GPU, or on a CPU host one per core.
 
-    On a CPU, ranks of one thread beat one process with all threads: no barrier after each operator. ``say`` is told of GPUs that
-    stay idle. Raises ConfigError for more processes than GPUs.
+    On a CPU, ranks of one thread beat one process with all threads: no barrier after each operator. ``say`` is told of
+    GPUs that stay idle. Raises ConfigError for more processes than GPUs.
     """
     strategy, procs, device = config.parallel.strategy, config.parallel.procs, config.train.device
     if strategy in ("single", "dp", "smddp"):
@@ -57,20 +54,22 @@ def ranks_here(config: Config, say: Callable[[str], None]) -> int:
     if procs != "auto":
         if procs > gpus > 0 and config.parallel.backend != "gloo":
             raise ConfigError(
-                f"parallel.procs={procs}, but this host shows {gpus} GPU{'s' * (gpus > 1)} (CUDA_VISIBLE_DEVICES), and each process "
-                "needs one of its own: lower it, leave it at auto, or set train.device=cpu"
-            )
+                f"parallel.procs={procs}, but this host shows {gpus} GPU{'s' * (gpus > 1)} (CUDA_VISIBLE_DEVICES), and "
+                "each process needs one of its own: lower it, leave it at auto, or set train.device=cpu",
+                code="too-few-gpus", found=gpus, expected=procs,
+            )  # fmt: skip
         return int(procs)
     images = config.train.batch_size // config.train.accumulate
     if not gpus:
         return _most(cores(), images, 1)
-    # Batch norm takes its statistics from the images of a rank: a single one would be a poor, and sometimes an illegal, sample.
+    # Batch norm takes its statistics from the images of a rank: a single one would be a poor, and sometimes an illegal,
+    # sample.
     used = _most(gpus, images, 1 if config.parallel.sync_bn else 2)
     if used < gpus:
         say(
-            f"{used} of {gpus} GPUs {'is' if used == 1 else 'are'} used: the {images} images of a micro-batch do not spread evenly, "
-            f"2 or more on each, over more of them; a train.batch_size that is a multiple of {2 * gpus * config.train.accumulate} "
-            f"uses all, and parallel.procs=N starts N processes"
+            f"{used} of {gpus} GPUs {'is' if used == 1 else 'are'} used: the {images} images of a micro-batch do not "
+            "spread evenly, 2 or more on each, over more of them; a train.batch_size that is a multiple of "
+            f"{2 * gpus * config.train.accumulate} uses all, and parallel.procs=N starts N processes"
         )
     return used
 

@@ -55,19 +55,8 @@ class SyncBatchNorm2d(nn.BatchNorm2d):
 
 
 def convert(model: nn.Module) -> nn.Module:
-    """Replace every nn.BatchNorm2d in place (names, parameters and buffers stay); returns the model."""
-    for name, child in model.named_children():
-        if type(child) is nn.BatchNorm2d:
-            twin = SyncBatchNorm2d(
-                child.num_features, child.eps, child.momentum, child.affine, child.track_running_stats
-            )
-            if child.affine:
-                twin.weight, twin.bias = child.weight, child.bias
-            if child.track_running_stats:
-                twin.running_mean, twin.running_var = child.running_mean, child.running_var
-                twin.num_batches_tracked = child.num_batches_tracked
-            twin.train(child.training)
-            setattr(model, name, twin)
-        else:
-            convert(child)
+    """Make every nn.BatchNorm2d a SyncBatchNorm2d, in place; returns the model."""
+    for module in model.modules():
+        if type(module) is nn.BatchNorm2d:
+            module.__class__ = SyncBatchNorm2d  # it has the same state
     return model

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from segtrain.compat import BatchNorm
 from segtrain.config import Config
 from segtrain.data.datasets import open_dataset
 from segtrain.data.loader import Batch, TrainLoader
@@ -21,7 +21,8 @@ from segtrain.models import build_model
 from segtrain.observe.clock import Clock
 from segtrain.parallel import syncbn
 from segtrain.parallel.cluster import Cluster
-from segtrain.parallel.strategy import start, unwrapped
+from segtrain.parallel.model import unwrapped
+from segtrain.parallel.strategy import start
 from segtrain.prove.ranks import on_ranks
 from segtrain.prove.short import changed
 from segtrain.prove.table import ONE_RANK, ProofRow, listed, row
@@ -142,13 +143,13 @@ def _relative(found: Tensor, expected: Tensor) -> float:
     return float(torch.maximum(gradient, loss))  # maximum keeps NaN
 
 
-def _prepare(model: nn.Module, known: dict[str, Any] | None) -> list[_BatchNorm]:
+def _prepare(model: nn.Module, known: dict[str, Any] | None) -> list[BatchNorm]:
     """Set training mode without dropout. Batch norm records the statistics of the batch, or uses the ``known`` ones."""
     model.train()
     for module in model.modules():
         if any(word in type(module).__name__ for word in ("Dropout", "DropPath", "StochasticDepth")):
             module.eval()  # each rank would draw its own dropout
-    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    norms = [module for module in model.modules() if isinstance(module, BatchNorm)]
     for norm in norms:
         norm.momentum = 1.0  # the running statistics become those of this batch
         if known is not None:

@@ -1,4 +1,4 @@
-"""Training: the loop, its state, and how it resumes. ``segtrain.train(config)`` trains a model: see ``segtrain.api.train``."""
+"""Training: the loop, its state, and how it resumes. ``segtrain.train(config)`` is ``segtrain.api.train``."""
 
 from segtrain.callable_module import make_callable
 

@@ -1,4 +1,4 @@
-"""Were all ranks started for the same run, on the same files? Asked once, before anything is written or trained."""
+"""Check that all ranks were started for the same run, on the same files, before anything is written or trained."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from segtrain.config import Config
 from segtrain.data.datasets import Dataset
 from segtrain.data.index.stamps import files, listing_text, relative, stamps
 from segtrain.data.index.subset import whole
+from segtrain.data.shards.reader import ShardDataset
 from segtrain.errors import ConfigError, DataError
 from segtrain.observe.trackers import TRACKERS
 from segtrain.parallel.collective import broadcast_json, names_of, table
 from segtrain.parallel.strategy import Strategy
+from segtrain.train.same_data import looked_at
 
 # What each host may say for itself; all else decides what is trained, or which collectives are made when.
 OWN = {
@@ -28,17 +30,17 @@ OWN = {
     "parallel": {"procs", "threads"},
     "log": {"profile_ms", *(kind.setting for kind in TRACKERS if kind.extra)},
 }
-LOOKED_AT = 1024  # files whose size is compared; the names of all are
 BLOCK = 4096  # names among which the first that differs is looked for
 SHOWN = 5  # settings in one error
 
 
 def agree_on_config(config: Config, strategy: Strategy) -> None:
-    """Raises ConfigError on every rank, naming rank and keys, where one was started with other settings. A collective."""
+    """Raise ConfigError on every rank where one was started with other settings. A collective."""
     if strategy.world_size == 1:
         return
     mine = _flat(config.model_dump(mode="json", exclude=OWN))  # type: ignore[arg-type]
-    odd = _odd(strategy, [_number(json.dumps(mine, sort_keys=True, default=str).encode())])
+    text = json.dumps(mine, sort_keys=True, default=str).encode()
+    odd, _ = _odd_ranks(strategy, [int.from_bytes(hashlib.sha256(text).digest()[:7], "big")])
     if not odd:
         return
     theirs = broadcast_json(strategy, 0, mine)
@@ -50,28 +52,31 @@ def agree_on_config(config: Config, strategy: Strategy) -> None:
     changes = broadcast_json(strategy, odd[0], changes)
     shown = "; ".join(changes[:SHOWN]) + (f" and {len(changes) - SHOWN} more" if len(changes) > SHOWN else "")
     raise ConfigError(
-        f"{names_of(strategy, odd)} was started with other settings than rank 0: {shown}: start all ranks with one config and "
-        "the same overrides"
-    )
+        f"{names_of(strategy, odd)} was started with other settings than rank 0: {shown}: start all ranks with one "
+        "config and the same overrides",
+        code="rank-settings-differ", ranks=odd, changes=changes,
+    )  # fmt: skip
 
 
 def check_same_files(splits: dict[str, Dataset], config: Config, strategy: Strategy) -> None:
     """Raises DataError on every rank, naming rank and file, where one lists other files than rank 0. A collective.
 
-    Compared are the names of all files under the root, their order, the classes, and the sizes of up to LOOKED_AT files.
+    Compared are the names of all files under the root, their order, the classes, and the sizes of some files
+    (``looked_at``).
     """
     if strategy.world_size == 1 or not config.log.sentinel:
         return
     sizes = {role: _sizes(split) for role, split in splits.items()}
     numbers = [[len(split), int(split.fingerprint(sizes[role]), 16)] for role, split in splits.items()]
-    for (role, split), (odd, rows) in zip(splits.items(), [_odd_and_rows(strategy, pair) for pair in numbers]):
+    for (role, split), (odd, rows) in zip(splits.items(), [_odd_ranks(strategy, pair) for pair in numbers]):
         if odd:
-            where = f"{split.name} {split.split} ({role})"
+            found, expected = rows[odd[0]][0], rows[0][0]
+            difference = _first_difference(split, sizes[role], strategy, odd[0])
             raise DataError(
-                f"{where}: {names_of(strategy, odd)} lists other files than rank 0, {rows[odd[0]][0]:,} images against "
-                f"{rows[0][0]:,}; {_first_difference(split, sizes[role], strategy, odd[0])}: bring the same data to every host "
-                "(data.root)"
-            )
+                f"{split.name} {split.split} ({role}): {names_of(strategy, odd)} lists other files than rank 0, "
+                f"{found:,} images against {expected:,}; {difference}: bring the same data to every host (data.root)",
+                code="rank-files-differ", split=split.split, ranks=odd, found=found, expected=expected,
+            )  # fmt: skip
 
 
 def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -81,27 +86,17 @@ def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _number(content: bytes) -> int:
-    return int.from_bytes(hashlib.sha256(content).digest()[:7], "big")
-
-
-def _odd(strategy: Strategy, numbers: Sequence[int]) -> list[int]:
-    return _odd_and_rows(strategy, numbers)[0]
-
-
-def _odd_and_rows(strategy: Strategy, numbers: Sequence[int]) -> tuple[list[int], list[list[int]]]:
+def _odd_ranks(strategy: Strategy, numbers: Sequence[int]) -> tuple[list[int], list[list[int]]]:
     """Ranks whose numbers are not those of rank 0, and the numbers of all."""
     rows = table(strategy, torch.tensor(numbers, dtype=torch.int64, device=strategy.device)).tolist()
     return [rank for rank, row in enumerate(rows) if row != rows[0]], rows
 
 
 def _sizes(split: Dataset) -> np.ndarray:
-    """Zeros (n, 2, 2), with the sizes of some files, evenly spread: a look at each file of a large set would take minutes."""
-    from segtrain.data.shards.reader import ShardDataset
-
+    """Zeros (n, 2, 2), with the sizes of some files (``looked_at``)."""
     found = np.zeros((len(split), 2, 2), np.int64)
     if split.draw is None and not isinstance(whole(split), ShardDataset):  # a shard's index knows the sizes
-        places = np.unique(np.linspace(0, len(split) - 1, min(len(split), LOOKED_AT)).astype(np.int64))
+        places = looked_at(len(split))
         found[places, :, 0] = stamps([split.entries[int(place)] for place in places])[:, :, 0]
     return found
 
@@ -130,7 +125,7 @@ def _first_difference(split: Dataset, sizes: np.ndarray, strategy: Strategy, odd
 
 
 def _first(ours: Sequence[Any], theirs: Sequence[Any]) -> int:
-    """The first place at which two lists differ; the length of the shorter one where it is the beginning of the other."""
+    """The first place at which two lists differ, or the length of the shorter one."""
     return next((k for k, (a, b) in enumerate(zip(ours, theirs)) if a != b), min(len(ours), len(theirs)))
 
 
@@ -140,6 +135,7 @@ def _words(here: list[list[Any]], there: list[list[Any]], begin: int) -> str:
         return "the names are the same; the classes, or what the shards hold, differ"
     ours, theirs = (rows[place] if place < len(rows) else ["nothing", "", 0, 0] for rows in (here, there))
     if ours[:2] == theirs[:2]:
-        return f"{ours[0]} or its mask has another size there ({ours[2]:,} and {ours[3]:,} bytes; {theirs[2]:,} and {theirs[3]:,})"
+        sizes = f"{ours[2]:,} and {ours[3]:,} bytes; {theirs[2]:,} and {theirs[3]:,}"
+        return f"{ours[0]} or its mask has another size there ({sizes})"
     shown = (rows[1] if rows[0] == other[0] else rows[0] for rows, other in ((ours, theirs), (theirs, ours)))
     return "image {:,} there is {}, on rank 0 {}".format(begin + place + 1, *shown)

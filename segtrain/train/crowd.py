@@ -1,7 +1,7 @@
-"""More compute threads than cores: what do they cost this network? Measured before the first step, for the diagnosis.
+"""Cost of more compute threads than cores for this network, measured before the first step, for the diagnosis.
 
-No figure of a run tells it. A small network loses most of its time where threads wait for each other at the end of each operator, a
-large one loses little, with the same use of the cores.
+No figure of a run tells it. A small network loses most of its time where threads wait for each other at the end of each
+operator, a large one loses little, with the same use of the cores.
 """
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ from segtrain.train.step import Precision, running_statistics_kept
 THREADS = 1.5  # for each core
 WORTH = 1.1  # times as long, from which on a word is said
 SECONDS = 1.0  # for each number of threads: how they share cores varies
-LATE = 0.1  # share of the passes of one thread alone for which it lacked a core, from which on others had too much of the cores
+# Share of the time of one thread alone without a core, from which on other programs had too much of the cores.
+LATE = 0.1
 LONG = 4.0  # seconds of a pass that is made once, whatever it makes ready
 
 
 def crowding(
     learner: Learner, strategy: Strategy, config: Config, size: Size, images: int, say: Callable[[str], None]
 ) -> dict[str, Any] | None:
-    """``threads``: the number with which the two passes take least; ``forward``, ``backward``: how many times as long each takes now.
+    """``threads``: the fastest number; ``forward``, ``backward``: how many times as long each pass takes now.
 
-    None where threads have a core each, on a GPU, or where the network cannot be asked alone (sharded, compiled, with batch norm
-    that is shared by the ranks). None as well where other programs had the cores meanwhile, which gives many threads a larger share of
-    them and so makes them look quick. Weights, gradients, running statistics and random numbers stay as they are.
+    None where threads have a core each, on a GPU, or where the network cannot be asked alone (sharded, compiled, with
+    batch norm that is shared by the ranks). None as well where other programs had the cores meanwhile, which gives many
+    threads a larger share of them and so makes them look quick. Weights, gradients, running statistics and random
+    numbers stay as they are.
     """
     now = torch.get_num_threads()
     ranks = strategy.cluster.local_world_size
@@ -56,23 +58,23 @@ def crowding(
         torch.set_rng_state(random_numbers)
     if ranks == 1 and lacked > LATE:  # of several ranks each lacks the cores that another one has
         say(
-            f"  what {now} compute threads on {cores()} cores cost is not known: other programs had the cores for {lacked:.0%} of the "
-            "time in which one thread was measured"
+            f"  what {now} compute threads on {cores()} cores cost is not known: other programs had the cores for "
+            f"{lacked:.0%} of the time in which one thread was measured"
         )
         return None
     best = min(took, key=lambda n: sum(took[n]))
     times = sum(took[now]) / sum(took[best])
     if times > WORTH:
         say(
-            f"  {now} compute threads{' of each rank' * (ranks > 1)} share {cores()} cores: a pass takes {times:.2g} x as long as with "
-            f"parallel.threads={best}"
+            f"  {now} compute threads{' of each rank' * (ranks > 1)} share {cores()} cores: a pass takes {times:.2g} x "
+            f"as long as with parallel.threads={best}"
         )
     forward, backward = (round(slow / quick, 3) for slow, quick in zip(took[now], took[best]))
     return {"threads": best, "forward": forward, "backward": backward}
 
 
 def _passes(network: nn.Module, batch: Tensor, precision: Precision, threads: int) -> tuple[float, float]:
-    """Median seconds of a forward and of a backward pass in training mode, after one of each that makes memory and kernels ready."""
+    """Median seconds of a forward and of a backward pass in training mode, after a first one of each."""
     torch.set_num_threads(threads)
     weights = [p for p in network.parameters() if p.requires_grad]
     took: list[tuple[float, float]] = []

@@ -1,4 +1,4 @@
-"""Mistakes in the settings that can be told before torch is imported, a process is started, or a file is made."""
+"""Mistakes in the settings that show before torch is imported, a process is started, or a file is made."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ GIB = 2**30
 def refuse(config: Config, ranks: int, local_ranks: int, alone: bool, parts: dict[str, str] | None = None) -> None:
     """Look at the settings for ``ranks`` ranks, ``local_ranks`` of them on this host. Raises ConfigError.
 
-    ``alone``: this process speaks for the whole run, so it may look at the run folder too. Ranks that others have started look
-    together, later: one that ended here would leave the others waiting. ``parts``: see ``refuse_run_dir``.
+    ``alone``: this process speaks for the whole run, so it may look at the run folder too. Ranks that were started by
+    others look together, later: one that ended here would leave the others waiting. ``parts``: see ``refuse_run_dir``.
     """
     refuse_batch(config, ranks)
     refuse_sizes(config, ranks, local_ranks)
@@ -31,8 +31,9 @@ def refuse_batch(config: Config, ranks: int) -> None:
         raise ConfigError(
             f"train.batch_size={train.batch_size} in {train.accumulate} micro-batches leaves {images} images for "
             f"{ranks} ranks: use at least {ranks * train.accumulate}, or fewer ranks"
-            + (f" (parallel.procs={config.parallel.procs})" if config.parallel.procs == ranks else "")
-        )
+            + (f" (parallel.procs={config.parallel.procs})" if config.parallel.procs == ranks else ""),
+            code="batch-too-small", found=images, expected=ranks,
+        )  # fmt: skip
 
 
 def refuse_sizes(config: Config, ranks: int, local_ranks: int) -> None:
@@ -43,13 +44,16 @@ def refuse_sizes(config: Config, ranks: int, local_ranks: int) -> None:
     need = 4 * height * width * train.batch_size * ahead * local_ranks / ranks  # RGB and labels
     if need > limit:
         raise ConfigError(
-            f"train.batch_size={train.batch_size} with data.crop=[{height}, {width}] and data.prefetch={data.prefetch} needs "
-            f"{need / GIB:,.1f} GiB for the samples alone, this machine has {limit / GIB:,.1f} GiB: lower one of them"
-        )
+            f"train.batch_size={train.batch_size} with data.crop=[{height}, {width}] and data.prefetch={data.prefetch} "
+            f"needs {need / GIB:,.1f} GiB for the samples alone, this machine has {limit / GIB:,.1f} GiB: lower one of "
+            "them",
+            code="samples-exceed-memory", found=int(need), expected=limit,
+        )  # fmt: skip
     pictures = {"eval.size": config.eval.size, "data.scene_size": data.scene_size if data.layout == "scenes" else None}
     for key, size in pictures.items():
         if size is not None and 16 * size[0] * size[1] > limit:  # floats of three colors, and labels
             raise ConfigError(
-                f"{key}=[{size[0]}, {size[1]}] needs {16 * size[0] * size[1] / GIB:,.1f} GiB for a single image, this machine "
-                f"has {limit / GIB:,.1f} GiB: lower it"
-            )
+                f"{key}=[{size[0]}, {size[1]}] needs {16 * size[0] * size[1] / GIB:,.1f} GiB for a single image, this "
+                f"machine has {limit / GIB:,.1f} GiB: lower it",
+                code="image-exceeds-memory", key=key, found=size,
+            )  # fmt: skip

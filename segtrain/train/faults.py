@@ -1,7 +1,7 @@
-"""What is looked at before a run begins, and which samples does it leave out, also after it was resumed?
+"""Checks of both splits before a run begins, and the samples that it leaves out, also after a resume.
 
-The samples that a run leaves out are fixed in its folder when it begins, one JSON line each. A resumed run takes that list, so that
-it goes on with the samples that were to come; what became faulty since then is refused.
+The samples that a run leaves out are fixed in its folder when it begins, one JSON line each. A resumed run takes that
+list, so that it goes on with the samples that were to come; what became faulty since then is refused.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _SHOWN = 20  # faults in one error
 
 
 def look(config: Config, dataset: Dataset, validation: Dataset) -> dict[str, Any]:
-    """Both splits as the config asks; nothing is written. Raises DataError for faults that are not skipped, ConfigError.
+    """Check both splits as the config asks; nothing is written. Raises DataError for faults that are not skipped.
 
-    JSON values: ``remarks``; ``caveats``, the warnings that every score of the run must be read with; ``weights`` of the
-    classes ([]: none); for ``train`` and ``val`` the indices that are left out in ``skipped``; ``lines`` for ``keep``, None where
-    the run has its list already. And ``reports``, the audits by role, which are no JSON.
+    JSON values: ``remarks``; ``caveats``, the warnings that every score of the run must be read with; ``weights`` of
+    the classes ([]: none); for ``train`` and ``val`` the indices that are left out in ``skipped``; ``lines`` for
+    ``keep``, None where the run has its list already. And ``reports``, the audits by role, which are not JSON.
     """
     auto = config.loss.class_weights == "auto"
     weights = list(config.loss.class_weights) if isinstance(config.loss.class_weights, tuple) else []
@@ -48,22 +48,20 @@ def look(config: Config, dataset: Dataset, validation: Dataset) -> dict[str, Any
     skipped: dict[str, list[int]] = {}
     lines: list[str] = []
     caveats: list[str] = []
-    checked = (
-        {"train": dataset, "val": validation} if config.data.check == "full" else {"train": dataset} if auto else {}
-    )
+    splits = {"train": dataset, "val": validation}
+    checked = splits if config.data.check == "full" else {"train": dataset} if auto else {}
     found = {} if resumed else {role: _audit(split) for role, split in checked.items()}
-    for finding in _findings(config, dataset, found):
-        caveats.append(finding.text())
-    for role, split in (("train", dataset), ("val", validation)):
+    caveats += [finding.text() for finding in _findings(config, dataset, found)]
+    for role, split in splits.items():
         if resumed:
             skipped[role], report, said = _again(config.run_dir, role, split, role in checked)
             remarks += said
         else:
-            report = (
-                check_before_training(split, faults=config.data.faults, report=found[role]) if role in found else None
-            )
-            skipped[role] = report.bad.tolist() if report else []
-            lines += _lines(role, split, report) if report else []
+            report, skipped[role] = None, []
+            if role in found:
+                report = check_before_training(split, faults=config.data.faults, report=found[role])
+                skipped[role] = report.bad.tolist()
+                lines += _lines(role, split, report)
         if skipped[role]:
             few = "" if 2 * len(skipped[role]) <= len(split) else "; that is more than half of them"
             remarks.append(
@@ -79,9 +77,9 @@ def look(config: Config, dataset: Dataset, validation: Dataset) -> dict[str, Any
             remarks += report.notes
             if auto and role == "train":
                 weights = [float(w) for w in class_weights(report.pixels, config.loss.class_weight_power)]
-    both = [without(split, skipped[role]) for role, split in (("train", dataset), ("val", validation))]
-    caveats += _leak(config, *both)
-    remarks += rehearse(both[0], config.data, config.train.seed)
+    train, val = (without(split, skipped[role]) for role, split in splits.items())
+    caveats += _leak(config, train, val)
+    remarks += rehearse(train, config.data, config.train.seed)
     remarks += [f"warning: {text}" for text in caveats]
     return {
         "remarks": remarks,
@@ -126,7 +124,7 @@ def keep(run_dir: Path, lines: list[str] | None) -> None:
 
 
 def left_out(run_dir: Path, dataset: Dataset) -> list[int]:
-    """Samples of ``dataset`` that the run left out, by the names of their files: for scoring the run elsewhere or later."""
+    """Samples of ``dataset`` that the run left out, by the names of their files, to score elsewhere or later."""
     names = {line["name"] for line in _read(run_dir) if line["split"] == dataset.split}
     return [index for index in range(len(dataset)) if _name(dataset, index) in names] if names else []
 
@@ -136,14 +134,14 @@ def _again(run_dir: Path, role: str, split: Dataset, checked: bool) -> tuple[lis
     known = [line for line in _read(run_dir) if line["role"] == role]
     skipped = sorted(line["index"] for line in known)
     where = f"{split.name} {split.split}"
-    moved = [
-        line["image"] for line in known if line["index"] >= len(split) or _name(split, line["index"]) != line["name"]
-    ]
+    names = {index: _name(split, index) for index in skipped if index < len(split)}
+    moved = [line["image"] for line in known if names.get(line["index"]) != line["name"]]
     if moved:
         raise DataError(
-            f"{where}: the split lists other files than when the run began (as {moved[0]}, by {run_dir / FILE}): restore "
-            "the folder, or start another run with out=FOLDER"
-        )
+            f"{where}: the split lists other files than when the run began (as {moved[0]}, by {run_dir / FILE}): "
+            "restore the folder, or start another run with out=FOLDER",
+            code="faulty-samples-moved", split=split.split, file=moved[0],
+        )  # fmt: skip
     if not checked:
         return skipped, None, []
     report = _audit(split)
@@ -152,12 +150,12 @@ def _again(run_dir: Path, role: str, split: Dataset, checked: bool) -> tuple[lis
     if new:
         messages = _messages(split, report)
         shown = [message for index in new for message in messages[index]]
-        raise DataError(
-            "\n  ".join(
-                [f"{where}: {len(new):,} samples have become faulty since the run began", *shown[:_SHOWN],
-                 "restore the files, or start another run with out=FOLDER"]
-            )
-        )  # fmt: skip
+        first, last = (
+            f"{where}: {len(new):,} samples have become faulty since the run began",
+            "restore the files, or start",
+        )
+        text = "\n  ".join([first, *shown[:_SHOWN], f"{last} another run with out=FOLDER"])
+        raise DataError(text, code="samples-became-faulty", split=split.split, found=len(new))
     if len(now) == len(skipped):
         return skipped, report, []
     remark = f"{where}: {len(skipped) - len(now):,} images that the run left out are whole now: it goes on without them"
@@ -194,4 +192,8 @@ def _read(run_dir: Path) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:
-        raise DataError(f"{place}: cannot be read ({error}): start another run with out=FOLDER") from None
+        raise DataError(
+            f"{place}: cannot be read ({error}): start another run with out=FOLDER",
+            code="file-not-read",
+            file=str(place),
+        ) from None

@@ -60,7 +60,7 @@ def _namespace() -> str:
 
 
 def _began(pid: int) -> str | None:
-    """When a process began, in ticks since the machine's start. None: there is none, it has ended, or it cannot be seen."""
+    """When a process began, in ticks since the machine's start. None: it has ended or cannot be seen."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except (OSError, ValueError):
@@ -89,7 +89,7 @@ def is_copy(holder: Holder, place: Path) -> bool:
 
 
 def lives(holder: Holder, place: Path, local: bool) -> bool | None:
-    """Whether the holder named in the file ``place`` runs and writes here; None where only its signs of life can tell."""
+    """Whether the holder named in the file ``place`` runs and writes here; None: only signs of life can tell."""
     if not holder.pid:  # a lock that nobody can read: it may be in the making
         return None
     if is_copy(holder, place):  # some network file systems give new numbers to old files

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +15,12 @@ from segtrain.errors import ConfigError, SegtrainError
 from segtrain.evaluate.load import load_export, read_description
 from segtrain.models.base import SegModel
 from segtrain.models.weights import fill, misfit, read_tensors, refuse_not_finite, renamed
-from segtrain.parallel.collective import broadcast_json, names_of, table
+from segtrain.parallel.collective import broadcast_json, digest, names_of, table
 from segtrain.parallel.strategy import Strategy
 
 KEY = "model.init"
 SHOWN = 6  # names in one line
+_FIX = "set model.arch, model.encoder and model.options as the weights were trained with"
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,10 @@ def read_source(source: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
         return model.state_dict(), tuple(facts["labels"]["names"])
     if not (path / "config.yaml").is_file():
         raise ConfigError(
-            f"{KEY}={source}: neither a run folder (it has no config.yaml) nor an export (no model.json): name one of those, "
-            "or a file of weights"
-        )
+            f"{KEY}={source}: neither a run folder (it has no config.yaml) nor an export (no model.json): name one of "
+            "those, or a file of weights",
+            code="no-weights", key=KEY, found=source,
+        )  # fmt: skip
     labels = read_description(path)[1]
     return checkpoint.load_weights(path, "best"), labels.names
 
@@ -115,18 +116,19 @@ def begin_with(network: SegModel, source: str, names: Sequence[str]) -> Initial:
         _refuse_misfits({name: own[name] for name in head if own[name].dim() != weights[name].dim()}, weights, source)
         skipped |= set() if fits else set(head)
         remark = (
-            f"{source} does not name its classes: its {len(names)} rows of the head were taken in their order; check that it is "
-            "the order of data.classes"
+            f"{source} does not name its classes: its {len(names)} rows of the head were taken in their order; check "
+            "that it is the order of data.classes"
             if fits
-            else f"{source} has {len(weights[head[0]])} classes and does not name them: the head for {len(names)} classes is new"
+            else f"{source} has {len(weights[head[0]])} classes without names: the head for {len(names)} classes is new"
         )
     _refuse_misfits({name: value for name, value in own.items() if name not in skipped}, weights, source)
     taken = {name: weights[name] for name in own if name in weights and name not in skipped}
     if not any(value.dim() > 1 for value in taken.values()):
         raise ConfigError(
-            f"{KEY}={source} has no tensor that this network knows: it holds {_listed(sorted(found))}, this network wants "
-            f"{_listed(sorted(own))}: set model.arch, model.encoder and model.options as the weights were trained with"
-        )
+            f"{KEY}={source} has no tensor that this network knows: it holds {_listed(sorted(found))}, this network "
+            f"wants {_listed(sorted(own))}: {_FIX}",
+            code="weights-do-not-fit", key=KEY, found=source,
+        )  # fmt: skip
     rows = [name for name in names if name in theirs] if by_name and head else []
     for name in head if rows else ():
         _refuse_misfits({name: own[name][:1]}, {name: weights[name][:1]}, source)
@@ -148,9 +150,9 @@ def _refuse_misfits(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], so
     if odd:
         more = f" and {len(odd) - 1} more" if len(odd) > 1 else ""
         raise ConfigError(
-            f"{KEY}={source} is of another network: {odd[0]}{more}: set model.arch, model.encoder and model.options as the weights "
-            "were trained with"
-        )
+            f"{KEY}={source} is of another network: {odd[0]}{more}: {_FIX}",
+            code="weights-do-not-fit", key=KEY, found=source,
+        )  # fmt: skip
 
 
 def begin_together(network: SegModel, source: str, names: Sequence[str], strategy: Strategy) -> Initial:
@@ -158,34 +160,28 @@ def begin_together(network: SegModel, source: str, names: Sequence[str], strateg
 
     Raises ConfigError on every rank where one cannot read the source, or reads other weights than rank 0.
     """
-    initial, failure = None, ""
+    initial, failure, device = None, {}, strategy.device
     try:
         initial = begin_with(network, source, names)
     except SegtrainError as error:
-        failure = str(error)
-    digest = 0 if initial is None else _digest(network)
-    rows = table(
-        strategy, torch.tensor([int(bool(failure)), digest], dtype=torch.int64, device=strategy.device)
-    ).tolist()
+        failure = {"text": str(error), "code": error.code}
+    weights = digest(network.state_dict().values(), torch.device("cpu")).to(device)
+    row = torch.stack([torch.tensor(int(initial is None), device=device), weights])
+    rows = table(strategy, row).tolist()
     failed = [rank for rank, row in enumerate(rows) if row[0]]
     if failed:
-        reason = broadcast_json(strategy, failed[0], failure)
+        failure = broadcast_json(strategy, failed[0], failure)
         where = f"{names_of(strategy, failed)}: " if strategy.world_size > 1 and len(failed) < len(rows) else ""
-        raise ConfigError(f"{where}{reason}")
+        raise ConfigError(f"{where}{failure['text']}", code=failure["code"], key=KEY, found=source)
     odd = [rank for rank, row in enumerate(rows) if row != rows[0]]
     if odd:
         raise ConfigError(
-            f"{KEY}={source}: {names_of(strategy, odd)} reads other weights there than rank 0: bring the same file to every host"
-        )
+            f"{KEY}={source}: {names_of(strategy, odd)} reads other weights there than rank 0: bring the same file to "
+            "every host",
+            code="rank-weights-differ", key=KEY, ranks=odd,
+        )  # fmt: skip
     assert initial is not None
     return initial
-
-
-def _digest(network: SegModel) -> int:
-    digest = hashlib.sha256()
-    for value in network.state_dict().values():
-        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return int.from_bytes(digest.digest()[:7], "big")
 
 
 def _refuse_random(network: SegModel, initial: Initial | None) -> None:
@@ -196,8 +192,9 @@ def _refuse_random(network: SegModel, initial: Initial | None) -> None:
     if initial and new:
         raise ConfigError(
             f"model.freeze=encoder would keep random numbers: {initial.source} lacks {len(new)} tensors of the encoder "
-            f"({_listed(new)}): take weights of the whole encoder, or model.freeze=none"
-        )
+            f"({_listed(new)}): take weights of the whole encoder, or model.freeze=none",
+            code="encoder-not-loaded", key="model.freeze", found=new,
+        )  # fmt: skip
 
 
 def starting_network(
@@ -207,7 +204,10 @@ def starting_network(
     initial = begin_together(network, init, names, strategy) if init else None
     if freeze == "encoder":
         if not network.encoder_parts():
-            raise ConfigError(f"model.freeze=encoder: {type(network).__name__} has no part that is an encoder")
+            raise ConfigError(
+                f"model.freeze=encoder: {type(network).__name__} has no part that is an encoder: use model.freeze=none",
+                code="no-encoder", key="model.freeze",
+            )  # fmt: skip
         _refuse_random(network, initial)
         network.freeze_encoder()
     return initial

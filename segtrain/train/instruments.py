@@ -9,6 +9,7 @@ from dataclasses import asdict
 
 import torch
 
+from segtrain.compat import ddp_times
 from segtrain.cores import cores
 from segtrain.data.loader import TrainLoader
 from segtrain.diagnose.live import Starving
@@ -18,13 +19,10 @@ from segtrain.observe.hang import Notice, RankPosition, Watchdog
 from segtrain.observe.spans import Begin, Spans, Work, file_of
 from segtrain.parallel.board import open_board
 from segtrain.parallel.strategy import Strategy
-from segtrain.train.announce import Output
 from segtrain.train.crowd import crowding
-from segtrain.train.exact import settle_buckets
+from segtrain.train.learner import settle_buckets
+from segtrain.train.on_demand import Stacker, Tracer
 from segtrain.train.session import Session
-from segtrain.train.stacking import Stacker
-from segtrain.train.state import State
-from segtrain.train.tracing import Tracer
 
 # Of the bytes of a float32 gradient; powersgd sends next to nothing.
 SENT = {"none": 1.0, "fp16": 0.5, "bf16": 0.5}
@@ -38,7 +36,7 @@ def clock_of(device: torch.device) -> Clock:
 
 @contextlib.contextmanager
 def instruments(session: Session, loader: TrainLoader, clock: Clock) -> Iterator[Callable[[int], None]]:
-    """Everything that runs beside the loop. Yields a function to call at the end of each step, with the number of steps done."""
+    """Run everything beside the loop. Yields a function to call after each step, with the number of steps done."""
     session.output.screen.started(session.state.step)
     with session.pool, loader, _recording(session, clock, loader) as on_step_end, _watching(session, clock):
         yield on_step_end
@@ -67,42 +65,24 @@ def _recording(session: Session, clock: Clock, loader: TrainLoader) -> Iterator[
         yield lambda done: clock.forget()
         return
     cluster = strategy.cluster
-    images = [part.stop - part.start for part in loader.parts]
+    images, size = [part.stop - part.start for part in loader.parts], session.plan.size_at(session.state.step)[0]
     begin = Begin(
-        rank=strategy.rank,
-        host=socket.gethostname(),
-        local_rank=cluster.local_rank,
-        world_size=strategy.world_size,
-        local_world_size=cluster.local_world_size,
-        device=str(strategy.device),
-        cores=cores(),
-        batch_size=config.train.batch_size,
-        accumulate=config.train.accumulate,
+        rank=strategy.rank, host=socket.gethostname(), local_rank=cluster.local_rank, world_size=strategy.world_size,
+        local_world_size=cluster.local_world_size, device=str(strategy.device), cores=cores(),
+        batch_size=config.train.batch_size, accumulate=config.train.accumulate,
         bytes_gradient=_bytes_gradient(learner.parameters, strategy),
-        crowded=crowding(
-            learner,
-            strategy,
-            config,
-            session.plan.size_at(session.state.step)[0],
-            max(images),
-            session.output.screen.say,
-        ),
-    )
+        crowded=crowding(learner, strategy, config, size, max(images), session.output.screen.say),
+    )  # fmt: skip
     spans = Spans(
-        file_of(config.run_dir, strategy.rank),
-        begin,
-        clock,
-        lambda: _work(session, loader),
-        first=session.state.step,
-        images=sum(images),
-        threads=torch.get_num_threads(),
-        shared=lambda: _shared(learner.model),
-    )
-    starving = Starving(
-        config.model_dump(mode="json"),
-        lambda cause, text: _slow(session.output, session.state, cause, text),
-        config.run_dir,
-    )
+        file_of(config.run_dir, strategy.rank), begin, clock, lambda: _work(session, loader), first=session.state.step,
+        images=sum(images), threads=torch.get_num_threads(), shared=lambda: _shared(learner.model),
+    )  # fmt: skip
+
+    def slow(cause: str, text: str) -> None:
+        session.output.screen.say(f"slow      {text}")
+        session.output.journal.write("slow", step=session.state.step, cause=cause, text=text)
+
+    starving = Starving(config.model_dump(mode="json"), slow, config.run_dir)
     tracer = Tracer(config.run_dir, strategy.rank, clock, session.pool.tally)
     stacker = Stacker(config.run_dir, strategy.rank, session.pool)
 
@@ -124,33 +104,14 @@ def _recording(session: Session, clock: Clock, loader: TrainLoader) -> Iterator[
     spans.close()
 
 
-def _slow(output: Output, state: State, cause: str, text: str) -> None:
-    output.screen.say(f"slow      {text}")
-    output.journal.write("slow", step=state.step, cause=cause, text=text)
-
-
 def _work(session: Session, loader: TrainLoader) -> Work:
-    pool, (asked, ready) = session.pool, loader.queue()
-    return Work(
-        pool.count,
-        pool.kind,
-        pool.tally.samples,
-        *pool.tally.cost,
-        asked=asked,
-        ready=ready,
-        process_cpu_s=pool.cpu_s(),
-    )
+    pool, tally, (asked, ready) = session.pool, session.pool.tally, loader.queue()
+    return Work(pool.count, pool.kind, tally.samples, *tally.cost, asked=asked, ready=ready, process_cpu_s=pool.cpu_s())
 
 
 def _shared(model: torch.nn.Module) -> dict[str, float] | None:
     """What DDP has measured of its own last timed step; None for other strategies, and before the first one."""
-    if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
-        return None
-    try:
-        timed = model._get_ddp_logging_data()  # type: ignore[operator]
-        seconds, hidden = (timed[f"backward_{name}_time"] / 1e9 for name in ("comm", "compute_comm_overlap"))
-    except (AttributeError, KeyError, RuntimeError):  # torch's own affair, which may change
-        return None
+    seconds, hidden = ddp_times(model) or (0.0, 0.0)
     return {"seconds": round(seconds, 6), "hidden": round(min(seconds, hidden), 6)} if seconds > 0 else None
 
 
@@ -173,26 +134,18 @@ def _watching(session: Session, clock: Clock) -> Iterator[None]:
     begun = state.step
 
     def position() -> RankPosition:
-        return RankPosition(
-            state.step + 1, clock.pending[0], clock.turns + strategy.begun + strategy.ended, strategy.summing
-        )
+        progress = clock.turns + strategy.begun + strategy.ended
+        return RankPosition(state.step + 1, clock.pending[0], progress, strategy.summing)
 
     def found(notices: list[Notice], sentence: str) -> None:
         output.screen.say(sentence)
         output.journal.write("hang", text=sentence, ranks=[asdict(notice) for notice in notices])
 
     watchdog = Watchdog(
-        position,
-        lambda: list(clock.recent),
-        config.run_dir,
-        rank=strategy.rank,
-        world_size=strategy.world_size,
-        hang_s=hang_s,
-        limit_s=limit,
-        board=open_board(strategy.cluster),
-        found=found,
+        position, lambda: list(clock.recent), config.run_dir, rank=strategy.rank, world_size=strategy.world_size,
+        hang_s=hang_s, limit_s=limit, board=open_board(strategy.cluster), found=found,
         patient=lambda: config.train.compile and state.step == begun,  # the first step compiles
-    )
+    )  # fmt: skip
     try:
         yield
     finally:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from segtrain import checkpoint
-from segtrain.config import Config
+from segtrain.config import Config, Size
 from segtrain.data.labels.space import LabelSpace
 from segtrain.errors import ConfigError
 from segtrain.losses import Criterion, build_criterion
@@ -21,15 +22,12 @@ from segtrain.models.base import SegModel
 from segtrain.models.deterministic import refuse_nondeterministic
 from segtrain.models.own import as_seg_model
 from segtrain.optim import Ema, LossScaler, build_optimizer
-from segtrain.parallel.startup import compiler_kept_out
-from segtrain.parallel.state import full_state, load_full_state, share
-from segtrain.parallel.strategy import Strategy, unwrapped
-from segtrain.train.derived import wants_channels_last
-from segtrain.train.exact import mean_buffers, restore_buffers
+from segtrain.parallel.model import full_state, load_full_state, share, unwrapped, whole_cpu
+from segtrain.parallel.strategy import Strategy
 from segtrain.train.initial import Initial, starting_network
 from segtrain.train.parts import Parts
 from segtrain.train.state import copy_into
-from segtrain.train.step import Precision
+from segtrain.train.step import Precision, running_statistics_kept
 
 DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -58,17 +56,30 @@ class Learner:
 def set_numerics(config: Config, device: torch.device) -> None:
     """Choose deterministic or fast kernels. Raises ConfigError for a precision that the device lacks."""
     if config.train.precision == "fp16" and device.type != "cuda":
-        raise ConfigError("train.precision=fp16 needs a GPU: use fp32 (or bf16 where the CPU has bf16 units)")
+        raise ConfigError(
+            "train.precision=fp16 needs a GPU: use fp32 (or bf16 where the CPU has bf16 units)",
+            code="precision-needs-gpu", key="train.precision", found="fp16",
+        )  # fmt: skip
     if config.train.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = not config.train.deterministic  # crops have a fixed size
 
 
+def wants_channels_last(setting: bool | str, device: torch.device) -> bool:
+    """auto: on GPUs and on CPUs with AVX512, where it is faster (with AVX2 it makes no difference)."""
+    if setting != "auto":
+        return bool(setting)
+    if device.type == "cpu":
+        cpu = getattr(torch.backends, "cpu", None)  # torch 2.1
+        return cpu is not None and "AVX512" in cpu.get_cpu_capability()
+    return device.type == "cuda"
+
+
 def build_network(
     config: Config, parts: Parts, labels: LabelSpace, strategy: Strategy, resumes: bool
 ) -> tuple[SegModel, Initial | None]:
-    """The network with the weights that the run begins with, on the CPU, and what it took from ``model.init``. A collective.
+    """The network with its first weights, on the CPU, and what it took from ``model.init``. A collective.
 
     A run that resumes has its own weights: it needs no file, and no download, that it began with.
     """
@@ -99,8 +110,7 @@ def build_learner(
     channels_last = strategy.name != "fsdp" and wants_channels_last(config.train.channels_last, strategy.device)
     if channels_last:
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    with compiler_kept_out(not config.train.compile):
-        model = strategy.wrap(network)
+    model = strategy.wrap(network)
     plain: SegModel = unwrapped(model)  # type: ignore[assignment]
     if parts.criterion is None:
         weights = torch.tensor(class_weights) if class_weights else None
@@ -108,9 +118,8 @@ def build_learner(
     else:
         own = parts.criterion.to(strategy.device) if isinstance(parts.criterion, nn.Module) else parts.criterion
         criterion = as_criterion(own, labels.num_classes, labels.ignore_index)
-    with compiler_kept_out(not config.train.compile):
-        # The wrapped model's parameters: fsdp has replaced those of before.
-        optimizer = build_optimizer(plain, plain.encoder_parameters(), config.optim, plain.head_parameters())
+    # The wrapped model's parameters: fsdp has replaced those of before.
+    optimizer = build_optimizer(plain, plain.encoder_parameters(), config.optim, plain.head_parameters())
     # A loss from outside is a function of the whole micro-batch, not of one image after the other.
     full_logits = config.loss.full_logits or any(isinstance(term, OwnLoss) for term in criterion.terms)
     return Learner(
@@ -150,7 +159,67 @@ def learner_state(learner: Learner, strategy: Strategy) -> dict[str, Any]:
     }
 
 
-def whole_cpu(value: Tensor) -> Tensor:
-    """A copy on the CPU; a sharded tensor is gathered, which is a collective."""
-    whole: Tensor = value.full_tensor() if hasattr(value, "full_tensor") else value  # type: ignore[operator]
-    return whole.detach().cpu().clone()
+def _statistics(model: nn.Module, ema: Ema | None) -> list[Tensor]:
+    """Means and variances of batch norm, and their moving averages, except in a frozen encoder, which ranks share."""
+    frozen = isinstance(model, SegModel) and model.frozen
+    still = {id(b) for part in model.encoder_parts() for b in part.buffers()} if frozen else set()  # type: ignore[operator]
+    found = [(name, b) for name, b in model.named_buffers() if b.is_floating_point() and id(b) not in still]
+    shadow = ema.shadow if ema is not None else {}
+    return [buffer for _, buffer in found] + [shadow[name] for name, _ in found if name in shadow]
+
+
+@torch.no_grad()
+def _fill(buffers: list[Tensor], flat: Tensor) -> None:
+    for buffer, values in zip(buffers, flat.split([b.numel() for b in buffers])):
+        buffer.copy_(values.view_as(buffer))
+
+
+@contextlib.contextmanager
+def mean_buffers(model: nn.Module, ema: Ema | None, strategy: Strategy) -> Iterator[Tensor | None]:
+    """Batch-norm statistics are their mean over ranks while the context lasts, for the saved and the scored model.
+
+    Yields those of each rank, float64 (world_size, numbers), or None for one rank. Afterwards each rank has its own
+    again. Running statistics are linear in the batches, so the mean at the end is that of the whole run. A collective.
+    """
+    buffers = _statistics(model, ema)
+    if strategy.world_size == 1 or not buffers:
+        yield None
+        return
+    own = torch.cat([b.detach().reshape(-1).double() for b in buffers])
+    rows = torch.zeros((strategy.world_size, len(own)), dtype=torch.float64, device=own.device)
+    rows[strategy.rank] = own
+    strategy.reduce(rows)  # each number plus zeros: nothing is rounded
+    _fill(buffers, rows.mean(0))
+    try:
+        yield rows
+    finally:
+        _fill(buffers, own)
+
+
+def restore_buffers(model: nn.Module, ema: Ema | None, strategy: Strategy, rows: Tensor | None) -> None:
+    """Give a rank of a resumed run its own statistics; with another number of ranks each goes on from the mean."""
+    buffers = _statistics(model, ema)
+    size = (strategy.world_size, sum(b.numel() for b in buffers))
+    if rows is not None and rows.shape == size:
+        _fill(buffers, rows[strategy.rank].to(buffers[0].device))
+
+
+def settle_buckets(learner: Learner, strategy: Strategy, images: int, size: Size, used_heads: int | None) -> None:
+    """Let DDP lay its buckets as the run had them before it stopped: a backward pass that has no effect. A collective.
+
+    DDP lays them anew after its first step, and the bucket of a gradient decides in which order it is summed over the
+    ranks.
+    ``images``: of one micro-batch of a rank, ``size``: their height and width. ``used_heads``: how many outputs the
+    loss
+    reads, None: all of them.
+    """
+    if strategy.name not in ("ddp", "smddp") or strategy.world_size == 1:
+        return
+    layout = torch.channels_last if learner.channels_last else torch.contiguous_format
+    blank = torch.zeros(images, 3, *size, device=strategy.device).to(memory_format=layout)
+    with running_statistics_kept(learner.model), strategy.sharing(learner.model, last=True):
+        with learner.precision.autocast():
+            heads = learner.model(blank, low=True)
+        cast(Tensor, sum(head.float().sum() for head in heads[:used_heads])).backward()
+    for parameter in learner.parameters:
+        parameter.grad = None

@@ -1,21 +1,22 @@
 """One process at a time writes into a run folder: rank 0 of the run holds a lock there.
 
-The lock is a small file, ``lock.json``: who holds it (host, process, since when) and a count that a thread of the holder raises every
-BEAT_S seconds. Neither flock nor clocks are trusted, since NFS, FSx and Lustre may lack the one and hosts disagree about the other.
+The lock is a small file, ``lock.json``: who holds it (host, process, since when) and a count that a thread of the
+holder raises every BEAT_S seconds. Neither flock nor clocks are trusted, since NFS, FSx and Lustre may lack the one and
+hosts disagree about the other.
 
 A process that finds a lock decides by what it can see:
 
-- The holder runs on this machine: it is alive exactly if its process id still belongs to the process that began when the holder
-  began.
-- This machine (by its name) was started again since, and the folder lies on a disk of its own: the holder is gone. The same holds
-  for a lock that was copied with its folder, which shows by the number of the file. A holder of another name may run on another
-  machine, to which this one exports the disk.
-- Otherwise (another host, or another container) the count decides: if it moves, the holder is alive. If it stands still for
-  SILENT_S seconds, by the clock of the process that looks, the holder counts as dead.
+- The holder runs on this machine: it is alive exactly if its process id still belongs to the process that began when
+the holder began.
+- This machine (by its name) was started again since, and the folder lies on a disk of its own: the holder is gone. The
+same holds for a lock that was copied with its folder, which shows by the number of the file. A holder of another name
+may run on another machine, to which this one exports the disk.
+- Otherwise (another host, or another container) the count decides: if it moves, the holder is alive. If it stands still
+for SILENT_S seconds, by the clock of the process that looks, the holder counts as dead.
 
-To take over a dead holder's lock, a process first creates ``.lock-TOKEN.next``, named after that holder. A name can be created once,
-so one of several processes wins, and only the winner replaces the lock. Its claim stays until it is done, so that a slower
-process cannot win the same name again.
+To take over a dead holder's lock, a process first creates ``.lock-TOKEN.next``, named after that holder. A name can be
+created once, so one of several processes wins, and only the winner replaces the lock. Its claim stays until it is done,
+so that a slower process cannot win the same name again.
 """
 
 from __future__ import annotations
@@ -78,8 +79,9 @@ class RunLock:
             return self._acquire(this_process(), say)
         except OSError as error:
             raise ConfigError(
-                f"cannot lock the run folder {self.folder}: {error.strerror}: choose another with out=FOLDER"
-            ) from None
+                f"cannot lock the run folder {self.folder}: {error.strerror}: choose another with out=FOLDER",
+                code="run-folder-not-writable", run=str(self.folder), reason=error.strerror,
+            ) from None  # fmt: skip
 
     def _acquire(self, me: Holder, say: Callable[[str], None]) -> list[str]:
         remarks: list[str] = []
@@ -108,6 +110,10 @@ class RunLock:
                 break
         finally:
             ours.unlink(missing_ok=True)
+        for file in self.folder.glob(".lock-*.new"):  # of a process that was killed while it took the lock
+            left = content_of(file)
+            if left and lives(holder_in(left), file, local) is False:
+                file.unlink(missing_ok=True)
         self._me, self._lost, self._released = me, None, False
         self._open()
         self._stop.clear()
@@ -138,7 +144,7 @@ class RunLock:
         return found
 
     def _create(self, path: Path, ours: Path, me: Holder) -> bool:
-        """Make ``path`` a copy of ``ours``, if there is no such file; whether that was done. Of several processes one does it."""
+        """Make ``path`` a copy of ``ours``, if there is no such file. Returns True in one of several processes."""
         try:
             os.link(ours, path)
             return True
@@ -162,8 +168,8 @@ class RunLock:
             return "in another folder, of which this is a copy" if is_copy(holder, place) else "which has ended"
         if alive is None:
             say(
-                f"{self.folder} is locked by {holder}, which cannot be seen from here: waiting up to {self._silent_s:g} s for a "
-                "sign of life"
+                f"{self.folder} is locked by {holder}, which cannot be seen from here: waiting up to "
+                f"{self._silent_s:g} s for a sign of life"
             )
             now = self._watched(place, content)
             if now == content:
@@ -171,8 +177,10 @@ class RunLock:
             if now is None or holder_in(now).token != holder.token:
                 return None
         raise ConfigError(
-            f"{holder} is training into {self.folder}: wait for its end or stop it, or choose another folder with out=FOLDER"
-        )
+            f"{holder} is training into {self.folder}: wait for its end or stop it, or choose another folder with "
+            "out=FOLDER",
+            code="run-folder-locked", run=str(self.folder), pid=holder.pid, host=holder.host,
+        )  # fmt: skip
 
     def _watched(self, place: Path, content: bytes) -> bytes | None:
         """The lock's content as soon as it is another one, or after SILENT_S seconds."""
@@ -238,7 +246,9 @@ class RunLock:
         Likewise after ``release``: a checkpoint whose writing outlasts an interrupted run gets no name.
         """
         if self._released:
-            raise SegtrainError(f"the lock of {self.folder} is released: nothing is written without it")
+            raise SegtrainError(
+                f"the lock of {self.folder} is released: nothing is written without it", code="lock-released"
+            )
         if self._me is None or self._me.pid != os.getpid():
             return
         try:
@@ -246,14 +256,18 @@ class RunLock:
                 held = self._lost is None and self._holds()
         except OSError as error:
             raise SegtrainError(
-                f"cannot read {self.path} ({error.strerror}): nothing is written without the lock; if the folder was moved or deleted, "
-                "bring it back, or name its new place with out=FOLDER, and start the same command again"
-            ) from None
+                f"cannot read {self.path} ({error.strerror}): nothing is written without the lock; if the folder was "
+                "moved or deleted, bring it back, or name its new place with out=FOLDER, and start the same command "
+                "again",
+                code="lock-not-read", file=str(self.path), reason=error.strerror,
+            ) from None  # fmt: skip
         if not held:
             raise SegtrainError(
-                f"{self._lost} has taken over {self.folder}, since this process gave no sign of life for long (was it suspended?): "
-                "this process stops and writes nothing more; the other one goes on from the newest checkpoint"
-            )
+                f"{self._lost} has taken over {self.folder}, since this process gave no sign of life for long (was it "
+                "suspended?): this process stops and writes nothing more; the other one goes on from the newest "
+                "checkpoint",
+                code="lock-lost", run=str(self.folder),
+            )  # fmt: skip
 
     def release(self) -> None:
         """Let go, if this process has the lock."""

@@ -13,14 +13,12 @@ from segtrain.data.loader import Batch, TrainLoader, colors_on_device, normalize
 from segtrain.data.workers.autoscaler import Autoscaler
 from segtrain.observe.clock import Clock
 from segtrain.optim import clip_, multiplier, set_lr
-from segtrain.parallel.startup import compiler_kept_out
-from segtrain.train.ending import finish, stop
 from segtrain.train.instruments import clock_of, first_batch, instruments
+from segtrain.train.output import finish, stop
 from segtrain.train.sentinel import Sentinel
 from segtrain.train.session import Session
 from segtrain.train.state import not_finite
-from segtrain.train.step import Micro, gradients
-from segtrain.train.votes import Votes
+from segtrain.train.step import Micro, Votes, gradients
 
 
 def run(session: Session, signals: list[int]) -> int:
@@ -28,13 +26,10 @@ def run(session: Session, signals: list[int]) -> int:
     config, plan, state, strategy, learner = (
         session.config, session.plan, session.state, session.strategy, session.learner,
     )  # fmt: skip
-    model, optimizer, scaler, ema, parameters = (
-        learner.model, learner.optimizer, learner.scaler, learner.ema, learner.parameters,
-    )  # fmt: skip
-    no_compiler = not config.train.compile
+    model, optimizer, scaler, ema = learner.model, learner.optimizer, learner.scaler, learner.ema
+    parameters, logged = learner.parameters, state.step
     clock, votes, loader = clock_of(strategy.device), Votes(strategy), _train_loader(session)
     sentinel = Sentinel(config, plan, strategy, learner, session.dataset, state.step)
-    logged = state.step
     model.train()
     with instruments(session, loader, clock) as on_step_end:
         with clock("wait"):
@@ -55,12 +50,11 @@ def run(session: Session, signals: list[int]) -> int:
                 parameter.grad = None
             own = votes.own(len(signals), _digest(loaded, config.log.digest))
             # Forward, loss, and backward of each micro-batch, with one collective for the denominators of the loss.
-            with compiler_kept_out(no_compiler):
-                share, summed = gradients(
-                    model, micros, learner.criterion, strategy, learner.precision,
-                    seed=config.train.seed + step, votes=own, aux_weight=config.loss.aux_weight,
-                    loss_scale=scaler.scale, clock=clock,
-                )  # fmt: skip
+            share, summed = gradients(
+                model, micros, learner.criterion, strategy, learner.precision,
+                seed=config.train.seed + step, votes=own, aux_weight=config.loss.aux_weight,
+                loss_scale=scaler.scale, clock=clock,
+            )  # fmt: skip
             votes.send_home(summed)
             with clock("update"):
                 scaler.unscale_(parameters)
@@ -68,8 +62,7 @@ def run(session: Session, signals: list[int]) -> int:
                 # Only fp16 waits for the norm here.
                 finite = not scaler.enabled or math.isfinite(float(norm))  # type: ignore[arg-type]
                 if finite:
-                    with compiler_kept_out(no_compiler):
-                        optimizer.step()
+                    optimizer.step()
                     if ema is not None:
                         ema.update(learner.plain, step)
                 scaler.update(finite)
@@ -84,19 +77,24 @@ def run(session: Session, signals: list[int]) -> int:
                 logged = state.step
             sentinel.step(state.step, loaded, clock)
 
-            miou = -1.0
-            if last or state.step % plan.eval_every == 0:
-                with clock("eval"):
-                    miou = session.score()
-                model.train()
-            better = miou > state.best_miou
-            if better:
-                state.best_miou, state.best_step = miou, state.step
-            if last or better or state.step % plan.save_every == 0:
-                with clock("checkpoint"):
-                    session.save("end" if last else "best" if better else "periodic")
+            _score_and_save(session, clock, last)
             on_step_end(state.step)
     return finish(session)
+
+
+def _score_and_save(session: Session, clock: Clock, last: bool) -> None:
+    """Evaluate and write a checkpoint where due: at their steps, at a new best score, and after the last step."""
+    state, plan, better = session.state, session.plan, False
+    if last or state.step % plan.eval_every == 0:
+        with clock("eval"):
+            miou = session.score()
+        session.learner.model.train()
+        better = miou > state.best_miou
+        if better:
+            state.best_miou, state.best_step = miou, state.step
+    if last or better or state.step % plan.save_every == 0:
+        with clock("checkpoint"):
+            session.save("end" if last else "best" if better else "periodic")
 
 
 def _train_loader(session: Session) -> TrainLoader:
@@ -128,7 +126,7 @@ def _micro(batch: Batch, channels_last: bool) -> Micro:
 
 
 def _digest(batches: list[Batch], wanted: bool) -> int:
-    """Checksum of ids, epochs and pixels: a sum over samples, so it does not depend on how they are spread over the ranks."""
+    """Checksum of ids, epochs and pixels: a sum over samples, the same however they are spread over the ranks."""
     if not wanted:
         return 0
     total = 0
@@ -140,7 +138,7 @@ def _digest(batches: list[Batch], wanted: bool) -> int:
 
 
 def _log(session: Session, clock: Clock, share: Tensor, votes: Tensor, lr: float, steps: int) -> None:
-    """Log the last ``steps`` steps. Only here the loss is read, which waits for the device (docs/gpu.md lists each such place)."""
+    """Log the last ``steps`` steps. Only here the loss is read, which waits for the device (docs/gpu.md)."""
     config, plan, state, output = session.config, session.plan, session.state, session.output
     loss = float(session.strategy.reduce(share))
     if not math.isfinite(loss):
@@ -157,7 +155,8 @@ def _log(session: Session, clock: Clock, share: Tensor, votes: Tensor, lr: float
     output.screen.step(state.step, epoch, loss, lr, rate, wait)
     digest = {"digest": int(votes[1])} if config.log.digest else {}
     output.journal.write(
-        "step", step=state.step, epoch=epoch, loss=loss, lr=lr, images_per_s=rate, spans=spans, cpu_s=state.cpu_s, **digest
+        "step", step=state.step, epoch=epoch, loss=loss, lr=lr, images_per_s=rate, spans=spans, cpu_s=state.cpu_s,
+        **digest,
     )  # fmt: skip
     output.trackers.scalars(
         {"train/loss": loss, "train/lr": lr, "train/images_per_s": rate, "train/wait": wait}, state.step

@@ -1,4 +1,4 @@
-"""Own parts of a run: a model, a loss, datasets and trackers that are passed in instead of being described by the config."""
+"""Own parts of a run: a model, a loss, datasets, and trackers that are passed in instead of configured."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def refuse_conflicts(config: Config, parts: Parts) -> None:
     model, data = config.model, config.data
     own_data = parts.train_data is not None or parts.val_data is not None
     checks = (
-        ("model", parts.model is not None and bool(model.init), f"model.init={model.init}", "load the weights into the module"),
+        ("model", parts.model is not None and bool(model.init), f"model.init={model.init}",
+         "load the weights into the module"),
         ("model", parts.model is not None and model.freeze != "none", f"model.freeze={model.freeze}",
          "call requires_grad_(False) on the module's parameters"),
         ("model", parts.model is not None and config.parallel.strategy == "fsdp", "parallel.strategy=fsdp", "use ddp"),
@@ -55,11 +56,9 @@ def refuse_conflicts(config: Config, parts: Parts) -> None:
     for part, conflict, setting, fix in checks:
         if conflict:
             raise ConfigError(
-                f"{setting} has no effect on the {part} that was passed to segtrain.train: remove the setting, and {fix}",
-                code="part-and-setting",
-                part=part,
-                setting=setting.partition("=")[0],
-            )
+                f"{setting} has no effect on the {part} that was passed to segtrain.train: remove it, and {fix}",
+                code="part-and-setting", part=part, setting=setting.partition("=")[0],
+            )  # fmt: skip
     if own_data and parts.train_data is parts.val_data:
         raise ConfigError(
             "train_data and val_data are the same dataset: pass two, so that no training image is scored",
@@ -88,10 +87,8 @@ def open_data(config: Config, parts: Parts) -> tuple[Dataset, Dataset]:
     train, val = found
     if (train.labels.names, train.labels.ignore_index) != (val.labels.names, val.labels.ignore_index):
         raise ConfigError(
-            f"the training data has the classes {list(train.labels.names)}, the validation data {list(val.labels.names)}: "
-            "both must name the same classes, in the same order",
-            code="splits-classes-differ",
-            train=train.labels.names,
-            val=val.labels.names,
-        )
+            f"the training data has the classes {list(train.labels.names)}, the validation data "
+            f"{list(val.labels.names)}: both must name the same classes, in the same order",
+            code="splits-classes-differ", train=train.labels.names, val=val.labels.names,
+        )  # fmt: skip
     return train, val

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,7 +50,7 @@ def refused(config: Config, train: Dataset, parts: dict[str, str], lock: RunLock
 def prepare(
     config: Config, lock: RunLock, found: Prepared, train: Dataset, val: Dataset, parts: dict[str, str] | None = None
 ) -> dict[str, Any]:
-    """Every image and label of both splits looked at and compared with those before, then the run folder; fills ``found``."""
+    """Check every image and label, compare them with those before, then write the run folder; fills ``found``."""
     run_dir = config.run_dir
     told = faults.look(config, train, val)
     reports, lines = told.pop("reports"), told.pop("lines")
@@ -78,9 +77,3 @@ def prepare(
     same_data.keep_list(run_dir, splits, anew=found.state is None or bool(changed))
     told["remarks"] += remarks
     return {**told, "data": same_data.as_saved(splits, saved), "data_changed": "; ".join(changed)}
-
-
-def mended_best(run_dir: Path, state: Mapping[str, Any]) -> dict[str, Any]:
-    """The best score that the run goes on with."""
-    best, remarks = checkpoint.mend_best(run_dir, state)
-    return {"step": best.step if best else 0, "miou": best.miou if best else -1.0, "remarks": remarks}

@@ -6,35 +6,39 @@ from shlex import quote
 
 import torch
 
+from segtrain.compat import skip_dynamo_import
 from segtrain.config import Config
 from segtrain.errors import EXIT_RESUMABLE, SegtrainError
 from segtrain.observe.profile import sampling
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import Strategy, start
 from segtrain.train import loop
-from segtrain.train.ending import write_end
 from segtrain.train.lock import RunLock
+from segtrain.train.output import write_end
 from segtrain.train.parts import Parts
 from segtrain.train.session import Session, open_session
 from segtrain.train.state import stop_signals
 
 
 def train(config: Config, cluster: Cluster, received: list[int] | None = None, parts: Parts | None = None) -> int:
-    """Train as one rank of ``cluster``. Returns the exit code: 0, or EXIT_RESUMABLE after a signal that all ranks obeyed.
+    """Train as one rank of ``cluster``. Returns the exit code: 0, or EXIT_RESUMABLE after a signal.
 
-    ``received``: the signals so far, from a caller that has listened on every rank since its start. ``parts``: a model, a loss,
-    datasets and trackers in place of what the config describes.
+    ``received``: the signals so far, from a caller that has listened on every rank since its start. ``parts``: a model,
+    a loss, datasets and trackers in place of what the config describes.
     """
     with (
         stop_signals(received) as signals,
         start(config.parallel, cluster, config.train.device) as strategy,
         RunLock(config.run_dir) as lock,
+        # Deterministic kernels need the compiler too, for its settings.
+        skip_dynamo_import(not config.train.compile and not config.train.deterministic),
     ):
         try:
             if received is not None and _any_rank(strategy, bool(signals)):
                 if strategy.rank == 0:
                     print(
-                        "stopped by a signal before the first step: the same command begins, or goes on, as it would have now"
+                        "stopped by a signal before the first step: the same command begins, or goes on, as it would "
+                        "have now"
                     )
                 return EXIT_RESUMABLE
             return _run(open_session(config, strategy, lock, parts), signals)
@@ -79,17 +83,16 @@ def _explained(error: Exception, config: Config, cluster: Cluster, device: str) 
     full = ("out of memory", "can't allocate memory", "not enough memory")
     if isinstance(error, MemoryError) or any(words in str(error).lower() for words in full):
         return SegtrainError(
-            f"out of memory on {device} with {images} images of {size} at once: raise train.accumulate, or lower data.crop "
-            f"or train.batch_size; in an evaluation set eval.tile, or lower eval.size, eval.scales or eval.batch_size ({reason})",
-            code="out-of-memory",
-            device=device,
-            images=images,
-        )
+            f"out of memory on {device} with {images} images of {size} at once: raise train.accumulate, or lower "
+            "data.crop or train.batch_size; in an evaluation set eval.tile, or lower eval.size, eval.scales or "
+            f"eval.batch_size ({reason})",
+            code="out-of-memory", device=device, images=images,
+        )  # fmt: skip
     if "more than 1 value per channel" in reason:
         return SegtrainError(
-            f"batch norm of model.arch={config.model.arch} gets a single value per channel from {images} image of {size}: raise "
-            "train.batch_size or data.crop, lower train.accumulate or the number of ranks, or set parallel.sync_bn=true",
-            code="batch-norm-single-value",
-            images=images,
-        )
+            f"batch norm of model.arch={config.model.arch} gets a single value per channel from {images} image of "
+            f"{size}: raise train.batch_size or data.crop, lower train.accumulate or the number of ranks, or set "
+            "parallel.sync_bn=true",
+            code="batch-norm-single-value", images=images,
+        )  # fmt: skip
     return None

@@ -1,25 +1,58 @@
-"""From which checkpoint do all ranks go on? From rank 0's, whatever lies on the other hosts: no shared file system is assumed."""
+"""The checkpoint that all ranks resume from: that of rank 0. No shared file system is assumed."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from segtrain import checkpoint
+from segtrain.config import Config
 from segtrain.errors import CheckpointError
+from segtrain.parallel.collective import broadcast_bytes, table
 from segtrain.parallel.strategy import Strategy
+from segtrain.train.learner import Learner, restore_learner
 from segtrain.train.prepare import Prepared
+from segtrain.train.state import State, on_rank_0
 
-CHUNK = 1 << 24  # bytes that travel at once; a strategy keeps a few of the last ones
+
+def restored(
+    config: Config, learner: Learner, strategy: Strategy, found: Prepared, resumes: bool
+) -> tuple[State, dict[str, Any] | None, list[str]]:
+    """Load what rank 0 has ``found``: the state, the checkpoint (None: the run begins), remarks. A collective."""
+    run_dir, begun = config.run_dir, config.model.init or config.model.encoder_weights
+    saved, remarks = load_shared_checkpoint(run_dir, strategy, found) if config.checkpoint.resume else (None, [])
+    if saved is None:
+        if resumes and begun:
+            raise CheckpointError(
+                f"no checkpoint of {run_dir} loads ({'; '.join(remarks)}): take its folder away to begin again with "
+                f"{begun}",
+                code="no-checkpoint-loads", run=run_dir,
+            )  # fmt: skip
+        return State(), None, remarks
+    if saved.get("config_hash", config.hash) != config.hash:
+        remarks.append(
+            f"warning: this checkpoint was written by a run #{saved['config_hash']}, this one is #{config.hash}: "
+            "another version of segtrain names runs otherwise; if none was used, the file was copied here from another "
+            "run: take it away"
+        )
+    restore_learner(learner, saved, strategy, str(run_dir))
+    state = State.read(saved["state"], str(run_dir))
+
+    def mended() -> dict[str, Any]:
+        best, told = checkpoint.mend_best(run_dir, vars(state))
+        return {"step": best.step if best else 0, "miou": best.miou if best else -1.0, "remarks": told}
+
+    best = on_rank_0(strategy, mended)
+    state.best_step, state.best_miou = best["step"], best["miou"]
+    return state, saved, remarks + best["remarks"]
 
 
 def load_shared_checkpoint(
     run_dir: Path, strategy: Strategy, found: Prepared
 ) -> tuple[dict[str, Any] | None, list[str]]:
-    """The newest whole checkpoint in rank 0's ``run_dir``, which it has ``found``, on every rank, and remarks. A collective.
+    """The newest whole checkpoint, which rank 0 has ``found``, on every rank, and remarks. A collective.
 
     A rank whose own file is the same one, by its checksums, reads that; the others get the content over the wire.
     """
@@ -35,12 +68,12 @@ def load_shared_checkpoint(
     without = int(strategy.reduce(torch.tensor([int(saved is None)], device=strategy.device)))
     if without:
         content = path.read_bytes() if path else b""
-        received = _broadcast(content, strategy, wanted=saved is None)
+        received = broadcast_bytes(strategy, 0, content, wanted=saved is None)
         if saved is None:
             saved = checkpoint.read(Path(offer[0]), received)
         remarks.append(
-            f"{offer[0]} ({len(content) / 2**20:.1f} MiB) is not on the hosts of {without} of {strategy.world_size} ranks, or an "
-            "other one is: they have rank 0's, over the network"
+            f"{offer[0]} ({len(content) / 2**20:.1f} MiB) is not on the hosts of {without} of {strategy.world_size} "
+            "ranks, or is another one there: they have rank 0's, over the network"
         )
     return saved, remarks
 
@@ -53,11 +86,10 @@ def _same_here(path: Path, fingerprint: str) -> dict[str, Any] | None:
 
 
 def _newer_elsewhere(run_dir: Path, strategy: Strategy, offer: list[str]) -> list[str]:
-    """Rank 0 decides; but that a host knows more than rank 0's must not stay unsaid."""
+    """Rank 0 decides, and a remark names a host that has a newer checkpoint. A collective."""
     there = checkpoint.checkpoints(run_dir)
-    names = torch.zeros(strategy.world_size, dtype=torch.int64, device=strategy.device)
-    names[strategy.rank] = checkpoint.step_of(there[-1]) if there else 0
-    steps = strategy.reduce(names).tolist()
+    mine = torch.tensor([checkpoint.step_of(there[-1]) if there else 0], device=strategy.device)
+    steps = table(strategy, mine).flatten().tolist()
     ours = checkpoint.step_of(Path(offer[0])) if offer else 0
     newest = max(range(len(steps)), key=steps.__getitem__)
     if newest == 0 or steps[newest] <= ours:
@@ -67,18 +99,3 @@ def _newer_elsewhere(run_dir: Path, strategy: Strategy, offer: list[str]) -> lis
         + (f"step {ours}: rank 0 decides" if offer else "none that loads: this run begins anew")
         + f"; to go on from the other, stop and copy it to {run_dir / 'checkpoints'} of rank 0's host"
     ]
-
-
-def _broadcast(content: bytes, strategy: Strategy, wanted: bool) -> bytes:
-    """Rank 0's bytes as sums of int32 with zeros: exact, and SMDDP knows no other way. b"" where they are not wanted."""
-    length = int(strategy.reduce(torch.tensor([len(content)], device=strategy.device)))
-    parts = []
-    for begin in range(0, length, CHUNK):
-        size = min(CHUNK, length - begin)
-        words = np.zeros(-(-size // 4), np.int32)
-        if strategy.rank == 0:
-            words.view(np.uint8)[:size] = np.frombuffer(content, np.uint8, size, begin)
-        whole = strategy.reduce(torch.from_numpy(words).to(strategy.device))
-        if wanted:
-            parts.append(whole.cpu().numpy().tobytes()[:size])
-    return b"".join(parts)

@@ -1,4 +1,4 @@
-"""The run folder: made, checked for another run, and given its resolved config. No torch is imported here."""
+"""The run folder of a run: checked for another run, made, and given its resolved config. Imports no torch."""
 
 from __future__ import annotations
 
@@ -20,33 +20,38 @@ NAMES = "splits"  # folder of the names of each split, where data.split_by makes
 def refuse_run_dir(config: Config, parts: dict[str, str] | None = None) -> None:
     """Check that ``config.run_dir`` can become, or is, this run's folder. Nothing is written.
 
-    ``parts``: qualified names of the parts that were passed in. Raises ConfigError if the folder cannot be written, or holds a run
-    with other settings or parts (each named).
+    ``parts``: qualified names of the parts that were passed in. Raises ConfigError if the folder cannot be written, or
+    holds a run with other settings or parts (each named).
     """
     run_dir = config.run_dir
     place = next(path for path in (run_dir, *run_dir.absolute().parents) if os.path.lexists(path))
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
         reason = f"no right to write to {place}" if place.is_dir() else f"{place} is a file"
-        raise ConfigError(f"cannot write to the run folder {run_dir}: {reason}: choose another with out=FOLDER")
+        raise _not_writable(run_dir, reason)
     known = run_dir / "config.yaml"
     if not known.is_file() or not any((run_dir / "checkpoints").glob("step-*.pt")):
         return
     if not config.checkpoint.resume:
         raise ConfigError(
-            f"checkpoint.resume=false, but {run_dir} holds a run already: choose another out=FOLDER, or delete that one"
-        )
+            f"checkpoint.resume=false, but {run_dir} holds a run already: choose another out=FOLDER, or delete that "
+            "one",
+            code="run-folder-used", run=str(run_dir),
+        )  # fmt: skip
     try:
         other = load_saved(known)
     except ConfigError as error:
         raise ConfigError(
-            f"{run_dir} holds a run whose config cannot be read: choose another out=FOLDER, or delete that one ({error})"
-        ) from None
+            f"{run_dir} holds a run whose config cannot be read: choose another out=FOLDER, or delete that one "
+            f"({error})",
+            code="run-config-not-read", run=str(run_dir),
+        ) from None  # fmt: skip
     # All values, not the hash: a default that a newer version has changed is told as well.
     changes = ", ".join(_differences(other.trained_settings(), config.trained_settings()))
     if changes and not _packed_alone(other.trained_settings(), config.trained_settings()):
         raise ConfigError(
-            f"{run_dir} holds a run with other settings ({changes}): choose another out=FOLDER, or delete that one"
-        )
+            f"{run_dir} holds a run with other settings ({changes}): choose another out=FOLDER, or delete that one",
+            code="run-settings-changed", run=str(run_dir), changes=changes,
+        )  # fmt: skip
     _refuse_other_parts(run_dir, parts or {})
 
 
@@ -57,13 +62,10 @@ def _refuse_other_parts(run_dir: Path, parts: dict[str, str]) -> None:
         if before.get(role) != parts.get(role):
             was, now = (found.get(role, "what the config describes") for found in (before, parts))
             raise ConfigError(
-                f"{run_dir} holds a run whose {role} is {was}, but now it is {now}: pass the same part to segtrain.train, or "
-                "choose another out=FOLDER",
-                code="parts-changed",
-                part=role,
-                found=parts.get(role),
-                expected=before.get(role),
-            )
+                f"{run_dir} holds a run whose {role} is {was}, but now it is {now}: pass the same part to "
+                "segtrain.train, or choose another out=FOLDER",
+                code="parts-changed", part=role, found=parts.get(role), expected=before.get(role),
+            )  # fmt: skip
 
 
 # Settings that say where and how samples are stored: same_data.py looks at the samples themselves.
@@ -73,7 +75,7 @@ _STORED = {"layout", "images", "masks", "index", "classes", "label_map", "split_
 def _packed_alone(old: dict[str, Any], new: dict[str, Any]) -> bool:
     """Whether two runs differ in nothing but that one reads files, and the other shards."""
     before, after = (
-        {**what, "data": {k: v for k, v in what["data"].items() if k not in _STORED}} for what in (old, new)
+        {**settings, "data": {k: v for k, v in settings["data"].items() if k not in _STORED}} for settings in (old, new)
     )
     layouts = {old["data"]["layout"], new["data"]["layout"]}
     return before == after and len(layouts) == 2 and "shards" in layouts
@@ -92,13 +94,16 @@ def make_run_dir(config: Config) -> None:
     try:
         (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(
-            f"cannot write to the run folder {run_dir}: {error.strerror}: choose another with out=FOLDER"
-        ) from None
+        raise _not_writable(run_dir, error.strerror) from None
+
+
+def _not_writable(run_dir: Path, reason: str | None) -> ConfigError:
+    text = f"cannot write to the run folder {run_dir}: {reason}: choose another with out=FOLDER"
+    return ConfigError(text, code="run-folder-not-writable", run=str(run_dir), reason=reason)
 
 
 def prepare_run_dir(config: Config, labels: LabelSpace, parts: dict[str, str]) -> None:
-    """Write the run's config, labels and names of own parts into its folder. Raises CheckpointError where that cannot be."""
+    """Write the run's config, labels and names of own parts into its folder. Raises CheckpointError."""
     run_dir = config.run_dir
     for name in ("best.json", "config.yaml", "labels.json", "images-*.csv"):
         for torn in run_dir.glob(f".{name}.*.part"):  # left by a run that was killed while it wrote
@@ -112,7 +117,7 @@ def prepare_run_dir(config: Config, labels: LabelSpace, parts: dict[str, str]) -
 
 
 def keep_names(config: Config, splits: dict[str, Dataset]) -> None:
-    """Write the names of the images of each split that ``data.split_by`` makes into ``splits/SPLIT.txt``, one a line."""
+    """Write the names of the images of each split that ``data.split_by`` makes into ``splits/SPLIT.txt``."""
     folder = config.run_dir / NAMES
     folder.mkdir(exist_ok=True)
     for split in by_rule(config.data):
@@ -136,5 +141,8 @@ def open_run(run_dir: str | Path, overrides: list[str] | None = None) -> Config:
     """The config of a run folder, with overrides. Raises SegtrainError when the folder is no run."""
     path = Path(run_dir) / "config.yaml"
     if not path.is_file():
-        raise SegtrainError(f"{run_dir} is no run folder: it has no config.yaml (segtrain runs DIR lists runs)")
+        raise SegtrainError(
+            f"{run_dir} is not a run folder: it has no config.yaml (segtrain runs DIR lists runs)",
+            code="not-a-run-folder", found=str(run_dir),
+        )  # fmt: skip
     return load_saved(path, [*(overrides or []), f"out={run_dir}"])

@@ -1,9 +1,10 @@
 """Says whether a resumed run has the data that it was trained on, and if not, which files differ.
 
-Each checkpoint holds a record of both splits: the names of the samples in their order, the classes, the sizes of the files, and a
-checksum of each mask's labels where data.check has read them. Names are those of samples, without folder and ending, so that
-neither a moved data.root nor packing into shards changes them. With data.check=off the sizes of up to LOOKED_AT files are looked at.
-Pixels of images are not compared: an image that was replaced by another one of the same size in bytes is not noticed.
+Each checkpoint holds a record of both splits: the names of the samples in their order, the classes, the sizes of the
+files, and a checksum of each mask's labels where data.check has read them. Names are those of samples, without folder
+and ending, so that neither a moved data.root nor packing into shards changes them. With data.check=off the sizes of up
+to LOOKED_AT files are looked at. Pixels are not compared: an image that was replaced by another one of the same size in
+bytes is not noticed.
 
 To name the files that differ, ``data/train.tsv.gz`` and ``data/val.tsv.gz`` in the run folder list all samples.
 """
@@ -26,7 +27,6 @@ from segtrain.data.datasets import Dataset
 from segtrain.data.index.stamps import stamps
 from segtrain.data.index.subset import Subset
 from segtrain.data.index.subset import whole as whole_of
-from segtrain.data.labels.space import LabelSpace
 from segtrain.data.shards.reader import ShardDataset
 from segtrain.errors import DataError
 from segtrain.train.sample_lists import BLOCK, DAMAGED, SampleRow, names_of, place_of, read_list, rows_of, write_list
@@ -64,7 +64,7 @@ class SplitRecord:
 
 @dataclass(frozen=True)
 class Split:
-    """A split as it is trained on, with what is known of each sample: int64 (n, 2) bytes, -1 unknown; uint32 (n,) or none."""
+    """A split, with what is known of each sample: int64 (n, 2) bytes, -1 unknown; uint32 (n,) or none."""
 
     dataset: Dataset
     sizes: np.ndarray
@@ -99,7 +99,7 @@ def split_of(dataset: Dataset, report: AuditReport | None) -> Split:
         images=len(dataset),
         names=_digest(_text(names_of(dataset, begin)) for begin in range(0, len(dataset), BLOCK)),
         classes=_digest([json.dumps([labels.names, labels.ignore_index]).encode()]),
-        mapping=_mapping(labels),
+        mapping=_digest([json.dumps([sorted(labels.raw_to_train.items()), sorted(labels.colors.items())]).encode()]),
         image_some=_digest([_some(sizes[:, 0], len(dataset))]),
         mask_some=_digest([_some(sizes[:, 1], len(dataset))]),
         image_sizes=_digest([np.ascontiguousarray(sizes[:, 0])]) if whole else "",
@@ -109,10 +109,6 @@ def split_of(dataset: Dataset, report: AuditReport | None) -> Split:
         files=dataset.fingerprint(sizes[:, :, None]) if report is not None and of_files else "",
     )
     return Split(dataset, sizes, mask_crc, record)
-
-
-def _mapping(labels: LabelSpace) -> str:
-    return _digest([json.dumps([sorted(labels.raw_to_train.items()), sorted(labels.colors.items())]).encode()])
 
 
 def _digest(parts: Any) -> str:
@@ -126,12 +122,13 @@ def _text(names: Sequence[str]) -> bytes:
     return "".join(f"{name}\0" for name in names).encode(errors="surrogateescape")
 
 
-def _places(count: int) -> np.ndarray:
+def looked_at(count: int) -> np.ndarray:
+    """Up to LOOKED_AT evenly spread places of a list: a look at each file of a large set would take minutes."""
     return np.unique(np.linspace(0, count - 1, min(count, LOOKED_AT)).astype(np.int64))
 
 
 def _some(sizes: np.ndarray, count: int) -> np.ndarray:
-    return np.ascontiguousarray(sizes[_places(count)])
+    return np.ascontiguousarray(sizes[looked_at(count)])
 
 
 def _sizes(dataset: Dataset, base: Dataset, full: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -139,7 +136,7 @@ def _sizes(dataset: Dataset, base: Dataset, full: bool) -> tuple[np.ndarray, np.
     count = len(dataset)
     if full or base.draw is not None or isinstance(base, ShardDataset):
         return dataset.stamps()[:, :, 0], np.arange(count)
-    sizes, places = np.full((count, 2), -1, np.int64), _places(count)
+    sizes, places = np.full((count, 2), -1, np.int64), looked_at(count)
     sizes[places] = stamps([dataset.entries[int(place)] for place in places])[:, :, 0]
     return sizes, places
 
@@ -174,7 +171,7 @@ def _differ(then: SplitRecord, now: SplitRecord, *keys: str) -> bool:
 
 
 def check(config: Config, saved: Any, splits: dict[str, Split], layout: str = "") -> tuple[list[str], list[str]]:
-    """Compare what a checkpoint holds under "data" with the splits as they are: (remarks, what is accepted to be different).
+    """Compare "data" of a checkpoint with the splits as they are: (remarks, accepted differences).
 
     ``layout``: what data.layout was before, if it was another one; then the samples must be known to be the same.
 
@@ -193,22 +190,21 @@ def check(config: Config, saved: Any, splits: dict[str, Split], layout: str = ""
         changed.append(f"data.layout was {layout}, and the checkpoint does not say which samples it was trained on")
     elif unknown:
         return [
-            "the checkpoint does not say on which data it was trained (an earlier version wrote it): whether the data is still "
-            "the same is not known; the next checkpoint says it"
+            "the checkpoint does not say on which data it was trained (an earlier version wrote it): whether the data "
+            "is still the same is not known; the next checkpoint says it"
         ], changed
     if not changed:
         was = f"data.layout was {layout}, now it is {config.data.layout}: the samples and their labels are the same"
         return [was] if layout else [], []
     if config.checkpoint.data_changed == "refuse":
-        raise DataError(
-            "\n  ".join(
-                [f"{config.run_dir} was trained on other data than data.root={config.data.root!r} holds now", *changed,
-                 "restore the files, or start another run with out=FOLDER; to go on all the same: checkpoint.data_changed=accept"]
-            )
-        )  # fmt: skip
+        lines = [
+            f"{config.run_dir} was trained on other data than data.root={config.data.root!r} holds now", *changed,
+            "restore the files, or start another run with out=FOLDER; to go on anyway: checkpoint.data_changed=accept",
+        ]  # fmt: skip
+        raise DataError("\n  ".join(lines), code="data-changed", run=str(config.run_dir), changes=changed)
     return [
-        "checkpoint.data_changed=accept: this run goes on with other data than it was trained on; the samples from here on are not "
-        "those that it would have had, and scores before and after are not of the same images",
+        "checkpoint.data_changed=accept: this run goes on with other data than it was trained on; the samples from "
+        "here on are not those that it would have had, and scores before and after are not of the same images",
         *changed,
     ], changed
 
@@ -255,7 +251,7 @@ def _listed(run_dir: Path, role: str) -> dict[str, tuple[int, int, int]] | None:
 
 
 def as_saved(splits: dict[str, Split], saved: Any) -> dict[str, Any]:
-    """The records for the checkpoints to come; what was not looked at this time is taken from those before, if nothing differs."""
+    """Records for the next checkpoints; what was not looked at now comes from those before, if nothing differs."""
     records = {}
     for role, split in splits.items():
         then, now = SplitRecord.read(saved.get(role)) if isinstance(saved, dict) else None, split.record

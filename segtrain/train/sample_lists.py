@@ -1,4 +1,4 @@
-"""The lists of samples in a run folder: name, sizes in bytes, and checksum of the mask, of each sample that the run trains on or scores."""
+"""Lists in a run folder of the samples that it trains on and scores: name, sizes in bytes, checksum of the mask."""
 
 from __future__ import annotations
 
@@ -62,8 +62,9 @@ def write_list(place: Path, blocks: Iterable[list[SampleRow]]) -> None:
         place.parent.mkdir(exist_ok=True)
     except OSError as error:
         raise CheckpointError(
-            f"cannot make the folder {place.parent}: {error.strerror}: choose another out=FOLDER"
-        ) from None
+            f"cannot make the folder {place.parent}: {error.strerror}: choose another out=FOLDER",
+            code="folder-not-made", file=str(place.parent),
+        ) from None  # fmt: skip
     text = io.BytesIO()
     with gzip.GzipFile(fileobj=text, mode="wb", compresslevel=1, mtime=0) as stream:
         stream.write(b"name\timage_bytes\tmask_bytes\tmask_crc\n")
@@ -85,11 +86,11 @@ def read_list(place: Path) -> Iterator[SampleRow]:
 
 
 def trained_on(run_dir: Path, dataset: Dataset, same_split: bool) -> int:
-    """How many samples of ``dataset`` the run was trained on, by their names and the sizes of their files; 0 where that is not known.
+    """Count the samples of ``dataset`` that the run was trained on, by names and file sizes; 0 where unknown.
 
-    ``same_split``: ``dataset`` has the name of the split that was trained on; then it is enough that all samples of one name have
-    the same sizes. In another split names may be those of other images: there must be more such samples than chance makes.
-    Samples whose sizes the run has not looked at do not count. Raises DataError for a file of ``dataset`` that is gone.
+    ``same_split``: ``dataset`` has the name of the split that was trained on; then it is enough that all samples of one
+    name have the same sizes. In another split names may be those of other images: there must be more such samples than
+    chance makes. Samples whose sizes the run has not looked at do not count. Raises DataError for a file that is gone.
     """
     mine = {row[0]: row[1:3] for rows in rows_of(dataset, dataset.stamps()[:, :, 0], np.zeros(0)) for row in rows}
     sizes: Counter[int] = Counter()

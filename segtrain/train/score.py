@@ -72,23 +72,16 @@ def score(
     items: Any = None,
     module: nn.Module | None = None,
 ) -> dict[str, Any]:
-    """Scores, protocol, and checkpoint as JSON values. Rank 0 prints a table unless ``quiet``, and writes what is asked for.
+    """Scores, protocol, and checkpoint as JSON values. Rank 0 prints a table unless ``quiet``, and writes files.
 
-    See ``evaluate``, whose arguments these are; ``items`` is its ``data`` where that is a dataset, ``module`` its ``model``.
+    See ``evaluate``, whose arguments these are; ``items`` is its ``data`` where that is a dataset, ``module`` its
+    ``model``.
     """
     if confusion:
         refuse_confusion(confusion)
     model, trained, labels = load_run(run_dir, which, module)
     config = open_run(run_dir, overrides)
     dataset = _dataset(run_dir, config, labels, items, overrides)
-    if dataset.labels.num_classes != labels.num_classes:
-        raise DataError(
-            f"{dataset.name} has {dataset.labels.num_classes} classes, but the run {run_dir} was trained on "
-            f"{labels.num_classes}: score it on data with the same classes",
-            code="class-count-differs",
-            found=dataset.labels.num_classes,
-            expected=labels.num_classes,
-        )
     skipped = left_out(run_dir, dataset)
     dataset = without(dataset, skipped)
     if skipped and not quiet and not cluster.rank:
@@ -96,34 +89,28 @@ def score(
     if images and not cluster.rank:
         open_folder(images)
     with start(config.parallel, cluster, config.train.device) as strategy:
+        on_cpu = strategy.device.type == "cpu"
+        workers = worker_count(config.data.workers, cores(), cluster.local_world_size, on_cpu)
         result = evaluation.evaluate(
             model.to(strategy.device),
             dataset,
             config.eval,
-            device=strategy.device,
-            precision=config.train.precision,
-            rank=strategy.rank,
-            world_size=strategy.world_size,
-            all_reduce=strategy.reduce,
-            workers=worker_count(
-                config.data.workers, cores(), cluster.local_world_size, strategy.device.type == "cpu"
-            ).start,
-            base_scale=config.data.base_scale,
-            extremes=extremes(config) if images else 0,
-        )
+            device=strategy.device, precision=config.train.precision,
+            rank=strategy.rank, world_size=strategy.world_size, all_reduce=strategy.reduce,
+            workers=workers.start, base_scale=config.data.base_scale, extremes=extremes(config) if images else 0,
+        )  # fmt: skip
     caveats = (*label_warnings(labels.names, result.scores.pixels), *_trained_on(run_dir, dataset, trained))
     worst = [row for row in result.images.rows(dataset) if row.miou is not None][:_SHOWN]
-    if not cluster.rank:
-        written = []
-        if images:
-            score_text = f"mIoU {100 * result.scores.miou:.1f}%{of_classes(result.scores.pixels)}"
-            written = write_images(images, result, dataset, f"{config.name or run_dir.name}  {which}  {score_text}")
-        if confusion:
-            write_confusion(confusion, result.confusion.tolist(), labels.names)
-        if not quiet:
-            _show(result, labels, worst, images, written, confusion)
-            for text in caveats:
-                say(f"warning: {dataset.split}: {text}")
+    few, written = of_classes(result.scores.pixels), list[str]()
+    if images and not cluster.rank:
+        title = f"{config.name or run_dir.name}  {which}  mIoU {100 * result.scores.miou:.1f}%{few}"
+        written = write_images(images, result, dataset, title)
+    if confusion and not cluster.rank:
+        write_confusion(confusion, result.confusion.tolist(), labels.names)
+    if not quiet and not cluster.rank:
+        _show(result, labels, worst, images, written, confusion)
+        for text in caveats:
+            say(f"warning: {dataset.split}: {text}")
     return {
         **result.scores.to_dict(),
         "class_names": list(labels.names),
@@ -155,18 +142,25 @@ def _show(
 
 
 def _dataset(run_dir: Path, config: Config, labels: LabelSpace, items: Any, overrides: list[str]) -> Dataset:
-    """The split to score. Raises ConfigError where the run was scored on a dataset that only Python has."""
-    if items is not None:
-        return own_dataset(items, labels, config.data.split)
+    """The split to score. Raises ConfigError where only Python has it, DataError where its classes differ."""
     own = read_parts(run_dir).get("val_data", "")
-    if own and not any(word.lstrip("-").startswith("data.") for word in overrides):
+    if items is not None:
+        dataset = own_dataset(items, labels, config.data.split)
+    elif own and not any(word.lstrip("-").startswith("data.") for word in overrides):
         raise ConfigError(
             f"{run_dir} was scored on the dataset {own} in Python: pass one, as in segtrain.evaluate({str(run_dir)!r}, "
             f"data={own.rpartition('.')[2]}(...)), or name a data set by data.layout and data.root",
-            code="own-data-missing",
-            data=own,
-        )
-    return open_dataset(config.data, config.data.split)
+            code="own-data-missing", data=own,
+        )  # fmt: skip
+    else:
+        dataset = open_dataset(config.data, config.data.split)
+    if dataset.labels.num_classes != labels.num_classes:
+        raise DataError(
+            f"{dataset.name} has {dataset.labels.num_classes} classes, but the run {run_dir} was trained on "
+            f"{labels.num_classes}: score it on data with the same classes",
+            code="class-count-differs", found=dataset.labels.num_classes, expected=labels.num_classes,
+        )  # fmt: skip
+    return dataset
 
 
 def _trained_on(run_dir: Path, dataset: Dataset, trained: Config) -> list[str]:

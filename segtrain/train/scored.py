@@ -1,4 +1,4 @@
-"""What does a run keep of an evaluation? Lines in journal and terminal, curves; at the best and the last one a table of images; pictures."""
+"""Results of an evaluation: lines in journal and terminal, curves, tables of images, pictures, confusion matrix."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from segtrain.observe.console import of_classes
 if TYPE_CHECKING:
     from segtrain.data.datasets import Dataset
     from segtrain.evaluate.evaluation import Evaluation
-    from segtrain.train.announce import Output
+    from segtrain.train.output import Output
     from segtrain.train.state import State
 
 MOST_CLASSES = 64  # whose confusion matrix goes into the journal: some 30 kB a line
@@ -42,15 +42,15 @@ def tell(output: Output, state: State, epoch: float, labels: LabelSpace, result:
         seconds=result.seconds, cpu_s=state.cpu_s, **few,
     )  # fmt: skip
     output.screen.say(
-        f"epoch {epoch:.2f}  step {state.step}  mIoU {100 * scores.miou:.2f}%{of_classes(scores.pixels)}  pixel accuracy {100 * scores.accuracy:.2f}%  "
-        f"({result.seconds:.1f} s, {result.protocol['line']})"
+        f"epoch {epoch:.2f}  step {state.step}  mIoU {100 * scores.miou:.2f}%{of_classes(scores.pixels)}  "
+        f"pixel accuracy {100 * scores.accuracy:.2f}%  ({result.seconds:.1f} s, {result.protocol['line']})"
     )
     values = {"val/miou": scores.miou, "val/accuracy": scores.accuracy}
     output.trackers.scalars({**values, **{f"val/iou/{n}": v for n, v in zip(labels.names, scores.iou)}}, state.step)
 
 
 def keep(output: Output, config: Config, state: State, validation: Dataset, result: Evaluation, last: bool) -> None:
-    """Into the run folder; every file is written whole or not at all. Raises CheckpointError or DataError where that fails."""
+    """Write tables and pictures into the run folder. Raises CheckpointError or DataError."""
     run_dir = config.run_dir
     better = result.scores.miou > state.best_miou
     if better or last:
@@ -65,7 +65,7 @@ def keep(output: Output, config: Config, state: State, validation: Dataset, resu
 
 
 def write_sheets(folder: Path, result: Evaluation, labels: LabelSpace, title: str) -> dict[str, np.ndarray]:
-    """``val.png``, ``worst.png`` and ``best.png``, those that the evaluation has pictures for. Returns the sheets by name."""
+    """Write ``val.png``, ``worst.png`` and ``best.png``, where there are pictures. Returns the sheets by name."""
     sheets = {}
     for name, samples, head in (
         ("val", result.pictures, title),
@@ -86,24 +86,32 @@ def open_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataError(
-            f"cannot make the folder {folder}: {error.strerror}: choose another with --images DIR"
-        ) from None
+            f"cannot make the folder {folder}: {error.strerror}: choose another with --images DIR",
+            code="folder-not-made", file=str(folder),
+        ) from None  # fmt: skip
     _refuse_rights(f"--images {folder}", folder)
 
 
 def _refuse_rights(option: str, folder: Path) -> None:
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise DataError(f"{option}: no right to write to the folder {folder}: choose another")
+        raise DataError(
+            f"{option}: no right to write to the folder {folder}: choose another",
+            code="no-right-to-write",
+            file=str(folder),
+        )
 
 
 def refuse_confusion(path: Path) -> None:
     """Raises DataError where the confusion matrix could not be written to ``path``; nothing is written."""
+    reason = ""
     if path.suffix.lower() not in (".csv", ".json"):
-        raise DataError(f"--confusion {path}: the ending says how it is written: FILE.csv or FILE.json")
-    if not path.parent.is_dir():
-        raise DataError(f"--confusion {path}: there is no folder {path.parent}: make it, or choose another")
-    if path.is_dir():
-        raise DataError(f"--confusion {path}: that is a folder: choose another FILE{path.suffix}")
+        reason = "the ending says how it is written: FILE.csv or FILE.json"
+    elif not path.parent.is_dir():
+        reason = f"there is no folder {path.parent}: make it, or choose another"
+    elif path.is_dir():
+        reason = f"that is a folder: choose another FILE{path.suffix}"
+    if reason:
+        raise DataError(f"--confusion {path}: {reason}", code="bad-confusion-file", file=str(path))
     _refuse_rights(f"--confusion {path}", path.parent)
 
 

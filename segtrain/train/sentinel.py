@@ -1,18 +1,18 @@
-"""Do all ranks still train one network, on every sample once an epoch? Looked at every log.sentinel steps, and after the last one.
+"""Sentinel: checks that all ranks train one network, on every sample once per epoch, every log.sentinel steps.
 
-Compared to the bit, after the update: every parameter, its moving average, and every buffer that all ranks must hold alike. Not
-compared is what may differ:
+Compared to the bit, after the update: every parameter, its moving average, and every buffer that all ranks must hold
+alike. Not compared is what may differ:
 
-- Running mean and variance of batch norm without parallel.sync_bn: each rank's are those of its own images until they are averaged
-  for a score or a checkpoint (``mean_buffers``). Their number of batches is compared.
-- Parameters that fsdp has sharded: each rank holds another part, and no value is held twice, so there is nothing that could come
-  apart. Buffers are whole there, and compared.
+- Running mean and variance of batch norm without parallel.sync_bn: each rank's are those of its own images until they
+are averaged for a score or a checkpoint (``mean_buffers``). Their number of batches is compared.
+- Parameters that fsdp has sharded: each rank holds another part, and no value is held twice, so there is nothing that
+could come apart. Buffers are whole there, and compared.
 
-The samples that all ranks took are added up and compared with what the order (data/order.py) says for these steps. No epoch of the
-order holds a sample twice, so none was seen twice or left out where the sums agree.
+The samples that all ranks took are added up and compared with what the order (data/order.py) says for these steps. No
+epoch of the order holds a sample twice, so none was seen twice or left out where the sums agree.
 
-One collective in a look, of (ranks + 3) int64; none in other steps, whose whole work is to keep the step's ids. All ranks read the same sums,
-so they find the same, and make the same collectives to name it.
+One collective in a look, of (ranks + 3) int64; other steps only keep their ids. All ranks read the same sums, so they
+find the same, and make the same collectives to name it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from segtrain.compat import NormBase
 from segtrain.config import Config
 from segtrain.data.datasets import Dataset
 from segtrain.data.loader import Batch
@@ -31,8 +32,7 @@ from segtrain.data.order import samples
 from segtrain.errors import DataError, SegtrainError
 from segtrain.observe.clock import Clock
 from segtrain.optim import Ema
-from segtrain.parallel.collective import names_of, table
-from segtrain.parallel.digest import digest, words
+from segtrain.parallel.collective import digest, names_of, table, words
 from segtrain.parallel.strategy import Strategy
 from segtrain.train.learner import Learner
 from segtrain.train.plan import Plan
@@ -47,13 +47,8 @@ class Sentinel:
     def __init__(
         self, config: Config, plan: Plan, strategy: Strategy, learner: Learner, dataset: Dataset, first: int
     ) -> None:
-        self._config, self._plan, self._strategy, self._learner, self._dataset = (
-            config,
-            plan,
-            strategy,
-            learner,
-            dataset,
-        )
+        self._config, self._plan, self._strategy = config, plan, strategy
+        self._learner, self._dataset = learner, dataset
         self._every = config.log.sentinel
         self._first = first  # of the steps whose samples were not looked at yet
         self._taken: list[tuple[np.ndarray, np.ndarray]] = []  # epochs and ids of each micro-batch since
@@ -76,15 +71,15 @@ class Sentinel:
         row[world:] = torch.tensor(_halves(epochs, ids), device=strategy.device)
         numbers = strategy.reduce(row).tolist()
         if len(set(numbers[:world])) > 1:
-            raise SegtrainError(_what_differs(tensors, strategy, step))
+            raise _weights_differ(tensors, strategy, step)
         size = self._plan.batch_size
         due = samples(self._config.train.seed, len(self._dataset), self._first * size, (step - self._first) * size)
         if _whole(numbers[world:]) != _whole(_halves(*due)):
-            raise DataError(self._what_was_taken((epochs, ids), due, step))
+            raise self._samples_differ((epochs, ids), due, step)
         self._first, self._taken = step, []
 
-    def _what_was_taken(self, taken: Sequence[np.ndarray], due: Sequence[np.ndarray], step: int) -> str:
-        """Which samples came too often, or not at all, and from which ranks. A collective."""
+    def _samples_differ(self, taken: Sequence[np.ndarray], due: Sequence[np.ndarray], step: int) -> DataError:
+        """The error that says which samples came too often, or not at all, and from which ranks. A collective."""
         strategy = self._strategy
         n, first = len(self._dataset), int(due[0][0])
         places = (int(due[0][-1]) - first + 1) * n
@@ -102,21 +97,22 @@ class Sentinel:
             name = self._dataset.entries[place % n].image
             lines.append(f"sample {place % n} ({name}) of epoch {first + place // n} {times} (by {ranks})")
         more = np.count_nonzero(wrong) - len(lines)
-        return (
+        return DataError(
             f"steps {self._first + 1} to {step} did not take the samples that their order says: "
             + ("; ".join(lines) or "some are of another epoch, or of no epoch")
             + (f"; and {more:,} more" if more else "")
-            + ": look whether each process has a RANK of its own and one WORLD_SIZE; the same command goes on from the newest checkpoint"
-        )
+            + ": check that each process has its own RANK and all have one WORLD_SIZE; the same command goes on from "
+            "the newest checkpoint",
+            code="samples-out-of-order", step=step, found=int(np.count_nonzero(wrong)),
+        )  # fmt: skip
 
 
 def alike(model: nn.Module, ema: Ema | None, strategy: Strategy) -> dict[str, Tensor]:
     """What every rank must hold with the same bits, by name (above: what is left out)."""
     own: set[str] = set()
     if not strategy.settings.sync_bn:
-        for prefix, norm in model.named_modules():
-            if isinstance(norm, nn.modules.batchnorm._NormBase):
-                own |= {f"{prefix}.{name}".lstrip(".") for name in ("running_mean", "running_var")}
+        norms = [prefix for prefix, module in model.named_modules() if isinstance(module, NormBase)]
+        own = {f"{prefix}.{name}".lstrip(".") for prefix in norms for name in ("running_mean", "running_var")}
     found = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     if ema is not None:
         found |= {f"{name} (moving average)": value for name, value in ema.shadow.items() if name not in own}
@@ -124,7 +120,7 @@ def alike(model: nn.Module, ema: Ema | None, strategy: Strategy) -> dict[str, Te
 
 
 def _halves(epochs: np.ndarray, ids: np.ndarray) -> list[int]:
-    """Sum of a 64-bit number for each (epoch, id), as two halves that can be added up over ranks, and how many there are."""
+    """Sum of a 64-bit hash of each (epoch, id), as two halves that add up over ranks, and the count."""
     mixed = ids.astype(np.uint64) + epochs.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # splitmix64's (Steele et al. 2014)
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
@@ -136,8 +132,8 @@ def _whole(halves: Sequence[int]) -> tuple[int, int]:
     return (halves[0] + (halves[1] << 32)) % 2**64, halves[2]
 
 
-def _what_differs(tensors: dict[str, Tensor], strategy: Strategy, step: int) -> str:
-    """The first tensor that differs, on which rank, and by how much. A collective."""
+def _weights_differ(tensors: dict[str, Tensor], strategy: Strategy, step: int) -> SegtrainError:
+    """The error that names the first tensor that differs, on which rank, and by how much. A collective."""
     device = strategy.device
     each = torch.stack([digest([value], device) for value in tensors.values()])
     rows = table(strategy, each).tolist()
@@ -157,10 +153,11 @@ def _what_differs(tensors: dict[str, Tensor], strategy: Strategy, step: int) -> 
     if strategy.rank == odd[0] and len(own):
         sums = torch.stack([unlike.sum().double(), apart.max()])
     places, most_apart = strategy.reduce(sums).tolist()
-    return (
-        f"after step {step} the network is not the same on all ranks: {name} on {names_of(strategy, odd)} differs from rank {model} in "
-        f"{places:,.0f} of {value.numel():,} values, by up to {most_apart:.3g} (it is the first of {len(differing):,} of "
-        f"{len(tensors):,} tensors): look for code that changes weights on some ranks alone, hosts of other hardware or other "
-        "versions, or faulty memory; the same command goes on from the newest checkpoint, which holds rank 0's; log.sentinel=0 "
-        "trains on without looking"
-    )
+    return SegtrainError(
+        f"after step {step} the network is not the same on all ranks: {name} on {names_of(strategy, odd)} differs from "
+        f"rank {model} in {places:,.0f} of {value.numel():,} values, by up to {most_apart:.3g} (it is the first of "
+        f"{len(differing):,} of {len(tensors):,} tensors): look for code that changes weights on some ranks alone, "
+        "hosts of other hardware or other versions, or faulty memory; the same command goes on from the newest "
+        "checkpoint, which holds rank 0's; log.sentinel=0 trains on without looking",
+        code="rank-weights-differ", step=step, tensor=name, ranks=odd,
+    )  # fmt: skip

@@ -12,29 +12,26 @@ from segtrain.config import Config
 from segtrain.data.datasets import Dataset
 from segtrain.data.index.subset import without
 from segtrain.data.workers.pool import WorkerPool
-from segtrain.errors import CheckpointError
 from segtrain.evaluate.evaluation import evaluate
 from segtrain.models import build_model
+from segtrain.parallel.model import whole_cpu
 from segtrain.parallel.strategy import Strategy
 from segtrain.train import scored
 from segtrain.train.agree import agree_on_config, check_same_files
-from segtrain.train.announce import Output, announce
-from segtrain.train.derived import decoder
-from segtrain.train.exact import mean_buffers
 from segtrain.train.learner import (
     Learner,
     build_learner,
     build_network,
     learner_state,
-    restore_learner,
+    mean_buffers,
     set_numerics,
-    whole_cpu,
 )
 from segtrain.train.lock import RunLock
+from segtrain.train.output import Output, announce, decoder
 from segtrain.train.parts import Parts, open_data, refuse_conflicts
 from segtrain.train.plan import Plan, make_plan
-from segtrain.train.prepare import Prepared, mended_best, prepare, refused
-from segtrain.train.resume import load_shared_checkpoint
+from segtrain.train.prepare import Prepared, prepare, refused
+from segtrain.train.resume import restored
 from segtrain.train.state import State, Stopwatch, all_finite, averaged_weights, not_finite, on_rank_0
 from segtrain.train.writer import CheckpointWriter
 
@@ -105,7 +102,9 @@ class Session:
         return float(result.scores.miou)
 
     def _whole_model(self) -> nn.Module:
-        """The network to score. A sharded one is gathered first: its forward holds collectives, and ranks score unequally many."""
+        """The network to score; gathered if sharded, since its forward holds collectives and ranks score unequally
+        many.
+        """
         plain = self.learner.plain
         if self.strategy.name != "fsdp":
             return plain
@@ -118,7 +117,8 @@ class Session:
 def open_session(config: Config, strategy: Strategy, lock: RunLock, parts: Parts | None = None) -> Session:
     """Open a run: settings first, then file names, the network, every label, and the run folder last.
 
-    So a mistake costs and leaves little. Rank 0 takes ``lock`` before it changes anything in the run folder. A collective.
+    So a mistake costs and leaves little. Rank 0 takes ``lock`` before it changes anything in the run folder. A
+    collective.
     """
     parts = parts or Parts()
     agree_on_config(config, strategy)
@@ -139,7 +139,7 @@ def open_session(config: Config, strategy: Strategy, lock: RunLock, parts: Parts
     )
     plan = make_plan(config, len(dataset), cluster, on_gpu)  # of the samples that stay
     learner = build_learner(config, parts, network, labels, prepared["weights"], strategy)
-    state, saved, remarks = _restored(config, learner, strategy, found, locked["resumes"])
+    state, saved, remarks = restored(config, learner, strategy, found, locked["resumes"])
     if config.train.compile:
         learner.compile()
 
@@ -169,29 +169,3 @@ def open_session(config: Config, strategy: Strategy, lock: RunLock, parts: Parts
         writer=writer,
         data=prepared["data"],
     )
-
-
-def _restored(
-    config: Config, learner: Learner, strategy: Strategy, found: Prepared, resumes: bool
-) -> tuple[State, dict[str, Any] | None, list[str]]:
-    """Load the checkpoint that rank 0 has ``found``: the state, the checkpoint (None: the run begins), remarks. A collective."""
-    run_dir, begun = config.run_dir, config.model.init or config.model.encoder_weights
-    saved, remarks = load_shared_checkpoint(run_dir, strategy, found) if config.checkpoint.resume else (None, [])
-    if saved is None:
-        if resumes and begun:
-            raise CheckpointError(
-                f"no checkpoint of {run_dir} loads ({'; '.join(remarks)}): take its folder away to begin again with {begun}",
-                code="no-checkpoint-loads",
-                run=run_dir,
-            )
-        return State(), None, remarks
-    if saved.get("config_hash", config.hash) != config.hash:
-        remarks.append(
-            f"warning: this checkpoint was written by a run #{saved['config_hash']}, this one is #{config.hash}: another version of "
-            f"segtrain names runs otherwise; if none was used, the file was copied here from another run: take it away"
-        )
-    restore_learner(learner, saved, strategy, str(run_dir))
-    state = State.read(saved["state"], str(run_dir))
-    best = on_rank_0(strategy, lambda: mended_best(run_dir, vars(state)))
-    state.best_step, state.best_miou = best["step"], best["miou"]
-    return state, saved, remarks + best["remarks"]

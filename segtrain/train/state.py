@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import resource
 import signal
@@ -52,9 +53,10 @@ class State:
                 return state
             odd = [f"step={state.step}, best_step={state.best_step}, best_miou={state.best_miou}"]
         raise CheckpointError(
-            f"the newest checkpoint of {source} is damaged, or of another version: its state holds {odd[0]}: take that file away, "
-            "so that the run goes on from the one before, or choose another out=FOLDER"
-        )
+            f"the newest checkpoint of {source} is damaged, or of another version: its state holds {odd[0]}: take that "
+            "file away, so that the run goes on from the one before, or choose another out=FOLDER",
+            code="checkpoint-damaged", run=source, found=odd[0],
+        )  # fmt: skip
 
 
 def process_cpu_s() -> float:
@@ -90,7 +92,7 @@ class Stopwatch:
 
 @contextlib.contextmanager
 def stop_signals(earlier: list[int] | None = None) -> Iterator[list[int]]:
-    """SIGTERM, SIGINT and SIGUSR1 append to the yielded list (``earlier``, if given); a second SIGINT interrupts at once."""
+    """SIGTERM, SIGINT and SIGUSR1 append to the yielded list (or ``earlier``); a second SIGINT interrupts at once."""
     received: list[int] = [] if earlier is None else earlier
     if threading.current_thread() is not threading.main_thread():
         yield received  # only the main thread may install handlers: a caller that uses threads stops by itself
@@ -110,17 +112,20 @@ def stop_signals(earlier: list[int] | None = None) -> Iterator[list[int]]:
 
 
 def on_rank_0(strategy: Strategy, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Run ``work`` on rank 0; every rank gets its result (JSON values), or raises its SegtrainError."""
+    """Run ``work`` on rank 0; every rank gets its result (JSON values), or raises its error."""
     outcome: dict[str, Any] = {}
+    failure: SegtrainError | None = None
     if strategy.rank == 0:
         try:
             with strategy.at_work():
                 outcome = {"result": work()}
         except SegtrainError as error:
-            outcome = {"error": str(error)}
+            failure = error
+            values = json.loads(json.dumps(error.values, default=str))
+            outcome = {"error": str(error), "code": error.code, "values": values}
     outcome = strategy.broadcast_object(outcome)
     if "error" in outcome:
-        raise SegtrainError(outcome["error"])
+        raise failure or SegtrainError(outcome["error"], code=outcome["code"], **outcome["values"])
     return dict(outcome["result"])
 
 
@@ -148,7 +153,7 @@ def copy_into(target: dict[str, Tensor], source: dict[str, Tensor]) -> None:
 def all_finite(parameters: list[nn.Parameter], strategy: Strategy) -> bool:
     """The same answer on every rank; one host sync. Sharded parameters answer for their own shard."""
     local = [getattr(p.detach(), "to_local", p.detach)() for p in parameters]
-    bad = (~torch.isfinite(torch.stack(list(torch._foreach_norm(local))))).any()
+    bad = (~torch.isfinite(torch.stack(list(map(torch.linalg.vector_norm, local))))).any()
     return not bool(strategy.reduce(bad.double().reshape(1)))
 
 
@@ -156,5 +161,6 @@ def not_finite(step: int, what: str, config: Config) -> ConfigError:
     return ConfigError(
         f"{what} is not finite at step {step}: training has diverged, and this state was not saved. "
         f"Lower optim.lr (now {config.optim.lr:g}), add optim.warmup or optim.clip=1"
-        + (", or train.precision=bf16 in the place of fp16" if config.train.precision == "fp16" else "")
-    )
+        + (", or train.precision=bf16 in the place of fp16" if config.train.precision == "fp16" else ""),
+        code="not-finite", step=step, found=what,
+    )  # fmt: skip

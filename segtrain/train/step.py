@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from segtrain.compat import BatchNorm, after_own_gradients
 from segtrain.losses import Criterion, low_res_loss, low_res_totals
 from segtrain.observe.clock import Clock
-from segtrain.parallel.strategy import Strategy, unwrapped
+from segtrain.parallel.model import unwrapped
+from segtrain.parallel.strategy import Strategy
 
 Upsample = Callable[[Tensor, "tuple[int, int]"], Tensor]  # low-resolution logits to (H, W)
 
@@ -88,7 +91,8 @@ def gradients(
             with clock("backward"):
                 scaled: Tensor = loss * (strategy.gradient_scale * loss_scale)  # type: ignore[assignment]
                 if strategy.world_size > 1:
-                    _tell_own_gradients_ready(scaled, clock)
+                    # What backward takes after this rank's last gradient is the phase gradient_sync.
+                    after_own_gradients(scaled, lambda: clock.turn("gradient_sync"))
                 scaled.backward()
         share += loss.detach()  # type: ignore[union-attr]
     return share, votes
@@ -103,7 +107,7 @@ def _label_totals(criterion: Criterion, micros: list[Micro]) -> Tensor:
 
 
 def _thinned(micros: list[Micro], upsample: Upsample, stride: int, seed: int) -> tuple[list[Micro], Upsample]:
-    """Masks at every ``stride``-th pixel, from a corner drawn for the step (the same on all ranks), and logits to match.
+    """Masks at every ``stride``-th pixel, from a corner drawn per step (the same on all ranks), and logits to match.
 
     Over the steps every pixel counts alike: the gradient is right on average, at a fraction of the loss's cost.
     """
@@ -167,16 +171,6 @@ def _reduced(strategy: Strategy, per_head: list[Tensor], votes: Tensor, clock: C
     return totals, votes
 
 
-def _tell_own_gradients_ready(loss: Tensor, clock: Clock) -> None:
-    """What ``backward`` takes after this rank's last gradient is the phase gradient_sync.
-
-    Callbacks at the end of a backward pass run in the order in which they were asked for: this one, asked for by its very first
-    node, runs before the one in which DDP and FSDP wait for the network.
-    """
-    engine = torch.autograd.Variable._execution_engine
-    loss.register_hook(lambda _: engine.queue_callback(lambda: clock.turn("gradient_sync")))
-
-
 def _totals_by_extra_forward(
     model: nn.Module,
     micros: list[Micro],
@@ -203,7 +197,7 @@ def _totals_by_extra_forward(
 @contextlib.contextmanager
 def running_statistics_kept(model: nn.Module) -> Iterator[None]:
     """The extra forward pass must not move batch norm's running mean and variance a second time."""
-    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
+    norms = [m for m in model.modules() if isinstance(m, BatchNorm) and m.track_running_stats]
     momenta = [norm.momentum for norm in norms]
     counts = [norm.num_batches_tracked.clone() for norm in norms]  # type: ignore[union-attr]
     try:
@@ -214,3 +208,44 @@ def running_statistics_kept(model: nn.Module) -> Iterator[None]:
         for norm, momentum, count in zip(norms, momenta, counts):
             norm.momentum = momentum
             norm.num_batches_tracked.copy_(count)  # type: ignore[union-attr]
+
+
+class Votes:
+    """A few numbers of each rank that travel in the one collective of a step (``step.gradients``) and come back summed.
+
+    On the CPU the sums of a step are read before the next one. On a GPU they are read two steps late, from page-locked
+    memory: by then they have arrived, unless the host is two steps ahead. The delay is the same on all ranks: NCCL and
+    SMDDP mean a GPU on each, and gloo, whose sums a host waits for anyway, may mix devices.
+    """
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._device, self._on_gpu = strategy.device, strategy.device.type == "cuda"
+        self.delay = 2 if self._on_gpu and strategy.backend != "gloo" else 1
+        self._coming: deque[tuple[Tensor, Any]] = deque()
+
+    def own(self, *numbers: float) -> Tensor:
+        """This rank's numbers, float64 on the device."""
+        here = torch.empty(len(numbers), dtype=torch.float64, pin_memory=self._on_gpu)
+        for place, number in enumerate(numbers):
+            here[place] = number
+        return here.to(self._device, non_blocking=True)
+
+    def send_home(self, sums: Tensor) -> None:
+        """Once a step, with what came back: begin to copy it to the host."""
+        if not self._on_gpu:
+            self._coming.append((sums, None))
+            return
+        home = torch.empty(len(sums), dtype=sums.dtype, pin_memory=True)
+        home.copy_(sums, non_blocking=True)
+        arrived = torch.cuda.Event()
+        arrived.record()
+        self._coming.append((home, arrived))
+
+    def stop(self) -> bool:
+        """Whether the first number was above zero on any rank, ``delay`` steps ago. Once before each step."""
+        if len(self._coming) < self.delay:
+            return False
+        home, arrived = self._coming.popleft()
+        if arrived is not None:
+            arrived.synchronize()
+        return bool(home[0] > 0)

@@ -35,11 +35,12 @@ class _Remembering:
 class CheckpointWriter:
     """Saves state into ``folder/step-00000123.pt``; with ``background`` the disk works while training goes on.
 
-    Each checkpoint says in its state which one is the best so far (``best_step``, ``best_miou``), so its rename decides that too:
-    best.json follows, and only then are older files removed. A kill anywhere in between loses neither; see ``mend_best``.
+    Each checkpoint says in its state which one is the best so far (``best_step``, ``best_miou``), so its rename decides
+    that too: best.json follows, and only then are older files removed. A kill anywhere in between loses neither; see
+    ``mend_best``.
 
-    Rank 0 alone owns one. A failed write raises CheckpointError at the next call; the torn file is removed. ``guard`` is called
-    before a file gets its name, and raises where this process must not write any more.
+    Rank 0 alone owns one. A failed write raises CheckpointError at the next call; the torn file is removed. ``guard``
+    is called before a file gets its name, and raises where this process must not write any more.
     """
 
     def __init__(self, folder: Path, keep: int, background: bool, guard: Callable[[], None] = lambda: None) -> None:
@@ -80,16 +81,16 @@ class CheckpointWriter:
             self._prune(best)
         except SegtrainError as error:
             self._error = error
-        except (
-            Exception
-        ) as error:  # whatever it is, no one else would hear of it; torch makes a RuntimeError of a full disk
+        # Nobody else would hear of an error of this thread. torch makes a RuntimeError of a full disk.
+        except Exception as error:
             cause = file.error if file and file.error else error
             words = (cause.strerror if isinstance(cause, OSError) else "") or str(cause) or type(cause).__name__
             cure = "free memory" if isinstance(cause, MemoryError) else "free space or choose another `out`"
             self._error = CheckpointError(
                 f"cannot write the checkpoint {path}: {words.splitlines()[0]}; earlier checkpoints are untouched: "
-                f"{cure}, and start the same command again"
-            )
+                f"{cure}, and start the same command again",
+                code="checkpoint-not-written", file=str(path), reason=words,
+            )  # fmt: skip
 
     def _prune(self, best: Best | None) -> None:
         for path in checkpoints(self.folder.parent)[: -self.keep]:

@@ -1,4 +1,7 @@
-"""How does a rank write a trace of a few steps when it is asked to? See observe/trace.py for the request and the files."""
+"""Traces of a few steps, and samples of Python stacks, which a rank writes when a file in the run folder asks.
+
+See observe/trace.py for the requests and the files.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,13 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from segtrain.data.stages import StageTotals
+from segtrain.data.workers.pool import WorkerPool
 from segtrain.errors import SegtrainError
 from segtrain.json_text import write_json
 from segtrain.observe import trace
 from segtrain.observe.clock import RECENT, Clock
 from segtrain.observe.journal import say_on_stderr
+from segtrain.stacks import StackSampler, read_order
 
 LOOK_S = 0.5  # between two looks at the request
 SPANS = 200  # of a step, at most
@@ -85,13 +90,9 @@ class Tracer:
             open_.profiler.export_chrome_trace(str(alone))
             whole = json.loads(alone.read_text(encoding="utf-8"))
             offset = trace.offset_us(whole, open_.marks)
+            stages = ("read", "decode", "augment", "assemble")
             made = [
-                (
-                    one.number,
-                    one.began,
-                    {name: getattr(one.cost, name) for name in ("read", "decode", "augment", "assemble")},
-                )
-                for one in list(samples)
+                (one.number, one.began, {name: getattr(one.cost, name) for name in stages}) for one in list(samples)
             ]
             whole["traceEvents"] += trace.events(self._rank, socket.gethostname(), spans, made, offset)
             write_json(path, whole)
@@ -100,7 +101,7 @@ class Tracer:
 
 
 class _OpenTrace:
-    """A trace that is being made, of the steps ``first`` to ``last``; ``marks``: when it began, in seconds of time.perf_counter."""
+    """An unfinished trace of the steps ``first`` to ``last``; ``marks``: when it began, by time.perf_counter."""
 
     def __init__(self, first: int, last: int) -> None:
         self.first, self.last = first, last
@@ -116,10 +117,41 @@ class _OpenTrace:
         self.mark(first)
 
     def mark(self, step: int) -> None:
-        """This step begins, under the name that TensorBoard's plugin knows. The profiler's own marks of torch 2.0 count wrongly."""
+        """Begin a step, under the name that TensorBoard's plugin knows. The own marks of torch 2.0 count wrongly."""
         self._step.close()
         self._step.enter_context(record_function(f"ProfilerStep#{step}"))
 
     def stop(self) -> None:
         self._step.close()
         self.profiler.stop()
+
+
+class Stacker:
+    """Call ``step`` after each step. A request that lies there already is of an earlier process."""
+
+    def __init__(self, run: Path, rank: int, pool: WorkerPool) -> None:
+        self._run, self._rank, self._pool = run, rank, pool
+        old = read_order(run)
+        self._answered = old.asked if old else 0.0
+        self._next_look = 0.0
+        self._open: StackSampler | None = None
+
+    def step(self) -> None:
+        now = time.perf_counter()
+        if now < self._next_look:
+            return
+        self._next_look = now + LOOK_S
+        order = read_order(self._run)
+        if order is None or order.asked == self._answered:
+            return
+        self._answered = order.asked
+        self.close()
+        name, host = f"rank-{self._rank:05d}", socket.gethostname()
+        workers = self._pool.sample_stacks(str(self._run.absolute()), name, order)
+        self._open = StackSampler(self._run, name, order, host=host, workers=workers)
+
+    def close(self) -> None:
+        """The run ends: what there is of a request."""
+        if self._open is not None:
+            self._open.stop()
+            self._open = None

@@ -1,0 +1,99 @@
+"""Private parts of torch that the package relies on, with what happens where they are absent.
+
+Checked with torch 2.15.0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
+from torch.nn.modules.batchnorm import _NormBase as NormBase
+from torch.utils._python_dispatch import TorchDispatchMode
+
+__all__ = [
+    "BatchNorm", "NormBase", "TorchDispatchMode", "abort_process_group", "after_own_gradients", "ddp_times", "lerp_",
+    "skip_dynamo_import",
+]  # fmt: skip
+
+_DYNAMO = "torch._dynamo"
+
+
+def lerp_(values: list[Tensor], towards: list[Tensor], weight: float) -> None:
+    """``value += weight * (other - value)`` for each pair, in one kernel where torch has it."""
+    foreach = getattr(torch, "_foreach_lerp_", None)
+    if foreach is not None:
+        foreach(values, towards, weight)
+        return
+    for value, other in zip(values, towards):
+        value.lerp_(other, weight)
+
+
+def after_own_gradients(loss: Tensor, call: Callable[[], None]) -> None:
+    """Call ``call`` when ``backward`` has computed this rank's last gradient, before DDP and FSDP wait for the network.
+
+    Callbacks at the end of a backward pass run in the order in which they were asked for: this one is asked for by the
+    very first node. A torch without such callbacks never calls it.
+    """
+    ask = getattr(getattr(torch.autograd.Variable, "_execution_engine", None), "queue_callback", None)
+    if ask is not None:
+        loss.register_hook(lambda _: ask(call))
+
+
+def ddp_times(model: nn.Module) -> tuple[float, float] | None:
+    """Seconds of communication in DDP's last timed step, and those hidden by computation. None where unknown."""
+    if not isinstance(model, nn.parallel.DistributedDataParallel):
+        return None
+    try:
+        timed = model._get_ddp_logging_data()  # type: ignore[operator]
+        return timed["backward_comm_time"] / 1e9, timed["backward_compute_comm_overlap_time"] / 1e9
+    except (AttributeError, KeyError, RuntimeError):
+        return None
+
+
+def abort_process_group() -> None:
+    """Let go of NCCL without the other ranks, from torch 2.6 on; before, the end of the process does it."""
+    getattr(dist.distributed_c10d, "_abort_process_group", lambda: None)()
+
+
+@contextlib.contextmanager
+def skip_dynamo_import(wanted: bool = True) -> Iterator[None]:
+    """Keep torch's compiler out (2 CPU-s per rank): DDP and optimizers import it only to exclude their functions.
+
+    Inside the context they tell it to a stand-in. Code that asks the stand-in for more gets the real compiler, imported
+    there and then. Does nothing when the compiler is imported already, or with ``wanted=False`` (a run that compiles).
+    """
+    if not wanted or _DYNAMO in sys.modules:
+        yield
+        return
+    standin = ModuleType(_DYNAMO)
+
+    def take_away() -> None:
+        if sys.modules.get(_DYNAMO) is standin:
+            del sys.modules[_DYNAMO]
+        if torch.__dict__.get("_dynamo") is standin:
+            del torch.__dict__["_dynamo"]
+
+    def more(name: str) -> Any:
+        take_away()
+        return getattr(importlib.import_module(_DYNAMO), name)
+
+    standin.__dict__.update(
+        graph_break=lambda *_, **__: None,
+        disable=lambda function, *_, **__: function,
+        utils=SimpleNamespace(get_optimize_ddp_mode=lambda: "ddp_optimizer"),
+        __getattr__=more,
+    )
+    sys.modules[_DYNAMO] = torch._dynamo = standin
+    try:
+        yield
+    finally:
+        take_away()

@@ -1,0 +1,173 @@
+"""The network as the ranks share it: wrapped, and its whole state, gathered from the ranks and cut again."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from segtrain.compat import BatchNorm
+from segtrain.config import Parallel
+from segtrain.errors import ConfigError
+from segtrain.parallel import syncbn
+
+# torch 2.11 gave DistributedDataParallel's broadcast_buffers another name, and warns of the old one.
+_KNOWN = inspect.signature(nn.parallel.DistributedDataParallel).parameters
+_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _KNOWN else "broadcast_buffers"
+
+
+def wrap(model: nn.Module, name: str, settings: Parallel, device: torch.device, world_size: int) -> nn.Module:
+    """See ``Strategy.wrap``."""
+    if settings.sync_bn and world_size > 1:
+        _refuse_odd_norms(model)
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model) if device.type == "cuda" else syncbn.convert(model)
+    model = model.to(device)
+    if name == "dp":
+        return nn.DataParallel(model)
+    if name == "fsdp":
+        return _fully_shard(model, device, world_size)
+    if name not in ("ddp", "smddp"):
+        return model
+    wrapped = nn.parallel.DistributedDataParallel(
+        model,
+        device_ids=[device.index] if device.type == "cuda" else None,
+        bucket_cap_mb=settings.bucket_mb,  # type: ignore[arg-type]
+        gradient_as_bucket_view=settings.bucket_view,
+        static_graph=settings.static_graph,
+        **{_BUFFERS: settings.broadcast_buffers},  # type: ignore[arg-type]
+    )
+    _compress(wrapped, settings.compress)
+    return wrapped
+
+
+def _refuse_odd_norms(model: nn.Module) -> None:
+    """Refuse a subclass of BatchNorm, which may do more than normalize (timm's activates too)."""
+    plain = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+    odd = sorted({type(m).__name__ for m in model.modules() if isinstance(m, BatchNorm) and type(m) not in plain})
+    if odd:
+        raise ConfigError(
+            f"parallel.sync_bn=true, but this network's {', '.join(odd)} cannot be synchronized: set it to false, or "
+            "choose a model.encoder with plain batch norm",
+            code="batch-norm-not-synchronized", found=odd,
+        )  # fmt: skip
+
+
+def _compress(model: nn.parallel.DistributedDataParallel, kind: str) -> None:
+    if kind == "none":
+        return
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+    if kind == "fp16":
+        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    elif kind == "bf16":
+        model.register_comm_hook(None, default_hooks.bf16_compress_hook)
+    else:
+        model.register_comm_hook(powerSGD_hook.PowerSGDState(None, 2, 100), powerSGD_hook.powerSGD_hook)  # type: ignore[arg-type]
+
+
+def _fully_shard(model: nn.Module, device: torch.device, world_size: int) -> nn.Module:
+    """FSDP2 on the encoder and on the rest: the two parts whose forward is called as a module."""
+    try:
+        from torch.distributed.fsdp import fully_shard  # torch 2.6
+    except ImportError:
+        try:
+            from torch.distributed._composable.fsdp import fully_shard  # type: ignore[no-redef]  # torch 2.4
+        except ImportError:
+            raise ConfigError(
+                f"parallel.strategy=fsdp needs torch 2.4 or later (FSDP2); this is {torch.__version__}: use ddp",
+                code="torch-too-old", found=torch.__version__,
+            ) from None  # fmt: skip
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh(device.type, (world_size,))
+    encoder = next((child for name, child in model.named_modules() if name.rpartition(".")[2] == "encoder"), None)
+    if encoder is not None:
+        fully_shard(encoder, mesh=mesh)
+    fully_shard(model, mesh=mesh)  # in place
+    return model
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside DataParallel, DistributedDataParallel or torch.compile."""
+    while True:
+        wrapped = isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel))
+        inner = getattr(model, "module", None) if wrapped else None
+        inner = inner if inner is not None else getattr(model, "_orig_mod", None)
+        if inner is None:
+            return model
+        model = inner
+
+
+def full_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Model and optimizer state under the plain model's names, whole and on the CPU, whatever the strategy.
+
+    A collective under fsdp: every rank calls it. The optimizer's state is keyed by parameter name, so that it fits
+    any world size.
+    """
+    plain = unwrapped(model)
+    weights = {k: whole_cpu(v) for k, v in plain.state_dict().items()}
+    names = {parameter: name for name, parameter in plain.named_parameters()}
+    moments = {
+        names[p]: {k: whole_cpu(v) for k, v in optimizer.state[p].items()}
+        for group in optimizer.param_groups
+        for p in group["params"]
+        if p in optimizer.state
+    }
+    return weights, moments
+
+
+def load_full_state(
+    model: nn.Module, optimizer: torch.optim.Optimizer | None, weights: dict[str, Tensor], moments: dict[str, Any]
+) -> None:
+    """The inverse of ``full_state``: each rank takes its own share."""
+    plain = unwrapped(model)
+    with torch.no_grad():
+        for name, value in plain.state_dict(keep_vars=True).items():
+            value.copy_(share(weights[name], value))
+    if optimizer is None:
+        return
+    group_of = {p: group for group in optimizer.param_groups for p in group["params"]}
+    for name, parameter in plain.named_parameters():
+        if name in moments and parameter in group_of:
+            group = group_of[parameter]
+            on_device = bool(group.get("fused") or group.get("capturable"))
+            optimizer.state[parameter] = {
+                key: placed_as(parameter, key, value, on_device) for key, value in moments[name].items()
+            }
+
+
+def placed_as(parameter: Tensor, key: str, value: Any, on_device: bool) -> Any:
+    """One entry of a parameter's optimizer state, as the optimizer would have made it beside ``parameter``.
+
+    A moment gets the device, the type and the memory layout of its parameter, since fused kernels walk both as flat
+    memory. ``step`` goes to the parameter's device only for a fused or capturable optimizer (``on_device``), as in
+    torch.
+    """
+    if not isinstance(value, Tensor):
+        return value
+    if key == "step":
+        return value.to(parameter.device, torch.float32, copy=True) if on_device else value.clone()
+    if value.shape != parameter.shape:
+        return value.to(parameter.device, copy=True)
+    return torch.empty_like(parameter.detach()).copy_(share(value, parameter))
+
+
+def whole_cpu(value: Any) -> Any:
+    """A copy of a tensor on the CPU; a sharded one is gathered, which is a collective.
+
+    Other values stay as they are.
+    """
+    whole = value.full_tensor() if hasattr(value, "full_tensor") else value
+    return whole.detach().cpu().clone() if isinstance(whole, Tensor) else whole
+
+
+def share(value: Tensor, like: Tensor) -> Tensor:
+    """``value`` on ``like``'s device, cut as ``like`` is when that is a DTensor."""
+    value = value.to(like.device)
+    if hasattr(like, "full_tensor"):
+        from torch.distributed.tensor import distribute_tensor
+
+        return distribute_tensor(value, like.device_mesh, like.placements)  # type: ignore[attr-defined]
+    return value

@@ -1,0 +1,214 @@
+"""Output of a run: terminal, journal, and trackers; what it says at its start and at its end."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from segtrain import __version__
+from segtrain.config import Config
+from segtrain.data.datasets import Dataset
+from segtrain.data.pixels import native
+from segtrain.diagnose.live import closing_line
+from segtrain.errors import EXIT_RESUMABLE
+from segtrain.observe import console
+from segtrain.observe.journal import Journal
+from segtrain.observe.trackers import Trackers, open_trackers
+from segtrain.parallel.strategy import Strategy
+from segtrain.train import faults
+from segtrain.train.initial import Initial
+from segtrain.train.learner import Learner
+from segtrain.train.parts import Parts
+from segtrain.train.plan import Plan
+from segtrain.train.rundir import NAMES
+from segtrain.train.state import State
+
+if TYPE_CHECKING:
+    from segtrain.train.session import Session
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where a rank writes what happens; ranks other than 0 write nothing."""
+
+    screen: console.Console
+    journal: Journal
+    trackers: Trackers
+    caveats: tuple[str, ...]  # warnings that every score of this run must be read with
+
+    def close(self) -> None:
+        self.screen.close()
+        self.journal.close()
+
+
+def announce(
+    config: Config,
+    parts: Parts,
+    strategy: Strategy,
+    plan: Plan,
+    learner: Learner,
+    state: State,
+    saved: Mapping[str, Any] | None,
+    *,
+    splits: Mapping[str, Dataset],
+    counts: tuple[int, int],
+    initial: Initial | None,
+    prepared: Mapping[str, Any],
+    remarks: list[str],
+) -> Output:
+    """Open a run's output, and write how it begins or resumes.
+
+    ``saved``: the checkpoint that it resumes from. ``splits``: whole, by role. ``counts``: images to train on and to
+    score.
+    """
+    run_dir, rank = config.run_dir, strategy.rank
+    screen = console.Console(plan.steps, plan.epoch(plan.steps), rank=rank)
+    derived = _derived(config, strategy, plan, splits["train"], counts, learner, parts.names())
+    screen.say(console.banner(f"segtrain {__version__}  {config.name or 'run'}  #{config.hash}", derived))
+    for remark in remarks:
+        screen.say(remark)
+    journal = Journal(run_dir / "journal.jsonl", rank)
+    journal.write(
+        "run_start", version=__version__, name=config.name, hash=config.hash,
+        versions={"python": platform.python_version(), "torch": torch.__version__},
+        host=socket.gethostname(), pid=os.getpid(), device=str(strategy.device), world_size=strategy.world_size,
+        total_steps=plan.steps, eval_every=plan.eval_every, save_every=plan.save_every, derived=derived,
+        warnings=prepared["caveats"],
+    )  # fmt: skip
+    if config.data.split_by.on:
+        images = {config.data.train_split: len(splits["train"]), config.data.split: len(splits["val"])}
+        journal.write("split", rule=config.data.split_by.model_dump(), images=images, folder=NAMES)
+    if initial is not None:
+        journal.write("init", **initial.to_dict())
+    for role, skipped in prepared["skipped"].items():
+        if skipped:
+            journal.write("faults", role=role, skipped=len(skipped), images=len(splits[role]), file=faults.FILE)
+    if saved is not None:
+        _resumed(plan, state, saved, prepared["data_changed"], screen, journal)
+    trackers = open_trackers(
+        config.log, run_dir, name=config.name or run_dir.name, hash=config.hash, rank=rank,
+        config=config.model_dump(mode="json"), resume_step=state.step if saved is not None else None, say=screen.say,
+        own=parts.trackers,
+    )  # fmt: skip
+    if saved is None:
+        trackers.text("config", config.to_yaml())
+    return Output(screen, journal, trackers, tuple(prepared["caveats"]))
+
+
+def _derived(
+    config: Config,
+    strategy: Strategy,
+    plan: Plan,
+    dataset: Dataset,
+    counts: tuple[int, int],
+    learner: Learner,
+    parts: Mapping[str, str],
+) -> dict[str, str]:
+    """Derived quantities in words, for the banner and the journal. ``parts``: qualified names of own parts."""
+    sizes = [(p.numel(), p.requires_grad) for p in learner.plain.parameters()]
+    size = f"{console.count(sum(n for n, _ in sizes))} parameters"
+    if config.model.freeze == "encoder":
+        size += f", {console.count(sum(n for n, trained in sizes if trained))} of them trained (the encoder is frozen)"
+    images, ranks, accumulate = config.train.batch_size, strategy.world_size, config.train.accumulate
+    threads = f", {torch.get_num_threads()} threads each" if strategy.device.type == "cpu" else ""
+    arch = f"{config.model.arch} {config.model.encoder if config.model.arch != 'pico' else ''}".strip()
+    classes = dataset.labels.num_classes
+    auto = " (auto)" if "auto" in (config.eval.every, config.checkpoint.every) else ""
+    numbers = [config.train.precision, "channels_last" * learner.channels_last, "compiled" * config.train.compile]
+    return {
+        "run folder": str(config.run_dir),
+        "data": f"{dataset.name}: {counts[0]} images to train, {counts[1]} to score, {classes} classes",
+        "model": f"{parts.get('model', arch)}, {size}",
+        **({"loss": parts["criterion"]} if "criterion" in parts else {}),
+        "ranks": f"{ranks} x {strategy.device.type}{threads}, strategy {strategy.name} {strategy.backend}".strip(),
+        "batch": f"{images} images = {ranks} ranks x {accumulate} micro-batches x {images / ranks / accumulate:g}",
+        "crops": ", ".join(f"{h}x{w} until step {until}" for until, (h, w), _ in plan.crops),
+        "decoder": native.describe(),
+        "steps": f"{plan.steps} = {plan.epoch(plan.steps):g} epochs; eval every {plan.eval_every}, save every "
+        f"{plan.save_every}{auto}",
+        "numbers": ", ".join(filter(None, numbers)),
+    }
+
+
+def decoder() -> str:
+    return "native" if native.available() else "packages"
+
+
+def _resumed(
+    plan: Plan, state: State, saved: Mapping[str, Any], data_changed: str, screen: console.Console, journal: Journal
+) -> None:
+    screen.say(f"going on from step {state.step} of {plan.steps}")
+    begun = saved.get("decoder", decoder())
+    if begun != decoder():
+        screen.say(
+            f"the samples so far were made by the {begun} decoder, from now on by the {decoder()} one "
+            f"({native.describe()}): they round alike but for a few levels, so the run is not equal to the bit"
+        )
+    journal.write("resume", step=state.step, world_size=saved["world_size"])
+    if data_changed:
+        journal.write("data_changed", step=state.step, text=data_changed)
+
+
+def stop(session: Session, signals: list[int]) -> int:
+    """Save the state after a signal. Returns the exit code."""
+    state, output = session.state, session.output
+    name = signal.Signals(signals[0]).name if signals else "a signal on another rank"
+    output.journal.write("signal", signal=name, step=state.step)
+    session.save("signal")
+    if session.writer:
+        session.writer.wait()
+    write_end(session, "stopped")
+    output.screen.say(
+        f"stopped by {name} after step {state.step} of {session.plan.steps}: the state is saved, and the same command "
+        f"goes on from there (exit code {EXIT_RESUMABLE})"
+    )
+    return EXIT_RESUMABLE
+
+
+def finish(session: Session) -> int:
+    """Write the table of classes and what to do next. Returns the exit code."""
+    state, config, output, labels = session.state, session.config, session.output, session.validation.labels
+    if session.writer:
+        session.writer.wait()
+    write_end(session, "done")
+    pixels = state.scores["pixels"]
+    output.screen.say(console.class_table(labels.names, state.scores["iou"], [n / max(1, sum(pixels)) for n in pixels]))
+    speed = closing_line(config.run_dir) if session.strategy.rank == 0 else None
+    output.screen.say(
+        f"best mIoU {100 * state.best_miou:.2f}%{console.of_classes(pixels)}   {state.wall_s:.0f} s of training, "
+        f"{state.cpu_s:.0f} CPU-s, evaluation left out\n"
+        + "".join(f"warning: {text}\n" for text in output.caveats)
+        + (f"{speed}\n" if speed else "")
+        + (f"pictures  {config.run_dir}/pictures: val.png, worst.png, best.png\n" if config.log.pictures else "")
+        + further(config.run_dir, config.log.tensorboard)
+    )
+    return 0
+
+
+def write_end(session: Session, status: str) -> None:
+    """Write the event ``run_end``, and close the trackers."""
+    state = session.state
+    scored = {"miou": state.best_miou} if status == "done" else {}
+    session.output.journal.write(
+        "run_end", status=status, step=state.step, seconds=state.wall_s, cpu_s=state.cpu_s,
+        workers=session.pool.count, **scored,
+    )  # fmt: skip
+    session.output.trackers.close(status)
+
+
+def further(run_dir: Path, tensorboard: bool) -> str:
+    """Commands that continue from a finished run, ready to paste."""
+    run, curves = quote(str(run_dir)), quote(f"{run_dir}/tensorboard")
+    return (
+        (f"curves    tensorboard --logdir {curves}\n" if tensorboard else "") + f"report    segtrain report {run}\n"
+        f"next      segtrain eval {run}   segtrain predict {run} IMAGES   segtrain export {run}"
+    )
