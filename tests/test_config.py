@@ -150,6 +150,27 @@ def test_a_default_that_a_newer_version_changes_is_told_in_the_runs_folder(tmp_p
         refuse_run_dir(made)
 
 
+@pytest.mark.parametrize("name", ["config.yaml", "labels.json", "best.json", "pictures", "report.html"])
+def test_a_folder_whose_files_a_run_would_replace_is_refused(tmp_path: Path, name: str) -> None:
+    config = load_config(None, [f"out={tmp_path}"])
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / "checkpoints").mkdir()
+    refuse_run_dir(config)
+    (tmp_path / name).write_text("my: config")
+    with refused("folder-not-a-run", found=[name]):
+        refuse_run_dir(config)
+    assert (tmp_path / name).read_text() == "my: config"
+    (tmp_path / "journal.jsonl").touch()
+    refuse_run_dir(config)
+
+
+def test_a_start_that_was_killed_can_be_repeated(tmp_path: Path) -> None:
+    config = load_config(None, [f"out={tmp_path}"])
+    (tmp_path / "config.yaml").write_text(f"# segtrain run {config.hash}\n{config.to_yaml()}")
+    (tmp_path / "labels.json").touch()
+    refuse_run_dir(config)
+
+
 def test_durations() -> None:
     assert duration_in_steps("2ep", samples=10, batch_size=4) == 5
     assert duration_in_steps("1ep", samples=10, batch_size=4) == 3  # every sample at least once

@@ -13,8 +13,11 @@ from segtrain.data.index.split_by import splits as by_rule
 from segtrain.data.labels.space import LabelSpace
 from segtrain.errors import ConfigError, SegtrainError
 from segtrain.files import write_atomically
+from segtrain.observe.journal import FILE as JOURNAL
 
 NAMES = "splits"  # folder of the names of each split, where data.split_by makes them
+# What a run would replace in its folder.
+_WRITTEN = ("config.yaml", "labels.json", PARTS, "best.json", "pictures", "report.html", NAMES)
 
 
 def refuse_run_dir(config: Config, parts: dict[str, str] | None = None) -> None:
@@ -29,7 +32,10 @@ def refuse_run_dir(config: Config, parts: dict[str, str] | None = None) -> None:
         reason = f"no right to write to {place}" if place.is_dir() else f"{place} is a file"
         raise _not_writable(run_dir, reason)
     known = run_dir / "config.yaml"
-    if not known.is_file() or not any((run_dir / "checkpoints").glob("step-*.pt")):
+    begun = any((run_dir / "checkpoints").glob("step-*.pt"))
+    if not begun:
+        _refuse_foreign_files(run_dir)
+    if not begun or not known.is_file():
         return
     if not config.checkpoint.resume:
         raise ConfigError(
@@ -53,6 +59,24 @@ def refuse_run_dir(config: Config, parts: dict[str, str] | None = None) -> None:
             code="run-settings-changed", run=str(run_dir), changes=changes,
         )  # fmt: skip
     _refuse_other_parts(run_dir, parts or {})
+
+
+def _refuse_foreign_files(run_dir: Path) -> None:
+    """Raise ConfigError for a folder without a run that holds a file which the run would replace."""
+    known = run_dir / "config.yaml"
+    is_run = (run_dir / JOURNAL).is_file() or (
+        os.access(known, os.R_OK)
+        and known.is_file()
+        and known.read_bytes().startswith(RUN_HEADER.encode())  # a start that was killed leaves it
+    )
+    found = [] if is_run else [name for name in _WRITTEN if os.path.lexists(run_dir / name)]
+    if found:
+        raise ConfigError(
+            f"{run_dir} is not a run folder, and the run would replace {', '.join(found)} there: choose another out=FOLDER",
+            code="folder-not-a-run",
+            folder=str(run_dir),
+            found=found,
+        )
 
 
 def _refuse_other_parts(run_dir: Path, parts: dict[str, str]) -> None:
