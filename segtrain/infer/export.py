@@ -51,7 +51,7 @@ def export(
     too where sizes are open, and refused where a logit is off by more than a thousandth of the largest.
     model: the network, if the run was trained with a module of your own.
     Raises MissingExtra, ConfigError for an unknown format, SegtrainError where no exporter succeeds. All files appear
-    at the end, or none. ``load.load_export`` is the way back.
+    at the end, or none.
     """
     unknown = [name for name in formats if name not in FORMATS]
     if unknown or not formats:
@@ -71,8 +71,7 @@ def export(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".part-", dir=folder) as partial:
-            onnx = None
-            names = ["model.json"]
+            onnx, names = None, ["model.json"]
             if "safetensors" in formats:
                 facts["weights"] = _write_weights(network, Path(partial, "weights.safetensors"))
                 names.append("weights.safetensors")
