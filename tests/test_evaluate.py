@@ -15,6 +15,7 @@ import torch
 from conftest import refused
 from torch import Tensor, nn
 
+import segtrain
 from segtrain.config import Eval
 from segtrain.data.datasets import Dataset
 from segtrain.data.index.entries import Entry
@@ -291,3 +292,13 @@ def test_a_check_that_waits_for_the_end_scores_alike_and_still_refuses(monkeypat
     more_classes = nn.Sequential(*network()[:-1], nn.Conv2d(8, CLASSES + 2, 3, padding=1))
     with refused("prediction-classes"):
         evaluate(more_classes, mixed(9), VIEWS["whole"])
+
+
+@pytest.mark.parametrize("key", ["optim.lr=3", "data.crop=[32,32]", "eval.every=1ep", "loss.terms=[ce]"])
+def test_a_setting_that_would_change_no_score_is_refused(tmp_path: Path, key: str) -> None:
+    with refused("setting-not-for-eval", key=key.partition("=")[0]):
+        segtrain.evaluate(tmp_path, key)
+    with refused("not-a-run-folder"):
+        segtrain.evaluate(
+            tmp_path, "eval.flip=true", "data.split=test", "data.split_by.val=20%", "train.precision=bf16"
+        )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from segtrain.config import Config, read_parts
+from segtrain.config import Config, parse_overrides, read_parts
+from segtrain.config.mistakes import fields
 from segtrain.cores import cores
 from segtrain.data.audit.statistics import label_warnings
 from segtrain.data.datasets import Dataset, open_dataset
@@ -33,6 +35,11 @@ from segtrain.train.scored import extremes, open_folder, refuse_confusion, write
 
 # Images by name.
 _SHOWN = 5
+# Settings that an evaluation reads.
+_READ = re.compile(
+    r"name|parallel\..*|train\.(device|precision)|log\.pictures|eval\.(?!every$).*|data\.(root|layout|split|train_split|images|"
+    r"masks|pair|index|classes|label_map|ignore_index|bits|extra_bands|split_by|limit|base_scale|workers|scenes|scene_size)"
+)
 
 
 def evaluate(
@@ -79,6 +86,7 @@ def score(
     """
     if confusion:
         refuse_confusion(confusion)
+    _refuse_unread(overrides)
     model, trained, labels = load_run(run_dir, which, module)
     config = open_run(run_dir, overrides)
     dataset = _dataset(run_dir, config, labels, items, overrides)
@@ -121,6 +129,19 @@ def score(
         "worst_images": [asdict(row) for row in worst],
         "seconds": round(result.seconds, 3),
     }
+
+
+def _refuse_unread(overrides: list[str]) -> None:
+    """Raise ConfigError for a setting that would change nothing in an evaluation."""
+    for section, values in parse_overrides(overrides).items():
+        for name in values if isinstance(values, dict) else [""]:
+            key = f"{section}.{name}".rstrip(".")
+            if key in fields() and not _READ.fullmatch(key):
+                raise ConfigError(
+                    f"{key} has no effect on an evaluation: leave it out, or give it to segtrain train",
+                    code="setting-not-for-eval",
+                    key=key,
+                )
 
 
 def _show(
