@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 # Bad input or a bad config: fix it and start again.
@@ -63,3 +63,9 @@ class MissingExtra(SegtrainError):
         super().__init__(
             f"{purpose} needs the package {package!r}: pip install {wanted}", code="missing-package", package=package
         )
+
+
+def some_of(items: Sequence[object], most: int = 5) -> str:
+    """``a, b, c and 7 more``, for messages about many files or names."""
+    more = f" and {len(items) - most:,} more" if len(items) > most else ""
+    return ", ".join(map(str, items[:most])) + more

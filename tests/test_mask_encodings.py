@@ -243,6 +243,12 @@ def test_more_ids_than_classes() -> None:
     found = proposed(("background", "car", "sky"), ids)
     assert found is not None
     assert found.settings == {"data.label_map": {0: 0, 1: 1, 2: 2, 3: -1}}
+    found = proposed(("sky", "car", "road"), {0: 15, 1: 5, 2: 31, 3: 8})
+    assert found is not None
+    assert found.settings == {"data.label_map": {0: 0, 1: 1, 2: 2, 3: -1}}  # 3 is rarer than 0, and not the rarest
+    found = proposed(("wall", "sky", "flag"), {0: 8, 1: 50, 2: 30, 3: 1})
+    assert found is not None
+    assert found.settings == {"data.label_map": {0: -1, 1: 0, 2: 1, 3: 2}}
     assert proposed(("road", "car", "sky"), ids, label_map={0: 0, 1: 1, 2: 2, 3: -1}) is not None  # the space lacks 3
     assert proposed(("a", "b", "c"), {1: 9, 3: 4}).settings == {"data.label_map": {1: 0, 2: 1, 3: 2}}  # type: ignore[union-attr]
 

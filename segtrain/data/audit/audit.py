@@ -4,31 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import re
 import zlib
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
 from segtrain.cores import cores
 from segtrain.data.audit.image_depth import Look, look_at
 from segtrain.data.audit.mask_values import MaskValueCounter, MaskValues, smear, top_of, values_of
-from segtrain.data.audit.statistics import AuditReport, class_weights, label_warnings, load, save
+from segtrain.data.audit.statistics import AuditReport, class_weights, grouped, label_warnings, load, save
 from segtrain.data.datasets import Dataset
+from segtrain.data.index.stamps import files
 from segtrain.data.pixels import native
 from segtrain.data.pixels.crop import size_of
 from segtrain.data.pixels.jpeg_tiles import Tiles
-from segtrain.errors import DataError
+from segtrain.errors import DataError, some_of
 from segtrain.files import cache_folder
 
 __all__ = ["AuditReport", "audit", "check_before_training", "class_weights"]
 
 # Version of the cached statistics.
 VERSION = 9
-# Faults in one error. The others are counted.
+# Kinds of faults in one error.
 _SHOWN = 20
 # Samples in flight at once.
 _WINDOW = 1024
@@ -41,50 +44,37 @@ def check_before_training(
 ) -> AuditReport:
     """The audit, from the cache if no file changed. ``report``: the result of ``audit``, if it is known.
 
-    Raises one DataError with the first 20 faults and the path of a list of all if there are more; with ``faults``
-    "skip" only if every sample is faulty. Also raises DataError for a split that is all void.
+    Raises one DataError with the kinds of faults, and the path of a list of all if it does not name all; with
+    ``faults`` "skip" only if every sample is faulty. Also raises DataError for a split that is all void.
     """
     report = report or audit(dataset, workers)
-    where = f"{dataset.name} {dataset.split}"
-    messages = [message for _, message in report.faults]
-    if messages and (faults == "error" or len(report.bad) == len(dataset)):
-        values = {
-            "split": dataset.split,
-            "faults": len(messages),
-            "samples": len(report.bad),
-            "file": report.faults[0][0],
-        }
-        if len(messages) == 1:
-            raise DataError(f"{where}: {messages[0]}", code="samples-faulty", **values)
-        head = f"{where}: {len(messages):,} faults in {len(report.bad):,} of {len(dataset):,} samples"
-        lines = [head, *messages[:_SHOWN]]
-        if len(messages) > _SHOWN:
-            lines.append(f"and {len(messages) - _SHOWN:,} more: {_listed(dataset, messages)}")
-        if len(report.bad) < len(dataset):
+    where, split, bad, count = f"{dataset.name} {dataset.split}", dataset.split, len(report.bad), len(report.faults)
+    if count and (faults == "error" or bad == len(dataset)):
+        lines = [f"{where}: {count:,} faults in {bad:,} of {len(dataset):,} samples"]
+        lines += (kinds := grouped(report.faults)[:_SHOWN])
+        lines += [_list_of_all(report)] * (len(kinds) < count)
+        if bad < len(dataset):
             lines.append("repair or remove the files, or train on the other samples: data.faults=skip")
-        raise DataError("\n  ".join(lines), code="samples-faulty", **values)
+        file, message = report.faults[0]
+        says = f"{where}: {message}" if count == 1 else "\n  ".join(lines)
+        raise DataError(says, code="samples-faulty", split=split, faults=count, samples=bad, file=file)
     if not report.pixels.any():
-        raise DataError(
-            f"{where}: every pixel is void: check data.label_map and data.ignore_index",
-            code="split-void",
-            split=dataset.split,
-        )
+        says = f"{where}: every pixel is void: check data.label_map and data.ignore_index"
+        raise DataError(says, code="split-void", split=split)
     return report
 
 
-def _listed(dataset: Dataset, messages: list[str]) -> str:
+def _list_of_all(report: AuditReport) -> str:
     """Where to find all faults: a file of the cache folder, or the command that prints them."""
-    place = cache_folder() / f"faults-{_file_name(dataset.name)}-{_file_name(dataset.split)}.txt"
+    name = re.sub(r"[^\w.-]", "_", f"faults-{report.name}-{report.split}.txt")
+    place = cache_folder() / name
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text("\n".join(messages) + "\n", encoding="utf-8", errors="surrogateescape")
+        text = "\n".join(message for _, message in report.faults)
+        place.write_text(text + "\n", encoding="utf-8", errors="surrogateescape")
     except OSError:
-        return "`segtrain data check` lists them all"
+        return "`segtrain data check --json` lists them all"
     return f"{place} lists them all"
-
-
-def _file_name(text: str) -> str:
-    return re.sub(r"[^\w.-]", "_", text)
 
 
 def audit(dataset: Dataset, workers: int | None = None, decode_images: bool = True, cache: bool = True) -> AuditReport:
@@ -112,62 +102,53 @@ class _Found:
     """One sample.
 
     counts: pixels of each train id, int64 [256]; None if the mask is faulty. values: the mask values as stored, faults
-    included.
+    included. odd: kinds of ``_ODD`` that apply, with the file.
     transient: a file could not be read (disk, network, permissions), which may work the next time. mask_crc: CRC-32 of
     the train ids. look: None for a generated or undecoded image.
     """
 
-    counts: np.ndarray | None
     size: tuple[int, int] | None
-    faults: tuple[tuple[str, str], ...] = ()
-    smeared: bool = False
-    turned: bool = False
-    values: MaskValues = field(default_factory=MaskValues)
-    transient: bool = False
-    mask_crc: int = 0
+    faults: list[tuple[str, str]]
+    values: MaskValues
+    transient: bool
     look: Look | None = None
+    counts: np.ndarray | None = None
+    odd: tuple[tuple[str, str], ...] = ()
+    mask_crc: int = 0
 
 
 def _scan(dataset: Dataset, workers: int, decode_images: bool, fingerprint: str) -> tuple[AuditReport, bool]:
     """The report, and whether a file could not be read, which may work the next time."""
     labels = dataset.labels
     counts, images_with = np.zeros(256, np.int64), np.zeros(256, np.int64)
-    sizes: Counter[tuple[int, int]] = Counter()
+    sizes, forms = Counter[tuple[int, int]](), Counter[str]()
     faults: list[tuple[str, str]] = []
     bad: list[int] = []
     transient = False
     odd: dict[str, list[str]] = {kind: [] for kind in _ODD}
-    forms: Counter[str] = Counter()
     brightest = (-1, "")
     tiles, values = Tiles.of(dataset), MaskValueCounter()
     mask_crc = np.zeros(len(dataset), np.uint32)
     with ThreadPoolExecutor(max(1, workers)) as pool:
-        # A pool would queue all samples at once.
-        for begin in range(0, len(dataset), _WINDOW):
-            window = range(begin, min(begin + _WINDOW, len(dataset)))
-            for index, found in zip(window, pool.map(lambda i: _inspect(dataset, i, decode_images, tiles), window)):
-                values.add(found.values)
-                if found.faults or found.counts is None or found.size is None:
-                    faults += found.faults
-                    bad.append(index)
-                    transient |= found.transient
-                    continue
-                sizes[found.size] += 1
-                mask_crc[index] = found.mask_crc
-                if found.look:
-                    forms[found.look.form] += 1
-                    brightest = max(brightest, (found.look.brightest, dataset.entries[index].image))
-                    if found.look.transparent:
-                        odd["transparent"].append(dataset.entries[index].image)
-                counts += found.counts
-                images_with += found.counts > 0
-                if found.counts[labels.ignore_index] == found.counts.sum():
-                    odd["empty"].append(str(dataset.entries[index].mask))
-                if found.smeared:
-                    odd["smeared"].append(str(dataset.entries[index].mask))
-                if found.turned:
-                    odd["turned"].append(dataset.entries[index].image)
-    pixels = counts[: labels.num_classes].copy()
+        look = partial(_inspect, dataset, decode_images, tiles)
+        for index, found in in_windows(pool, look, range(len(dataset))):
+            values.add(found.values)
+            if found.faults or found.counts is None or found.size is None:
+                faults += found.faults
+                bad.append(index)
+                transient |= found.transient
+                continue
+            sizes[found.size] += 1
+            mask_crc[index] = found.mask_crc
+            if found.look:
+                forms[found.look.form] += 1
+                brightest = max(brightest, (found.look.brightest, dataset.entries[index].image))
+            counts += found.counts
+            images_with += found.counts > 0
+            for kind, file in found.odd:
+                odd[kind].append(file)
+    pixels, void = counts[: labels.num_classes].copy(), int(counts[labels.ignore_index])
+    warnings = [f"{len(files)} {_ODD[kind]}: {some_of(files, 3)}" for kind, files in odd.items() if files]
     report = AuditReport(
         name=dataset.name,
         split=dataset.split,
@@ -175,12 +156,12 @@ def _scan(dataset: Dataset, workers: int, decode_images: bool, fingerprint: str)
         images=len(dataset),
         classes=labels.names,
         pixels=pixels,
-        void=int(counts[labels.ignore_index]),
+        void=void,
         images_with=images_with[: labels.num_classes].copy(),
         sizes=dict(sizes.most_common()),
         faults=tuple(faults),
         bad=np.array(bad, np.int64),
-        warnings=(*label_warnings(labels.names, pixels, int(counts[labels.ignore_index])), *_warnings(odd)),
+        warnings=(*label_warnings(labels.names, pixels, void), *warnings),
         values=values.done(),
         decoded=decode_images,
         mask_crc=mask_crc,
@@ -190,8 +171,20 @@ def _scan(dataset: Dataset, workers: int, decode_images: bool, fingerprint: str)
     return report, transient
 
 
-def _inspect(dataset: Dataset, index: int, decode_images: bool, tiles: Tiles) -> _Found:
-    entry = dataset.entries[index]
+Result = TypeVar("Result")
+
+
+def in_windows(
+    pool: ThreadPoolExecutor, function: Callable[[int], Result], indices: Sequence[int]
+) -> Iterator[tuple[int, Result]]:
+    """Each index and its result, in order. The pool's own ``map`` would hold the results of all samples at once."""
+    for begin in range(0, len(indices), _WINDOW):
+        window = indices[begin : begin + _WINDOW]
+        yield from zip(window, pool.map(function, window))
+
+
+def _inspect(dataset: Dataset, decode_images: bool, tiles: Tiles, index: int) -> _Found:
+    entry, labels = dataset.entries[index], dataset.labels
     faults: list[tuple[str, str]] = []
     size: tuple[int, int] | None = dataset.size(index) if dataset.draw else None
     mask: np.ndarray | None = None
@@ -201,33 +194,38 @@ def _inspect(dataset: Dataset, index: int, decode_images: bool, tiles: Tiles) ->
         if not dataset.draw:
             header = dataset.header(index)
             size, turned = (header.height, header.width), header.orientation != 1
-        if decode_images and not dataset.draw:
-            _read_all(dataset, index, tiles)
-            look = Look("8-bit RGB")
-            if header.format != "npy":
-                look = look_at(dataset.stored_image(index), entry.image, header)
+            if decode_images:
+                _read_all(dataset, index, tiles)
+                stored = header.format != "npy"
+                look = look_at(dataset.stored_image(index), entry.image, header) if stored else Look("8-bit RGB")
     except DataError as error:
         faults.append((entry.image, str(error)))
         transient = _of_reading(error)
-    values = MaskValues()
+    values, file = MaskValues(), str(entry.mask)
     try:
         raw = dataset.read_raw_mask(index)
-        values = _values(dataset, index, raw)
-        mask = raw if dataset.draw else dataset.labels.remap(raw, str(entry.mask))
+        values = stored_values(dataset, index, raw)
+        mask = raw if dataset.draw else labels.remap(raw, file)
     except DataError as error:
         faults.append((entry.mask or entry.image, str(error)))
         transient |= _of_reading(error)
     if mask is None:
-        return _Found(None, size, tuple(faults), turned=turned, values=values, transient=transient)
+        return _Found(size, faults, values, transient)
     if size and size != mask.shape:
-        faults.append((str(entry.mask), str(dataset.other_size(index, size, mask.shape))))
+        faults.append((file, str(dataset.other_size(index, size, mask.shape))))
     counts = np.bincount(mask.ravel(), minlength=256)
-    smeared = smear(mask, dataset.labels.ignore_index) > _SMEARED
-    crc = zlib.crc32(np.ascontiguousarray(mask).data)
-    return _Found(counts, size, tuple(faults), smeared, turned, values, transient, crc, look)
+    odd = (
+        ("empty", file, counts[labels.ignore_index] == mask.size),
+        ("smeared", file, smear(mask, labels.ignore_index) > _SMEARED),
+        ("turned", entry.image, turned),
+        ("transparent", entry.image, look is not None and look.transparent),
+    )
+    kinds = tuple((kind, name) for kind, name, found in odd if found)
+    return _Found(size, faults, values, transient, look, counts, kinds, zlib.crc32(np.ascontiguousarray(mask).data))
 
 
-def _values(dataset: Dataset, index: int, raw: np.ndarray) -> MaskValues:
+def stored_values(dataset: Dataset, index: int, raw: np.ndarray) -> MaskValues:
+    """The values of a mask that was read as ``raw``; none of a generated one."""
     if dataset.draw or raw.dtype.kind not in "uib":
         return MaskValues()
     found = {int(value): int(count) for value, count in zip(*values_of(raw))}
@@ -268,15 +266,6 @@ _ODD = {
 }
 
 
-def _warnings(odd: dict[str, list[str]]) -> list[str]:
-    texts = []
-    for kind, what in _ODD.items():
-        files = odd[kind]
-        if files:
-            texts.append(f"{len(files)} {what}: {', '.join(files[:3])}" + (", ..." if len(files) > 3 else ""))
-    return texts
-
-
 def _stamps(dataset: Dataset) -> np.ndarray:
     """``Dataset.stamps``, with -1 for missing files, which the scan reports."""
     try:
@@ -284,11 +273,10 @@ def _stamps(dataset: Dataset) -> np.ndarray:
     except DataError:
         pass
     found = np.full((len(dataset), 2, 2), -1, np.int64)
-    for place, entry in enumerate(dataset.entries):
-        for part, path in enumerate((entry.image, entry.mask)):
-            with contextlib.suppress(OSError):
-                status = os.stat(path) if path else None
-                found[place, part] = (status.st_size, status.st_mtime_ns) if status else (0, 0)
+    for place, both in enumerate(files(dataset.entries, 0, len(dataset))):
+        for part, path in enumerate(both):
+            with contextlib.suppress(DataError):
+                found[place, part] = dataset.store.stat(path) if path else (0, 0)
     return found
 
 

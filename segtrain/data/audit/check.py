@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import yaml
 
 from segtrain.config import Data, make_config, parse_overrides
 from segtrain.config.paste import command
-from segtrain.data.audit.audit import AuditReport, audit
+from segtrain.data.audit.audit import AuditReport, audit, stored_values
 from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.audit.image_depth import depth_finding
 from segtrain.data.audit.mask_encoding import mask_finding
+from segtrain.data.audit.mask_values import MaskValueCounter, MaskValues, ids_of, shown
 from segtrain.data.audit.overlap import overlap_finding
 from segtrain.data.convert import command_for, is_jpeg
 from segtrain.data.datasets import Dataset, open_dataset
@@ -25,8 +25,9 @@ from segtrain.data.index.listing import WARNING
 from segtrain.data.index.split_by import missing, names_of, with_settings
 from segtrain.data.index.split_by import splits as by_rule
 from segtrain.data.index.subset import whole
+from segtrain.data.labels.space import LabelSpace
 from segtrain.data.shards.reader import ShardDataset
-from segtrain.errors import ConfigError, DataError
+from segtrain.errors import ConfigError, DataError, some_of
 
 # Classes that are proposed at most, and masks that are read for it.
 _NAMED = 16
@@ -51,43 +52,36 @@ def check_folder(root: str, splits: list[str] | None, overrides: list[str]) -> C
     """Audit each split (None: all splits), and the checksums of shards. Raises what ``settings_of`` raises."""
     data, found = settings_of(root, overrides)
     datasets = {split: _opened(data, split) for split in splits or found}
-    first, detected = next(iter(datasets)), not _layout_given(overrides)
+    detected = not _layout_given(overrides)
     reports: dict[str, AuditReport] = {}
-    told: list[tuple[str, SplitFinding]] = []
+    told: dict[str, list[SplitFinding]] = {split: [] for split in datasets}
+    first = next(iter(told.values()))
     for split, dataset in datasets.items():
         report = audit(dataset)
         inner = whole(dataset)
         faults = report.faults + (inner.verify() if isinstance(inner, ShardDataset) else ())
         notes = [note for note in dataset.notes if not note.startswith(WARNING)]
-        told += [
-            (split, SplitFinding(note.removeprefix(WARNING))) for note in dataset.notes if note.startswith(WARNING)
-        ]
+        told[split] += [SplitFinding(note.removeprefix(WARNING)) for note in dataset.notes if note not in notes]
         reports[split] = replace(report, faults=faults, notes=(*notes, *report.notes))
     if detected and data.layout == "folders":
-        told += [(first, finding) for finding in _unread(data)]
-    told += _findings(data, datasets, reports)
+        # The settings leave these folders out.
+        there = [f"{images} with {masks}" for images, masks in others(data.root, data.images)]
+        says = (
+            f"{data.root}: {len(there)} other folder{'s' * (len(there) > 1)} of images with masks not read: "
+            f"{some_of(there, 4)}. To train on all of them, name the pairs in lists (data.layout=list); to use another "
+            "one, set data.images and data.masks"
+        )
+        first += [SplitFinding(says)] if there else []
+    first += _findings(data, next(iter(datasets.values())).labels, datasets, reports)
+    for split, leak in _leaks(data, datasets):
+        told[split].append(leak)
     # The settings that are printed include those that divide a folder without a train or val split.
     if detected:
         says, settings = missing(data, found, lambda split: names_of(datasets.get(split) or _opened(data, split)))
-        told += [(first, SplitFinding(f"{datasets[first].name}: {says}", settings=settings))] if says else []
+        name = next(iter(datasets.values())).name
+        first += [SplitFinding(f"{name}: {says}", settings=settings)] if says else []
         data = with_settings(data, settings)
-    for split, finding in told:
-        reports[split] = replace(reports[split], findings=(*reports[split].findings, finding))
-    return Checked(data, detected, tuple(reports.values()))
-
-
-def _unread(data: Data) -> list[SplitFinding]:
-    """Other folders of images with masks, which the settings leave out."""
-    there = [f"{images} with {masks}" for images, masks in others(data.root, data.images)]
-    if not there:
-        return []
-    return [
-        SplitFinding(
-            f"{data.root}: {len(there)} other folder{'s' * (len(there) > 1)} of images with masks not read: "
-            f"{', '.join(there[:4])}{', ...' * (len(there) > 4)}. To train on all of them, name the pairs in lists "
-            "(data.layout=list); to use another one, set data.images and data.masks"
-        )
-    ]
+    return Checked(data, detected, tuple(replace(reports[split], findings=tuple(told[split])) for split in datasets))
 
 
 def _opened(data: Data, split: str) -> Dataset:
@@ -97,101 +91,80 @@ def _opened(data: Data, split: str) -> Dataset:
     except ConfigError as error:
         if data.classes or data.label_map:
             raise
-        values = _values(open_dataset(data.model_copy(update={"classes": ("a", "b")}), split))
-        if not values:
+        ids = ids_of(_some_values(open_dataset(data.model_copy(update={"classes": ("a", "b")}), split)))
+        if not ids:
             raise
-        ids = [value for value in values if value != 255 or len(values) < 3]
-        names = ["background", *(f"class{place}" for place in range(1, len(ids)))] if len(ids) <= _NAMED else []
-        shown = ", ".join(f"{value} ({share:.1%})" for value, share in list(values.items())[:_NAMED])
+        classes = len(ids) - (255 in ids and len(ids) > 2)
+        names = ["background", *(f"class{place}" for place in range(1, classes))] if classes <= _NAMED else []
         cure = f": such as {command({'data.classes': names})}" if len(names) > 1 else ""
-        found = {f"data.{key}": value for key, value in _changed(data).items()}
-        raise ConfigError(
-            f"{error}\n  the masks of {split} have the ids {shown}{cure}\n  found so far: {command(found)}",
-            code=error.code,
-            **{**error.values, "ids": sorted(values)},
-        ) from None
+        says = f"{error}\n  the masks of {split} have the ids {shown(ids)}{cure}\n  found so far: {_pasted(data)}"
+        raise ConfigError(says, code=error.code, **{**error.values, "ids": sorted(ids)}) from None
 
 
-def _values(dataset: Dataset) -> dict[int, float]:
-    """Ids in some masks of a split, with their shares of the pixels; empty if the masks have colors instead of ids."""
-    counts = Counter[int]()
+def _some_values(dataset: Dataset) -> MaskValues:
+    """The values in some masks of a split, without those that cannot be read."""
+    counter = MaskValueCounter()
     for index in range(0, len(dataset), max(1, len(dataset) // _SOME)):
-        try:
-            raw = dataset.read_raw_mask(index)
-        except DataError:
-            continue
-        if raw.ndim == 3 and (raw != raw[..., :1]).any():
-            return {}
-        values, pixels = np.unique(raw if raw.ndim == 2 else raw[..., 0], return_counts=True)
-        counts.update(dict(zip(values.tolist(), pixels.tolist())))
-    return {value: counts[value] / counts.total() for value in sorted(counts)}
+        with contextlib.suppress(DataError):
+            counter.add(stored_values(dataset, index, dataset.read_raw_mask(index)))
+    return counter.done()
 
 
 def _findings(
-    data: Data, datasets: dict[str, Dataset], reports: dict[str, AuditReport]
-) -> Iterator[tuple[str, SplitFinding]]:
-    """Findings about several splits, each with the split that it is shown under."""
-    first, dataset = next(iter(datasets.items()))
-    masks = mask_finding(data, dataset.labels, {split: report.values for split, report in reports.items()})
-    if masks:
-        yield first, masks
+    data: Data, labels: LabelSpace, datasets: dict[str, Dataset], reports: dict[str, AuditReport]
+) -> Iterator[SplitFinding]:
+    """Findings about the masks and images of all splits."""
+    masks = mask_finding(data, labels, {split: report.values for split, report in reports.items()})
     depth = depth_finding(data, (report.brightest for report in reports.values()))
-    if depth:
-        yield first, depth
-    jpegs = [
-        str(entry.mask) for one in datasets.values() for entry in one.entries[:64] if entry.mask and is_jpeg(entry.mask)
-    ]
-    if jpegs and not dataset.draw:
-        yield (
-            first,
-            SplitFinding(
-                f"the masks are JPEGs. Make a copy with PNG masks:\n  {command_for(data, jpegs, dataset.labels)}"
-            ),
-        )
+    yield from filter(None, (masks, depth))
+    stored = (entry.mask for one in datasets.values() if not one.draw for entry in one.entries[:64])
+    jpegs = [mask for mask in stored if mask and is_jpeg(mask)]
+    if jpegs:
+        copy = command_for(data, jpegs, labels)
+        yield SplitFinding(f"the masks are JPEGs. Make a copy with PNG masks:\n  {copy}")
+
+
+def _leaks(data: Data, datasets: dict[str, Dataset]) -> Iterator[tuple[str, SplitFinding]]:
+    """Findings about images that are in two splits, with the second split."""
     train = datasets.get(data.train_split)
     for split in dict.fromkeys((data.split, "test")):
         if train is not None and split in datasets and split != data.train_split:
-            try:
-                leak = overlap_finding(data, train, datasets[split])
-            except DataError:  # a file is missing, which is a fault already
-                continue
-            if leak:
-                yield split, leak
+            with contextlib.suppress(DataError):  # a file is missing, which is a fault already
+                if leak := overlap_finding(data, train, datasets[split]):
+                    yield split, leak
 
 
 def settings_of(root: str, overrides: list[str]) -> tuple[Data, tuple[str, ...]]:
-    """The settings of a folder, and its splits. ``overrides`` (data.layout=..., data.classes=...) take precedence over
-    detection.
+    """The settings of a folder, and its splits. ``overrides`` (data.layout=..., data.classes=...) come before detection.
 
     Raises DataError for a folder of no known layout, ConfigError for a wrong override.
     """
-    if _layout_given(overrides):
-        data = _with_overrides({"root": root}, overrides)
-        return data, by_rule(data) if data.split_by.on else tuple(dict.fromkeys((data.train_split, data.split)))
-    detected, found = detect(root)
-    data = _with_overrides(detected.model_dump(exclude_unset=True), overrides)
-    return data, by_rule(data) if data.split_by.on else found
+    values: dict[str, Any] = {"root": root}
+    found: tuple[str, ...] = ()
+    if not _layout_given(overrides):
+        detected, found = detect(root)
+        values = detected.model_dump(exclude_unset=True)
+    settings = parse_overrides(overrides)
+    given = settings.get("data", {})
+    # Detected values are never parsed as text.
+    settings["data"] = {**values, **given} if isinstance(given, dict) else given
+    data = make_config(settings, "the command line").data
+    if data.split_by.on:
+        return data, by_rule(data)
+    return data, found or tuple(dict.fromkeys((data.train_split, data.split)))
 
 
 def _layout_given(overrides: list[str]) -> bool:
     return any(override.lstrip("-").startswith("data.layout") for override in overrides)
 
 
-def _with_overrides(found: dict[str, Any], overrides: list[str]) -> Data:
-    """The detected values with those of the command line over them. Detected values are never parsed as text."""
-    settings = parse_overrides(overrides)
-    given = settings.get("data", {})
-    settings["data"] = {**found, **given} if isinstance(given, dict) else given
-    return make_config(settings, "the command line").data
-
-
-def _changed(data: Data) -> dict[str, Any]:
-    """The settings that differ from the defaults."""
-    return data.model_dump(mode="json", exclude_defaults=True)
-
-
 def pasteable(data: Data) -> str:
     """The settings that differ from the defaults: as a section of a YAML file, and as a command."""
-    values = _changed(data)
-    section = yaml.safe_dump({"data": values}, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
-    return f"{section}\nsegtrain train {command({f'data.{key}': value for key, value in values.items()})}"
+    values = {"data": data.model_dump(mode="json", exclude_defaults=True)}
+    section = yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
+    return f"{section}\nsegtrain train {_pasted(data)}"
+
+
+def _pasted(data: Data) -> str:
+    values = data.model_dump(mode="json", exclude_defaults=True)
+    return command({f"data.{key}": value for key, value in values.items()})

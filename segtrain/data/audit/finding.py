@@ -26,17 +26,13 @@ class SplitFinding:
         """The message, then one line for each way to paste a fix."""
         lines = [self.message]
         if self.settings:
-            lines += [
-                f"  on the command line: {command(self.settings)}",
-                f"  in the config file:  {in_yaml(self.settings)}",
-            ]
+            lines.append(f"  on the command line: {command(self.settings)}")
+            lines.append(f"  in the config file:  {in_yaml(self.settings)}")
         lines += [f"  {when}: {command(settings)}" for when, settings in self.others]
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, where keys of mappings become text; ``paste`` holds the settings as command-line
-        arguments.
-        """
+        """Plain values for JSON; ``paste`` holds the settings as command-line arguments, where keys stay numbers."""
         return {
             "message": self.message,
             "fatal": self.fatal,

@@ -42,9 +42,8 @@ def look_at(stored: Any, name: str, header: decode.Header) -> Look:
 
 def _transparent(values: np.ndarray) -> bool:
     """Whether there is an alpha channel that is not opaque everywhere."""
-    return (
-        values.ndim == 3 and values.shape[2] in (2, 4) and bool((values[..., -1] != np.iinfo(values.dtype).max).any())
-    )
+    alpha = values.ndim == 3 and values.shape[2] in (2, 4)
+    return alpha and bool((values[..., -1] != np.iinfo(values.dtype).max).any())
 
 
 def depth_finding(data: config.Data, seen: Iterable[tuple[int, str]]) -> SplitFinding | None:
@@ -57,10 +56,8 @@ def depth_finding(data: config.Data, seen: Iterable[tuple[int, str]]) -> SplitFi
     if brightest < 0 or not too_dark(brightest, reading):
         return None
     bits = depth_of(brightest)
-    return SplitFinding(
+    says = (
         f"images with 16 bits per band have no value above {brightest:,} ({name}), which is {bits} bits: the upper 8 "
-        "of 16 bits would be nearly black",
-        True,
-        {"data.bits": bits},
-        (("if they are meant to be so dark", {"data.bits": 16}),),
+        "of 16 bits would be nearly black"
     )
+    return SplitFinding(says, True, {"data.bits": bits}, (("if they are meant to be so dark", {"data.bits": 16}),))

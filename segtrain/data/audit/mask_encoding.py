@@ -7,7 +7,7 @@ from typing import Any
 
 from segtrain import config
 from segtrain.data.audit.finding import SplitFinding
-from segtrain.data.audit.mask_values import SHOWN, MaskValueCounter, MaskValues, percent, rgb, shown
+from segtrain.data.audit.mask_values import SHOWN, MaskValueCounter, MaskValues, ids_of, percent, rgb, shown
 from segtrain.data.labels.space import LabelSpace, code, color_wheel
 
 # Values that a proposed setting may list, and instance ids.
@@ -25,27 +25,36 @@ def mask_finding(data: config.Data, labels: LabelSpace, splits: dict[str, MaskVa
     for values in splits.values():
         tally.add(values)
     values, where = tally.done(), " and ".join(splits)
-    ids = dict(values.ids)
+    ids = values.ids
     if values.colors and labels.colors:
         found = _unknown_colors(labels, values, where)
         if found:
             return found
     elif values.colors and not ids:  # a few RGB masks among others are faulty files
-        if not all(_is_gray(color) for color in values.colors):
+        ids = ids_of(values)
+        if not ids:
             return _colors_wanted(labels, values, where)
-        for color, count in values.colors.items():  # the same ids in all three channels
-            ids[color & 255] = ids.get(color & 255, 0) + count
     if not ids:
         return None
     if values.clash and not data.label_map:
         return _clashing_palettes(labels, values, where)
-    if data.label_map or not _is_plain(labels):
+    own = {**{value: value for value in range(labels.num_classes)}, labels.ignore_index: labels.ignore_index}
+    if data.label_map or labels.raw_to_train != own:
         return _unknown_ids(labels, ids, where) if not values.cut else None
     if values.palette and labels.colors:
         found = _palette_against_colors(labels, values, where)
         if found:
             return found
     return _two_encodings(labels, splits) or _plain_ids(labels, ids, values.tops, where)
+
+
+Table = dict[int, int]
+
+
+def _mapped(says: str, table: Table, *others: tuple[str, Table], fatal: bool = True) -> SplitFinding:
+    """A finding that a data.label_map fixes. ``others``: (condition, data.label_map)."""
+    more = tuple((when, {"data.label_map": other}) for when, other in others)
+    return SplitFinding(says, fatal, {"data.label_map": table}, more)
 
 
 def _two_encodings(labels: LabelSpace, splits: dict[str, MaskValues]) -> SplitFinding | None:
@@ -55,24 +64,21 @@ def _two_encodings(labels: LabelSpace, splits: dict[str, MaskValues]) -> SplitFi
         return None
     as_one = [name for name, values in splits.items() if values.ids.get(1) and set(values.ids) <= {0, 1}]
     as_void = [name for name, values in splits.items() if set(values.ids) == {0, void}]
-    settings = {"data.label_map": {0: 0, 1: 1, void: 1}}
+    both, really = {0: 0, 1: 1, void: 1}, (f"if {void} really is void", {0: 0, 1: 1, void: -1})
     if as_one and as_void:
-        return SplitFinding(
+        says = (
             f"the masks of {' and '.join(as_one)} have the values 0 and 1, those of {' and '.join(as_void)} 0 and "
             f"{void}, which is void by default: class {labels.names[1]!r} would have no pixel there. If both values "
-            "mean this class, map both",
-            True,
-            settings,
-            ((f"if {void} really is void", {"data.label_map": {0: 0, 1: 1, void: -1}}),),
+            "mean this class, map both"
         )
+        return _mapped(says, both, really)
     ids = sum((Counter(values.ids) for values in splits.values()), Counter())
     if set(ids) == {0, 1, void} and ids[void] > ids[1]:
-        return SplitFinding(
+        says = (
             f"{' and '.join(splits)}: the masks have the values {shown(dict(ids))}; {void} is void by default, and "
-            f"more frequent than class {labels.names[1]!r}. If some masks store that class as {void}, map both",
-            settings=settings,
-            others=((f"if {void} really is void", {"data.label_map": {0: 0, 1: 1, void: -1}}),),
+            f"more frequent than class {labels.names[1]!r}. If some masks store that class as {void}, map both"
         )
+        return _mapped(says, both, really, fatal=False)
     return None
 
 
@@ -81,82 +87,53 @@ def _plain_ids(labels: LabelSpace, ids: dict[int, int], tops: dict[int, int], wh
     count, void = labels.num_classes, labels.ignore_index
     used = sorted(set(ids) - {void})
     if count == 2 and len(ids) == 2 and void in ids and used[0] in (0, 1):
-        return _two_values(labels, ids, used[0], where)
-    if any(value not in range(count) for value in used):
-        return (
-            _other_ids(labels, ids, used, where) or _instances(labels, tops, where) or _unknown_ids(labels, ids, where)
+        lost = labels.names[1 - used[0]]
+        says = (
+            f"{where}: the masks have only the values {shown(ids)}. {void} is void by default, so class {lost!r} would "
+            f"have no pixel and any score would be 100 %. Set what {void} means"
         )
+        table = {0: 0, void: 1} if used[0] == 0 else {void: 0, 1: 1}
+        return _mapped(says, table, (f"if {void} really is void", {0: 0, 1: 1, void: -1}))
+    if any(value not in range(count) for value in used):
+        found = _other_ids(labels, ids, used, where) or _instances(labels, tops, where)
+        return found or _unknown_ids(labels, ids, where)
     missing = sorted(set(range(count)) - set(used))
     if void in ids and count > 2 and missing in ([0], [count - 1]):
         return _background_as_void(labels, ids, used, missing[0], where)
     if used and used[0] == 1 and void not in ids:
-        table = {value: value - 1 for value in range(1, count)}
-        return SplitFinding(
-            f"{where}: no mask has id 0 (class {labels.names[0]!r}), only {shown(ids)}. If ids start at 1, map them",
-            settings={"data.label_map": {**table, count: count - 1}},
-        )
+        says = f"{where}: no mask has id 0 (class {labels.names[0]!r}), only {shown(ids)}. If ids start at 1, map them"
+        return _mapped(says, {value: value - 1 for value in range(1, count + 1)}, fatal=False)
     return None
-
-
-def _two_values(labels: LabelSpace, ids: dict[int, int], used: int, where: str) -> SplitFinding:
-    void = labels.ignore_index
-    table = {0: 0, void: 1} if used == 0 else {void: 0, 1: 1}
-    lost = labels.names[1 - used]
-    return SplitFinding(
-        f"{where}: the masks have only the values {shown(ids)}. {void} is void by default, so class {lost!r} would "
-        f"have no pixel and any score would be 100 %. Set what {void} means",
-        fatal=True,
-        settings={"data.label_map": table},
-        others=((f"if {void} really is void", {"data.label_map": {0: 0, 1: 1, void: -1}}),),
-    )
 
 
 def _other_ids(labels: LabelSpace, ids: dict[int, int], used: list[int], where: str) -> SplitFinding | None:
     """Some ids are not a class: the finding with a table of the ids that occur, if their meaning is clear."""
-    count, names = labels.num_classes, labels.names
+    count, void, names = labels.num_classes, labels.ignore_index, labels.names
     says = f"{where}: there are {count} classes, and the masks have the values {shown(ids)}"
+    in_order = f"{says}: not ids from 0 to {count - 1}. Map them in order (class {names[0]!r} first), or as intended"
+    from_one = {value: value - 1 for value in range(1, count + 1)}
     if used[0] >= 1 and used[-1] == count:
-        table = {value: value - 1 for value in range(1, count + 1)}
-        return SplitFinding(f"{says}: the ids start at 1. Map them", True, {"data.label_map": table})
+        return _mapped(f"{says}: the ids start at 1. Map them", from_one)
     if len(used) == count:
-        table = {value: place for place, value in enumerate(used)}
-        return SplitFinding(
-            f"{says}: not ids from 0 to {count - 1}. Map them in order (class {names[0]!r} first), or as intended",
-            True,
-            {"data.label_map": table},
-        )
+        return _mapped(in_order, {value: place for place, value in enumerate(used)})
     if used == list(range(count + 1)):
-        from_one = {0: -1, **{value: value - 1 for value in range(1, count + 1)}}
-        last_void = {**{value: value for value in range(count)}, count: -1}
-        first, second = (last_void, from_one) if _is_background(names[0]) else (from_one, last_void)
-        when = f"if id {count if second is last_void else 0} is the one to ignore"
-        return SplitFinding(
-            f"{says}: one id more than classes. Ignore id {0 if first is from_one else count}, or name its class",
-            True,
-            {"data.label_map": first},
-            ((when, {"data.label_map": second}),),
-        )
-    return _gray_levels(labels, ids, used, says)
-
-
-def _gray_levels(labels: LabelSpace, ids: dict[int, int], used: list[int], says: str) -> SplitFinding | None:
-    """As many values as classes including ``ignore_index``, or some of the gray levels that divide 0 .. 255 evenly."""
-    count, void = labels.num_classes, labels.ignore_index
-    tables = [
+        tables = {0: {0: -1, **from_one}, count: {**{value: value for value in range(count)}, count: -1}}
+        # Void is on the borders of most images: rarer than a first class, and not as rare as the rarest classes.
+        rare = sorted(ids[value] for value in range(1, count))[count // 4]
+        last = _is_background(names[0]) or rare <= ids[count] < ids[0]
+        first, second = (count, 0) if last else (0, count)
+        says = f"{says}: one id more than classes. Ignore id {first}, or name its class"
+        return _mapped(says, tables[first], (f"if id {second} is the one to ignore", tables[second]))
+    # Some of the gray levels that divide 0 .. 255 evenly, or as many values as classes including ``ignore_index``.
+    levels = (
         {level(255 * place / (count - 1)): place for place in range(count)} for level in (round, int) if count > 2
-    ]
-    table = next((table for table in tables if set(ids) <= set(table)), None)
-    if table is None and len(ids) == count:
-        table = {value: place for place, value in enumerate(sorted(ids))}
+    )
+    in_turn = {value: place for place, value in enumerate(sorted(ids))}
+    table = next((table for table in levels if set(ids) <= set(table)), in_turn if len(ids) == count else None)
     if table is None:
         return None
-    without = {"data.label_map": {**{value: table[value] for value in used}, void: -1}}
-    return SplitFinding(
-        f"{says}: not ids from 0 to {count - 1}. Map them in order (class {labels.names[0]!r} first), or as intended",
-        True,
-        {"data.label_map": table},
-        ((f"if {void} really is void", without),) if void in ids else (),
-    )
+    without = {**{value: table[value] for value in used}, void: -1}
+    return _mapped(in_order, table, *([(f"if {void} really is void", without)] if void in ids else []))
 
 
 def _instances(labels: LabelSpace, tops: dict[int, int], where: str) -> SplitFinding | None:
@@ -172,11 +149,8 @@ def _instances(labels: LabelSpace, tops: dict[int, int], where: str) -> SplitFin
         return SplitFinding(f"{says}, not class ids: make masks of class ids", True)
     if most > _INSTANCES:
         return SplitFinding(f"{says}. Make masks of 0 and 1 from them, such as (mask > 0)", True)
-    table = {0: 0, **dict.fromkeys(range(1, most + 1), 1)}
-    back, front = labels.names
-    return SplitFinding(
-        f"{says}. Map 0 to class {back!r} and each object to {front!r}", True, {"data.label_map": table}
-    )
+    says += f". Map 0 to class {labels.names[0]!r} and each object to {labels.names[1]!r}"
+    return _mapped(says, {0: 0, **dict.fromkeys(range(1, most + 1), 1)})
 
 
 def _unknown_ids(labels: LabelSpace, ids: dict[int, int], where: str) -> SplitFinding | None:
@@ -184,11 +158,8 @@ def _unknown_ids(labels: LabelSpace, ids: dict[int, int], where: str) -> SplitFi
     unknown = sorted(value for value in ids if value not in labels.raw_to_train)
     if not unknown or len(unknown) + len(labels.raw_to_train) > _LISTED:
         return None
-    table = labels.full_map(unknown)
-    return SplitFinding(
-        f"{where}: ids of no class: {shown({value: ids[value] for value in unknown})}. To ignore them",
-        settings={"data.label_map": table},
-    )
+    says = f"{where}: ids of no class: {shown({value: ids[value] for value in unknown})}. To ignore them"
+    return _mapped(says, labels.full_map(unknown), fatal=False)
 
 
 def _background_as_void(
@@ -196,50 +167,45 @@ def _background_as_void(
 ) -> SplitFinding:
     """Void and all classes but one occur: that class may be stored as void."""
     void, names = labels.ignore_index, labels.names
-    share = ids[void] / sum(ids.values())
     if missing and _is_background(names[-1]) and not _is_background(names[0]):
         table, lost = {**{value: value for value in used}, void: missing}, names[-1]
     else:
         table, lost = {void: 0, **{value: place for place, value in enumerate(used, 1)}}, names[0]
-    sure = share > 0.5 or (missing == 0 and _is_background(names[0]))
+    sure = ids[void] > 0.5 * sum(ids.values()) or (missing == 0 and _is_background(names[0]))
     own = {**{value: value for value in range(labels.num_classes)}, void: -1}
-    return SplitFinding(
+    says = (
         f"{where}: the masks have the values {shown(ids)}; class {names[missing]!r} (id {missing}) has no pixel, and "
-        f"{void} is void by default. If {void} stands for {lost!r}, map it",
-        sure,
-        {"data.label_map": table},
-        ((f"if {void} really is void", {"data.label_map": own}),),
+        f"{void} is void by default. If {void} stands for {lost!r}, map it"
     )
+    return _mapped(says, table, (f"if {void} really is void", own), fatal=sure)
 
 
 def _clashing_palettes(labels: LabelSpace, values: MaskValues, where: str) -> SplitFinding:
     """One index has two colors: it means two classes, or the palettes mean nothing."""
     assert values.clash is not None
     clash = values.clash
-    return SplitFinding(
+    says = (
         f"{where}: palette masks are read by index, and their palettes contradict each other: index {clash.index} is "
         f"{rgb(clash.color)} in {clash.file} and {rgb(clash.other_color)} in {clash.other_file}. If the colors are "
-        "right, save the masks as RGB, and set the colors in data.classes",
-        True,
-        others=(("if the indices are right in all files", {"data.label_map": labels.full_map()}),),
+        "right, save the masks as RGB, and set the colors in data.classes"
     )
+    right = ("if the indices are right in all files", {"data.label_map": labels.full_map()})
+    return SplitFinding(says, True, others=(right,))
 
 
 def _palette_against_colors(labels: LabelSpace, values: MaskValues, where: str) -> SplitFinding | None:
     """Palette masks are read by index. If their colors mean other classes than their indices, neither is safe."""
     by_color = {index: labels.colors.get(color) for index, (color, _) in values.palette.items()}
-    if all(train is None for train in by_color.values()):
+    known = {index: train for index, train in sorted(by_color.items()) if train is not None}
+    if not known:
         return None  # the palette means nothing
     if all(labels.raw_to_train.get(index) == train for index, train in by_color.items()):
         return None
     says = f"{where}: palette masks are read by index, but the colors of their palettes belong to other classes"
-    if None in by_color.values():
+    if len(known) < len(by_color):
         return SplitFinding(f"{says}; no table from index to class fits all files: save the masks as RGB", True)
-    table = {index: -1 if train == labels.ignore_index else train for index, train in sorted(by_color.items())}
-    return SplitFinding(
-        f"{says}. Map the indices by their colors", True, {"data.label_map": table},
-        (("if the indices are right", {"data.label_map": labels.full_map()}),),
-    )  # fmt: skip
+    table = {index: -1 if train == labels.ignore_index else train for index, train in known.items()}
+    return _mapped(f"{says}. Map the indices by their colors", table, ("if the indices are right", labels.full_map()))
 
 
 def _colors_wanted(labels: LabelSpace, values: MaskValues, where: str) -> SplitFinding:
@@ -247,11 +213,9 @@ def _colors_wanted(labels: LabelSpace, values: MaskValues, where: str) -> SplitF
     colors = values.colors
     says = f"{where}: RGB masks, but the classes have no colors"
     if values.cut or len(colors) > max(_LISTED, 2 * labels.num_classes):
-        return SplitFinding(
-            f"{says}, and the masks have {'more than ' * values.cut}{len(colors):,} of them: these are photos, or "
-            "masks that were resized with interpolation or saved as JPEG: make the masks again without loss",
-            True,
-        )
+        says += f", and the masks have {'more than ' * values.cut}{len(colors):,} of them: these are photos, or masks "
+        says += "that were resized with interpolation or saved as JPEG: make the masks again without loss"
+        return SplitFinding(says, True)
     named = _deal(labels, colors)
     guess = "" if len(colors) <= 2 else ". Which color is which class is a guess: put them in order"
     counted = dict(sorted(colors.items(), key=lambda pair: -pair[1]))
@@ -284,15 +248,6 @@ def _unknown_colors(labels: LabelSpace, values: MaskValues, where: str) -> Split
     table.setdefault(_VOID, []).extend(rgb(color) for color in unknown)
     text = ", ".join(f"{rgb(color)} {percent(n, values.colors)}" for color, n in list(unknown.items())[:SHOWN])
     return SplitFinding(f"{where}: colors of no class: {text}. To ignore them", settings={"data.classes": table})
-
-
-def _is_plain(labels: LabelSpace) -> bool:
-    own = {**{value: value for value in range(labels.num_classes)}, labels.ignore_index: labels.ignore_index}
-    return labels.raw_to_train == own
-
-
-def _is_gray(color: int) -> bool:
-    return color >> 16 == color >> 8 & 255 == color & 255
 
 
 def _is_background(name: str) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import astuple, dataclass, field
 from typing import Any
 
 import numpy as np
+
+from segtrain.errors import some_of
 
 # Distinct values of a split that are counted.
 MOST = 1024
@@ -91,6 +93,16 @@ class MaskValueCounter:
         return MaskValues(dict(self.ids), dict(self.colors), self.palette, self.clash, dict(self.tops), self.cut)
 
 
+def ids_of(values: MaskValues) -> dict[int, int]:
+    """Pixels of each id, also where RGB masks have the ids in all three channels; none if any mask has colors."""
+    ids = Counter(values.ids)
+    for color, count in values.colors.items():
+        if color != (color & 255) * 0x010101:
+            return {}
+        ids[color & 255] += count
+    return dict(ids)
+
+
 def values_of(raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Distinct values of a raw mask (colors as 0xRRGGBB), ascending, and their pixels, int64.
 
@@ -141,7 +153,7 @@ def percent(count: int, of: dict[int, int]) -> str:
 
 def shown(ids: dict[int, int]) -> str:
     """``0 (30.1 %) and 255 (69.9 %)``."""
-    texts: Sequence[str] = [f"{value} {percent(count, ids)}" for value, count in sorted(ids.items())]
-    if len(texts) > SHOWN:
-        return ", ".join(texts[:SHOWN]) + f" and {len(texts) - SHOWN} more"
-    return " and ".join(filter(None, [", ".join(texts[:-1]), texts[-1]]))
+    texts = [f"{value} {percent(count, ids)}" for value, count in sorted(ids.items())]
+    return (
+        some_of(texts, SHOWN) if len(texts) > SHOWN else " and ".join(filter(None, [", ".join(texts[:-1]), texts[-1]]))
+    )

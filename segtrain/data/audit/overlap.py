@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from segtrain import config
+from segtrain.data.audit.audit import in_windows
 from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.datasets import Dataset
 from segtrain.data.index.split_by import POOL, division, names_of
@@ -25,8 +26,6 @@ VERSION = 1
 _SHOWN = 3
 # Bytes at two places of a file, which differ for nearly all images of the same size.
 _BYTES = 4096
-# Images in flight at once.
-_WINDOW = 4096
 _BLOCK = 1 << 20
 # Split, index, size of the file in bytes -> digest; empty for a file that cannot be read.
 Key = Callable[[Dataset, int, int], bytes]
@@ -34,9 +33,7 @@ Key = Callable[[Dataset, int, int], bytes]
 
 @dataclass(frozen=True)
 class SplitOverlap:
-    """``count`` images of the second split are in the first; ``pairs``: the first few, (there, here); ``same``: all
-    files are.
-    """
+    """``count`` images of the second split are in the first. ``pairs``: the first few, (there, here). ``same``: all."""
 
     count: int
     pairs: tuple[tuple[str, str], ...]
@@ -74,7 +71,8 @@ def _by_name(train: Dataset, other: Dataset) -> SplitOverlap:
     names = {entry.image for entry in train.entries}
     both = [entry.image for entry in other.entries if entry.image in names]
     same = len(both) == len(train) == len(other)
-    return SplitOverlap(len(both), tuple((_name(train, name), _name(other, name)) for name in both[:_SHOWN]), same)
+    pairs = tuple((relative(name, train.root), relative(name, other.root)) for name in both[:_SHOWN])
+    return SplitOverlap(len(both), pairs, same)
 
 
 def _kept(place: Path) -> SplitOverlap | None:
@@ -96,7 +94,8 @@ def _by_content(train: Dataset, other: Dataset, ours: np.ndarray, theirs: np.nda
         mine, yours = (np.array(sorted(i for key in both for i in groups[key]), np.int64) for groups in (first, second))
         first, second = _grouped(pool, train, mine, ours, _all), _grouped(pool, other, yours, theirs, _all)
     twins = sorted((index, first[key][0]) for key in first.keys() & second.keys() for index in second[key])
-    pairs = [(_name(train, train.entries[a].image), _name(other, other.entries[b].image)) for b, a in twins[:_SHOWN]]
+    names = [(train.entries[a].image, other.entries[b].image) for b, a in twins[:_SHOWN]]
+    pairs = [(relative(a, train.root), relative(b, other.root)) for a, b in names]
     return SplitOverlap(len(twins), tuple(pairs))
 
 
@@ -104,11 +103,9 @@ def _grouped(
     pool: ThreadPoolExecutor, split: Dataset, places: np.ndarray, sizes: np.ndarray, key: Key
 ) -> dict[bytes, list[int]]:
     found: dict[bytes, list[int]] = defaultdict(list)
-    for begin in range(0, len(places), _WINDOW):
-        window = places[begin : begin + _WINDOW].tolist()
-        for index, digest in zip(window, pool.map(lambda i: key(split, i, int(sizes[i])), window)):
-            if digest:
-                found[digest].append(index)
+    for index, digest in in_windows(pool, lambda i: key(split, i, int(sizes[i])), places.tolist()):
+        if digest:
+            found[digest].append(index)
     return found
 
 
@@ -131,10 +128,6 @@ def _digest(split: Dataset, index: int, size: int, parts: Iterable[tuple[int, in
     return digest.digest()
 
 
-def _name(split: Dataset, path: str) -> str:
-    return relative(path, split.root)
-
-
 def overlap_finding(data: config.Data, train: Dataset, other: Dataset) -> SplitFinding | None:
     """The finding about images of ``other`` that are also training images. It is fatal unless the config accepts it."""
     found = overlap(train, other)
@@ -148,17 +141,11 @@ def overlap_finding(data: config.Data, train: Dataset, other: Dataset) -> SplitF
         more = f" and {found.count - len(pairs):,} more" if found.count > len(pairs) else ""
         what = f"{names}: {found.count:,} of {len(other):,} images of {other.split} are training images"
         what += f": {', '.join(pairs)}{more}"
-    accepted = data.overlap == "accept"
     says = f"{what}. A score on them says nothing about new images"
-    if accepted:
+    if data.overlap == "accept":
         return SplitFinding(f"{says} (data.overlap=accept)")
-    settings = _division(data, train) if found.same else {}
+    settings: dict[str, object] = {}
+    if found.same and data.layout != "scenes" and not data.split_by.on:
+        settings = division(data, data.train_split if data.own_splits else POOL, names_of(train))
     cure = "Divide the data set" if settings else "Remove them from one of the splits"
     return SplitFinding(f"{says}. {cure}", True, settings, (("to continue anyway", {"data.overlap": "accept"}),))
-
-
-def _division(data: config.Data, train: Dataset) -> dict[str, object]:
-    """Settings that divide the only split."""
-    if data.layout == "scenes" or data.split_by.on:
-        return {}
-    return division(data, data.train_split if data.own_splits else POOL, names_of(train))

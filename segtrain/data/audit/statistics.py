@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import zlib
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import numpy as np
 
 from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.audit.mask_values import MaskValues
+from segtrain.errors import some_of
 from segtrain.files import writing
 
 
@@ -64,51 +67,35 @@ class AuditReport:
     def table(self) -> str:
         """Text for a terminal."""
         total = max(1, int(self.pixels.sum()) + self.void)
-        sizes = ", ".join(
-            f"{h} x {w}" + (f" ({n})" if len(self.sizes) > 1 else "") for (h, w), n in _common(self.sizes)
-        )
-        more = f" and {len(self.sizes) - 4} more sizes" if len(self.sizes) > 4 else ""
-        sizes = sizes or "none of them without a fault"
+        common = sorted(self.sizes.items(), key=lambda item: -item[1])
+        sizes = [f"{h} x {w}" + (f" ({n})" if len(common) > 1 else "") for (h, w), n in common]
         forms = "".join(f", {form}" + (f" ({n})" if len(self.forms) > 1 else "") for form, n in self.forms.items())
-        head = f"{self.name} {self.split} #{self.fingerprint}: {self.images} images, {sizes}{more}{forms}"
-        head += f", {self.void / total:.1%} void"
+        lines = [
+            f"{self.name} {self.split} #{self.fingerprint}: {self.images} images, "
+            f"{some_of(sizes, 4) or 'none of them without a fault'}{forms}, {self.void / total:.1%} void"
+        ]
         wide = max(len(name) for name in ("class", *self.classes))
-        lines = [head, f"{'class':<{wide}}  {'pixels':>15}  {'share':>8}  {'images':>7}  {'weight':>7}"]
+        lines.append(f"{'class':<{wide}}  {'pixels':>15}  {'share':>8}  {'images':>7}  {'weight':>7}")
         rows = zip(self.classes, self.pixels, self.images_with, self.weights())
         lines += [f"{n:<{wide}}  {p:>15,}  {p / total:>8.3%}  {i:>7,}  {w:>7.3f}" for n, p, i, w in rows]
-        fatal = [finding for finding in self.findings if finding.fatal]
-        others = [finding for finding in self.findings if not finding.fatal]
-        lines += [f"warning: {self.split}: {text}" for text in self.warnings]
-        lines += [f"warning: {finding.text()}" for finding in others]
+        fatal = [finding.text() for finding in self.findings if finding.fatal]
+        others = [finding.text() for finding in self.findings if not finding.fatal]
+        lines += [f"warning: {text}" for text in (*(f"{self.split}: {text}" for text in self.warnings), *others)]
         lines += [f"note: {text}" for text in self.notes]
         # Findings explain the faults of single files, so they come first.
-        lines += [f"fault: {finding.text()}" for finding in fatal]
-        lines += [f"fault: {message}" for _, message in self.faults]
-        faults = f"{len(self.faults) + len(fatal):,} faults" + (
-            f" in {len(self.bad):,} of {self.images:,} images" if self.faults else ""
-        )
-        return "\n".join([*lines, f"{faults}, {len(self.warnings) + len(others)} warnings"])
+        lines += [f"fault: {text}" for text in (*fatal, *grouped(self.faults))]
+        where = f" in {len(self.bad):,} of {self.images:,} images" if self.faults else ""
+        count = len(self.faults) + len(fatal)
+        return "\n".join([*lines, f"{count:,} faults{where}, {len(self.warnings) + len(others)} warnings"])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, without ``mask_crc``; the inverse of ``from_dict``."""
+        content = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "mask_crc"}
         return {
-            "name": self.name,
-            "split": self.split,
-            "fingerprint": self.fingerprint,
-            "images": self.images,
-            "classes": list(self.classes),
-            "pixels": self.pixels.tolist(),
-            "void": self.void,
-            "images_with": self.images_with.tolist(),
-            "weights": [round(float(w), 6) for w in self.weights()],
+            **content,
+            **{name: content[name].tolist() for name in _ARRAYS},
+            "weights": [round(float(weight), 6) for weight in self.weights()],
             "sizes": [[h, w, n] for (h, w), n in self.sizes.items()],
-            "faults": [list(fault) for fault in self.faults],
-            "bad": self.bad.tolist(),
-            "warnings": list(self.warnings),
-            "notes": list(self.notes),
-            "decoded": self.decoded,
-            "forms": self.forms,
-            "brightest": list(self.brightest),
             "values": self.values.to_dict(),
             "findings": [finding.to_dict() for finding in self.findings],
         }
@@ -119,25 +106,35 @@ class AuditReport:
 
         Raises KeyError, TypeError, or ValueError for content that ``to_dict`` did not write.
         """
+        plain = ("name", "split", "fingerprint", "images", "void", "decoded", "forms")
+        values: dict[str, Any] = {name: content[name] for name in plain}
+        values |= {name: np.array(content[name], np.int64) for name in _ARRAYS}
+        values |= {name: tuple(content[name]) for name in ("classes", "warnings", "notes")}
         return cls(
-            name=content["name"],
-            split=content["split"],
-            fingerprint=content["fingerprint"],
-            images=int(content["images"]),
-            classes=tuple(content["classes"]),
-            pixels=np.array(content["pixels"], np.int64),
-            void=int(content["void"]),
-            images_with=np.array(content["images_with"], np.int64),
+            **values,
             sizes={(int(h), int(w)): int(n) for h, w, n in content["sizes"]},
             faults=tuple((file, message) for file, message in content["faults"]),
-            bad=np.array(content["bad"], np.int64),
-            warnings=tuple(content["warnings"]),
-            notes=tuple(content["notes"]),
-            decoded=bool(content["decoded"]),
-            forms={str(form): int(n) for form, n in content["forms"].items()},
             brightest=(int(content["brightest"][0]), str(content["brightest"][1])),
             values=MaskValues.from_dict(content["values"]),
         )
+
+
+_ARRAYS = ("pixels", "images_with", "bad")
+
+
+def grouped(faults: Sequence[tuple[str, str]]) -> list[str]:
+    """One line for each kind of fault: the message of the first file, and which other files are like it.
+
+    faults: (file, message). Two are of one kind if their messages begin alike after the name of the file, up to a number.
+    """
+    kinds: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for file, message in faults:
+        kinds[re.sub(r"\d.*", "", message.replace(file, ""), flags=re.DOTALL)].append((file, message))
+    lines = []
+    for (_, message), *others in kinds.values():
+        names = ", ".join(file for file, _ in others[:2]) + ", ..." * (len(others) > 2)
+        lines.append(message + (f"; {len(others):,} more like this: {names}" if others else ""))
+    return lines
 
 
 def label_warnings(names: Sequence[str], pixels: Sequence[int] | np.ndarray, void: int = 0) -> tuple[str, ...]:
@@ -145,8 +142,7 @@ def label_warnings(names: Sequence[str], pixels: Sequence[int] | np.ndarray, voi
     absent = [name for name, count in zip(names, pixels) if not count]
     texts, whole = [], int(sum(int(count) for count in pixels)) + void
     if absent:
-        shown = ", ".join(absent[:10]) + (f" and {len(absent) - 10} more" if len(absent) > 10 else "")
-        texts.append(f"no pixel of {shown} ({len(absent)} of {len(names)} classes)")
+        texts.append(f"no pixel of {some_of(absent, 10)} ({len(absent)} of {len(names)} classes)")
     if len(names) - len(absent) == 1 < len(names):
         texts.append("all pixels are of a single class: a score on them says nothing")
     if void > whole / 2:
@@ -166,10 +162,6 @@ def class_weights(pixels: np.ndarray | Sequence[int], power: float = 0.5) -> np.
     if present.any():
         weights[present] = (np.median(counts[present]) / counts[present]) ** power
     return weights.astype(np.float32)
-
-
-def _common(sizes: dict[tuple[int, int], int]) -> list[tuple[tuple[int, int], int]]:
-    return sorted(sizes.items(), key=lambda item: -item[1])[:4]
 
 
 def load(place: Path) -> tuple[AuditReport | None, str]:
@@ -192,7 +184,6 @@ def save(place: Path, report: AuditReport) -> list[str]:
             mask_crc = base64.b64encode(zlib.compress(report.mask_crc.tobytes())).decode()
             stream.write(json.dumps({**report.to_dict(), "mask_crc": mask_crc}).encode())
     except OSError as error:
-        return [
-            f"statistics are not cached ({error.strerror}: {place.parent}): set SEGTRAIN_CACHE to a writable folder"
-        ]
+        where = f"{error.strerror}: {place.parent}"
+        return [f"statistics are not cached ({where}): set SEGTRAIN_CACHE to a writable folder"]
     return []
