@@ -326,7 +326,7 @@ def test_a_list_with_the_paths_of_another_machine_names_the_command_that_mends_i
 
 def test_masks_without_class_names_are_told_with_their_values(tmp_path, capsys):
     root = tree(tmp_path / "set", "image/#.png label/#.png")
-    for value, wanted in ((1, "0 (50.0%), 1 (50.0%)"), (255, "0 (50.0%), 255 (50.0%)")):
+    for value, wanted in ((1, "0 (50.0 %) and 1 (50.0 %)"), (255, "0 (50.0 %) and 255 (50.0 %)")):
         for seed in (1, 2):
             ids(root / f"label/{seed}.png", (0, value))
         assert main(["data", "check", str(root)]) == EXIT_ERROR

@@ -39,11 +39,9 @@ def refuse_cache(source: SampleSource, ranks: int = 1) -> None:
     if each * ranks <= 0.8 * limit:
         return
     copies = f" in each of {ranks} ranks, {each * ranks / 2**30:.1f} GiB together" if ranks > 1 else ""
-    raise ConfigError(
-        f"data.cache=ram: {len(source)} images of about {height}x{width} need {each / 2**30:.1f} GiB{copies}; this "
-        f"machine has {limit / 2**30:.1f} GiB: set data.cache=off" + (", or use fewer ranks" if ranks > 1 else ""),
-        code="cache-too-large", key="data.cache", found=each * ranks, expected=limit,
-    )  # fmt: skip
+    says = f"data.cache=ram: {len(source)} images of about {height}x{width} need {each / 2**30:.1f} GiB{copies}; this "
+    says += f"machine has {limit / 2**30:.1f} GiB: set data.cache=off" + ", or use fewer ranks" * (ranks > 1)
+    raise ConfigError(says, code="cache-too-large", key="data.cache", found=each * ranks, expected=limit)
 
 
 class RamCache:

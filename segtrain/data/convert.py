@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import os
 import re
 import shlex
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,13 @@ import numpy as np
 from segtrain.config import Data
 from segtrain.config.paste import command
 from segtrain.cores import cores
+from segtrain.data.audit.statistics import grouped
 from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.index.listing import WARNING
 from segtrain.data.index.split_by import POOL, missing, names_of, with_settings
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.pixels import decode
-from segtrain.errors import ConfigError, DataError
+from segtrain.errors import ConfigError, DataError, some_of
 
 # Values or colors that are closer cannot be distinguished in a JPEG.
 _APART = 16
@@ -34,14 +34,6 @@ _GRAY = 32
 # Share of the pixels from which a value counts as an id of the data set.
 _PEAK = 0.002
 _SHOWN = 5
-
-
-@dataclass(frozen=True)
-class Converted:
-    """Pixels of one mask, and how many of them are about halfway between two values."""
-
-    pixels: int
-    ambiguous: int
 
 
 def convert_folder(
@@ -56,15 +48,11 @@ def convert_folder(
 
     data, found = settings_of(root, overrides)
     if data.layout in ("scenes", "shards"):
-        raise ConfigError(
-            f"data convert reads image files, and data.layout={data.layout} has none: give a folder of files",
-            code="layout-without-files",
-            layout=data.layout,
-        )
+        says = f"data convert reads image files, and data.layout={data.layout} has none: give a folder of files"
+        raise ConfigError(says, code="layout-without-files", layout=data.layout)
     if os.path.exists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
-        raise DataError(
-            f"{folder}: exists already: choose another folder to convert to", code="folder-exists", folder=folder
-        )
+        says = f"{folder}: exists already: choose another folder to convert to"
+        raise DataError(says, code="folder-exists", folder=folder)
     if data.layout == "folders" and not data.split_by.on and "{split}" not in data.images + data.masks:
         found = (POOL,)  # all splits are the same images
     datasets = [open_dataset(data, split) for split in splits or found]
@@ -83,11 +71,8 @@ def convert_folder(
             (made / "classes.txt").write_text(_classes(datasets[0].labels), encoding="utf-8")
             made.replace(target)
     except OSError as error:
-        raise DataError(
-            f"{folder}: cannot be written ({error.strerror or error}): check the free space and the permissions",
-            code="folder-unwritable",
-            folder=folder,
-        ) from None
+        says = f"{folder}: cannot be written ({error.strerror or error}): check the free space and the permissions"
+        raise DataError(says, code="folder-unwritable", folder=folder) from None
     made_of = {dataset.split: dataset for dataset in datasets}
     written = Data.model_validate(settings(data, folder, result))
     says, division = missing(written, list(result), lambda split: [_safe(name) for name in names_of(made_of[split])])
@@ -109,18 +94,16 @@ def settings(data: Data, folder: str, splits: Iterable[str]) -> dict[str, Any]:
 
 def _convert(dataset: Dataset, made: Path, say: Callable[[str], None]) -> dict[str, Any]:
     names = [_safe(entry.meta["name"]) for entry in dataset.entries]
-    double = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
-    if double:
-        raise DataError(
-            f"{dataset.name} {dataset.split}: two samples are named {double[0]!r}: give each its own name",
-            code="name-repeated",
-            name=double[0],
-        )
-    faults: list[str] = []
+    where = f"{dataset.name} {dataset.split}"
+    double = next((name for name, count in Counter(names).items() if count > 1), None)
+    if double is not None:
+        says = f"{where}: two samples are named {double!r}: give each its own name"
+        raise DataError(says, code="name-repeated", name=double)
+    faults: list[tuple[str, str]] = []
     pixels = ambiguous = 0
     worst = (0.0, "")
 
-    def one(index: int) -> Converted | DataError:
+    def one(index: int) -> tuple[int, int] | DataError:
         try:
             return _write(dataset, index, made, names[index])
         except DataError as error:
@@ -128,20 +111,16 @@ def _convert(dataset: Dataset, made: Path, say: Callable[[str], None]) -> dict[s
 
     with ThreadPoolExecutor(cores()) as pool:
         for index, done in enumerate(pool.map(one, range(len(dataset)))):
+            file = str(dataset.entries[index].mask)
             if isinstance(done, DataError):
-                faults.append(str(done))
+                faults.append((file, str(done)))
                 continue
-            pixels, ambiguous = pixels + done.pixels, ambiguous + done.ambiguous
-            worst = max(worst, (done.ambiguous / done.pixels, str(dataset.entries[index].mask)))
+            pixels, ambiguous = pixels + done[0], ambiguous + done[1]
+            worst = max(worst, (done[1] / done[0], file))
     if faults:
-        more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
-        raise DataError(
-            f"{dataset.name} {dataset.split}: {len(faults)} of {len(dataset)} samples cannot be converted, and nothing "
-            "was written: " + "; ".join(faults[:_SHOWN]) + more,
-            code="samples-faulty",
-            split=dataset.split,
-            faults=len(faults),
-        )
+        says = f"{where}: {len(faults)} of {len(dataset)} samples cannot be converted, and nothing was written: "
+        says += "; ".join(grouped(faults))
+        raise DataError(says, code="samples-faulty", split=dataset.split, faults=len(faults))
     told = f"{dataset.split}: {len(dataset):,} masks written and read again, {ambiguous:,} of {pixels:,} pixels"
     told += f" ({ambiguous / pixels:.2%}) were about halfway between two values and took the nearest"
     say(told + (f"; most in {worst[1]} ({worst[0]:.2%})" if ambiguous else ""))
@@ -159,8 +138,8 @@ def _safe(name: str) -> str:
     return "/".join("_" if part in ("", ".", "..") else part for part in re.sub(r"^/+", "", name).split("/"))
 
 
-def _write(dataset: Dataset, index: int, made: Path, name: str) -> Converted:
-    """Write one image and its mask. Raises DataError that names the file."""
+def _write(dataset: Dataset, index: int, made: Path, name: str) -> tuple[int, int]:
+    """Write one image and its mask. Returns its pixels, and how many of them are ambiguous. Raises DataError."""
     from PIL import Image
 
     entry = dataset.entries[index]
@@ -177,16 +156,11 @@ def _write(dataset: Dataset, index: int, made: Path, name: str) -> Converted:
         os.link(os.path.realpath(entry.image), image)
     except OSError:  # another disk, or one without links
         shutil.copyfile(entry.image, image)
-    content = io.BytesIO()
-    Image.fromarray(ids).save(content, format="PNG")
-    mask.write_bytes(content.getvalue())
+    Image.fromarray(ids).save(mask, format="PNG")
     if not np.array_equal(decode.decode_mask(str(mask)), ids):
-        raise DataError(
-            f"{mask}: reads back other ids than were written: check the disk",
-            code="mask-readback-differs",
-            file=str(mask),
-        )
-    return Converted(ids.size, ambiguous)
+        says = f"{mask}: reads back other ids than were written: check the disk"
+        raise DataError(says, code="mask-readback-differs", file=str(mask))
+    return ids.size, ambiguous
 
 
 def ids_of(mask: str, labels: LabelSpace) -> tuple[np.ndarray, int]:
@@ -201,11 +175,8 @@ def ids_of(mask: str, labels: LabelSpace) -> tuple[np.ndarray, int]:
         return table[pixels[..., 1]], int(unsure[pixels[..., 1]].sum())
     if not labels.colors:
         setting = "data.classes={road: [128, 64, 128], ...}"
-        raise DataError(
-            f"{name}: is a JPEG mask in color: set the color of each class, as in {setting}",
-            code="mask-rgb-without-colors",
-            file=name,
-        )
+        says = f"{name}: is a JPEG mask in color: set the color of each class, as in {setting}"
+        raise DataError(says, code="mask-rgb-without-colors", file=name)
     codes = pixels.astype(np.int32) @ np.array([1 << 16, 1 << 8, 1], np.int32)
     found, place = np.unique(codes, return_inverse=True)
     table, unsure = _nearest(_rgb(found), _rgb(np.array(list(labels.colors))), labels.colors.values())
@@ -223,10 +194,9 @@ def _rgb(codes: np.ndarray) -> np.ndarray:
 
 
 def _nearest(values: np.ndarray, known: np.ndarray, train: Iterable[int]) -> tuple[np.ndarray, np.ndarray]:
-    """For each row of ``values``, the train id of the nearest row of ``known`` (the first one in a tie), and whether it
-    is ambiguous.
+    """For each row of ``values``, the train id of the nearest row of ``known`` (the first one in a tie).
 
-    A value is ambiguous if the nearest is more than half as far as the second.
+    Then whether it is ambiguous: the nearest is more than half as far as the second.
     """
     distance = np.sqrt(((values[:, None].astype(np.int32) - known[None]) ** 2).sum(2))
     near = np.sort(distance, axis=1)
@@ -244,12 +214,8 @@ def refuse_near_values(dataset: Dataset) -> None:
         return
     proposed = proposed_map([str(entry.mask) for entry in dataset.entries], labels.num_classes)
     cure = command({"data.label_map": proposed}) if proposed else "set data.label_map to say which value is which class"
-    error = DataError(
-        f"{dataset.name}: the ids {', '.join(map(str, raw[:12]))} are too close for JPEG masks, whose values are off "
-        f"by a few: {cure}",
-        code="mask-ids-too-close",
-        found=raw,
-    )
+    says = f"{dataset.name}: the ids {some_of(raw, 12)} are too close for JPEG masks, whose values are off by a few"
+    error = DataError(f"{says}: {cure}", code="mask-ids-too-close", found=raw)
     error.settings = {"data.label_map": proposed} if proposed else None
     raise error
 
@@ -262,9 +228,7 @@ def is_jpeg(mask: str) -> bool:
 
 
 def proposed_map(masks: list[str], classes: int) -> dict[int, int]:
-    """A data.label_map of the most frequent values in gray JPEG masks; {} if their number differs from that of the
-    classes.
-    """
+    """A data.label_map of the most frequent values in gray JPEG masks; {} if they are not as many as the classes."""
     counts = np.zeros(256, np.int64)
     for mask in masks[:: max(1, len(masks) // 50)]:
         try:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from segtrain import config
-from segtrain.data.index.entries import Entry
+from segtrain.data.index.entries import Entry, LazyEntries
 from segtrain.data.index.layouts import LAYOUTS
 from segtrain.data.index.listing import entries_of
 from segtrain.data.index.stamps import listing_text, stamps
@@ -126,11 +126,9 @@ class Dataset:
     def _mask_path(self, index: int) -> str:
         path = self.entries[index].mask
         if path is None:
-            raise DataError(
-                f"{self.entries[index].image}: has no mask: only `segtrain predict` can use it",
-                code="mask-missing",
-                file=self.entries[index].image,
-            )
+            image = self.entries[index].image
+            says = f"{image}: has no mask: only `segtrain predict` can use it"
+            raise DataError(says, code="mask-missing", file=image)
         return path
 
     def size(self, index: int) -> tuple[int, int]:
@@ -159,26 +157,20 @@ class Dataset:
             if turned
             else "pair the right files, or resize one of them (masks by nearest)"
         )
-        return DataError(
-            f"{entry.mask}: the mask has {mask[0]} x {mask[1]} = {mask[0] * mask[1]:,} pixels, its image {entry.image} "
-            f"has {image[0]} x {image[1]}: {cure}",
-            code="mask-size-differs",
-            file=entry.mask,
-            found=tuple(mask),
-            expected=tuple(image),
-            rotated=turned,
-        )
+        says = f"{entry.mask}: the mask has {mask[0]} x {mask[1]} = {mask[0] * mask[1]:,} pixels, its image "
+        says += f"{entry.image} has {image[0]} x {image[1]}: {cure}"
+        found = {"found": tuple(mask), "expected": tuple(image), "rotated": turned}
+        return DataError(says, code="mask-size-differs", file=entry.mask, **found)
 
     def stamps(self) -> np.ndarray:
         """int64 (n, 2, 2): bytes and mtime (ns) of images and masks as they are now; 0 for generated ones."""
         return np.zeros((len(self), 2, 2), np.int64) if self.draw else stamps(self.entries, self.store)
 
     def fingerprint(self, stamped: np.ndarray | None = None) -> str:
-        """Hash of the file names (relative to the root), their sizes in bytes, and the label space, as twelve hex
-        digits.
+        """Twelve hex digits over the file names (relative to the root), their sizes in bytes, and the label space.
 
-        It is the same on every machine that has the same split, and is shown beside each score. ``stamped``: the result
-        of ``stamps``, if it is known. Raises DataError for a missing file.
+        They are the same on every machine that has the same split, and are shown beside each score. ``stamped``: the
+        result of ``stamps``, if it is known. Raises DataError for a missing file.
         """
         digest = hashlib.sha256(self.labels.identity())
         sizes = (self.stamps() if stamped is None else stamped)[:, :, 0]
@@ -213,23 +205,10 @@ def open_dataset(data: config.Data, split: str) -> Dataset:
     return Dataset(name, split, labels, entries, root, notes=tuple(notes), reading=Reading.of(data))
 
 
-@dataclass(frozen=True)
-class _Drawn(Sequence[Entry]):
-    """Entries of generated scenes, which have names only."""
-
-    kind: str
-    split: str
-    images: int
-
-    def __len__(self) -> int:
-        return self.images
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[place] for place in range(self.images)[index]]
-        place = range(self.images)[index]
-        name = f"{self.kind}/{place:05d}"
-        return Entry(name, name, {"name": f"{self.split}_{place:05d}"})
+def _drawn_entry(kind: str, split: str, index: int) -> Entry:
+    """A generated scene has names only."""
+    name = f"{kind}/{index:05d}"
+    return Entry(name, name, {"name": f"{split}_{index:05d}"})
 
 
 def _scenes(data: config.Data, split: str) -> Dataset:
@@ -239,7 +218,7 @@ def _scenes(data: config.Data, split: str) -> Dataset:
     seed = int.from_bytes(hashlib.sha256(split.encode()).digest()[:4], "big")
     height, width = data.scene_size
     kind = f"scene{scenes.VERSION}:{split}:{height}x{width}"
-    entries = _Drawn(kind, split, count)
+    entries = LazyEntries(count, partial(_drawn_entry, kind, split))
     labels = label_space(data, presets.SCENES)
     if labels.raw_to_train == presets.SCENES.raw_to_train:
         draw: Draw = partial(scenes.scene, seed, size=data.scene_size)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 from segtrain.config import Data
 from segtrain.cores import cores
 from segtrain.data.datasets import Dataset
-from segtrain.data.index.entries import Entry
+from segtrain.data.index.entries import Entry, LazyEntries
 from segtrain.data.labels.classes import label_space
 from segtrain.data.labels.space import LabelSpace, plain_space
 from segtrain.errors import ConfigError, DataError, SegtrainError
@@ -50,20 +49,12 @@ class _Items:
         except SegtrainError:
             raise
         except Exception as error:  # whatever code of the user raises
-            raise DataError(
-                f"{where}: {type(error).__name__}: {' '.join(str(error).split())}: an item must be (image, mask, id)",
-                code="item-unreadable",
-                index=index,
-            ) from error
+            says = f"{where}: {type(error).__name__}: {' '.join(str(error).split())}: an item must be (image, mask, id)"
+            raise DataError(says, code="item-unreadable", index=index) from error
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or image.shape[:2] != mask.shape[:2]:
-            raise DataError(
-                f"{where} ({given}): image {image.dtype} {image.shape}, mask {mask.dtype} {mask.shape}: the image must be "
-                "uint8 (H, W, 3) RGB, and the mask (H, W) of the same size",
-                code="item-shape",
-                index=index,
-                image=image.shape,
-                mask=mask.shape,
-            )
+            says = f"{where} ({given}): image {image.dtype} {image.shape}, mask {mask.dtype} {mask.shape}: the image "
+            says += "must be uint8 (H, W, 3) RGB, and the mask (H, W) of the same size"
+            raise DataError(says, code="item-shape", index=index, image=image.shape, mask=mask.shape)
         name = given if isinstance(given, str) else f"{self.split}/{given}"
         return np.ascontiguousarray(image), self.labels.remap(mask, f"{where} ({given})"), name
 
@@ -72,27 +63,14 @@ class _Items:
             self(index)
         return self.names[index]
 
+    def entry(self, index: int) -> Entry:
+        name = self.name(index)
+        return Entry(name, name, {"name": name})
+
     def size(self, index: int) -> tuple[int, int]:
         if index not in self.sizes:
             self(index)
         return self.sizes[index]
-
-
-@dataclass(frozen=True, eq=False)
-class _ItemEntries(Sequence[Entry]):
-    """Entries whose names are the ids of the items."""
-
-    read: _Items
-    length: int
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[place] for place in range(self.length)[index]]
-        name = self.read.name(range(self.length)[index])
-        return Entry(name, name, {"name": name})
 
 
 @dataclass(frozen=True)
@@ -104,27 +82,25 @@ class OwnDataset(Dataset):
 
 
 def own_labels(items: Any, data: Data, default: LabelSpace | None = None) -> LabelSpace:
-    """Classes of ``data.classes``, else of the attribute ``items.classes``, else ``default``. Raises ConfigError or DataError."""
+    """Classes of ``data.classes``, of ``items.classes``, or ``default``. Raises ConfigError or DataError."""
     if data.classes or data.label_map:
         return label_space(data, default)
     names = getattr(items, "classes", None)
     if names:
         return plain_space(tuple(map(str, names)), data.ignore_index)
     if default is None:
-        raise ConfigError(
-            f"{type(items).__name__} does not name its classes: set data.classes=[NAME, ...] in the config, or give the dataset an "
-            "attribute `classes`, a list of names in the order of the mask's ids",
-            code="classes-missing",
-        )
+        says = f"{type(items).__name__} does not name its classes: set data.classes=[NAME, ...] in the config, or give "
+        says += "the dataset an attribute `classes`, a list of names in the order of the mask's ids"
+        raise ConfigError(says, code="classes-missing")
     return default
 
 
 def own_dataset(items: Any, labels: LabelSpace, split: str) -> Dataset:
     """A map-style dataset as a split.
 
-    items: ``len(items)``, and ``items[i]`` = (image uint8 (H, W, 3) RGB, mask of ids (H, W), id). It is read by several threads
-    at once. An id that is a string names the image: a name in both splits is a training image in validation. An attribute
-    ``ids`` gives all ids at once; without it every item is read here, because runs that resume compare the ids.
+    items: ``len(items)``, and ``items[i]`` = (image uint8 (H, W, 3) RGB, mask of ids (H, W), id). Several threads read
+    it at once. An id that is a string names the image: a name in both splits is a training image in validation. An
+    attribute ``ids`` gives all ids at once; without it every item is read here, because runs that resume compare them.
     Raises DataError for an item that cannot be used.
     """
     count = len(items)
@@ -134,4 +110,4 @@ def own_dataset(items: Any, labels: LabelSpace, split: str) -> Dataset:
     if ids is None:
         with ThreadPoolExecutor(cores()) as pool:
             list(pool.map(read.name, range(count)))
-    return OwnDataset(type(items).__name__, split, labels, _ItemEntries(read, count), draw=read)
+    return OwnDataset(type(items).__name__, split, labels, LazyEntries(count, read.entry), draw=read)

@@ -94,21 +94,13 @@ class LocalDisk(Store):
             stream.seek(offset)
             content = stream.read(length)
         if len(content) != length:
-            end = offset + len(content)
-            raise DataError(
-                f"{path}: the file ends at byte {end:,}, but {offset + length:,} bytes were expected: {_AGAIN}",
-                code="file-ends-early", file=path, found=end, expected=offset + length,
-            )  # fmt: skip
+            raise _too_short(path, offset + len(content), offset + length)
         return content
 
     def view(self, path: str, offset: int, length: int) -> memoryview:
         whole = _maps.get(path)
         if offset < 0 or length < 0 or offset + length > len(whole):
-            raise DataError(
-                f"{path}: the file has {len(whole):,} bytes, but bytes {offset:,} to {offset + length:,} are needed: "
-                f"{_AGAIN}",
-                code="file-ends-early", file=path, found=len(whole), expected=offset + length,
-            )  # fmt: skip
+            raise _too_short(path, len(whole), offset + length)
         _maps.used(length)
         return whole[offset : offset + length]
 
@@ -152,9 +144,8 @@ def _refuse_other_kinds(mode: int, name: str) -> None:
         return
     kinds = ((stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK, "a socket"), (stat.S_ISDIR, "a folder"))
     kind = next((kind for test, kind in kinds if test(mode)), "a device")
-    raise DataError(
-        f"{name}: is {kind}, not a file: take it out of the data set", code="file-not-regular", file=name, found=kind
-    )
+    says = f"{name}: is {kind}, not a file: take it out of the data set"
+    raise DataError(says, code="file-not-regular", file=name, found=kind)
 
 
 @contextmanager
@@ -171,10 +162,8 @@ def writing(path: str, folder: str = "") -> Iterator[BinaryIO]:
             yield stream
     except OSError as error:
         reason = error.strerror or str(error)
-        raise DataError(
-            f"{path}: cannot be written ({reason}): check the space and the rights",
-            code="file-unwritable", file=path, found=reason,
-        ) from None  # fmt: skip
+        says = f"{path}: cannot be written ({reason}): check the space and the rights"
+        raise DataError(says, code="file-unwritable", file=path, found=reason) from None
 
 
 class _Maps:
@@ -228,6 +217,11 @@ def _fresh() -> None:
 
 if hasattr(os, "register_at_fork"):  # another thread may have held the lock
     os.register_at_fork(after_in_child=_fresh)
+
+
+def _too_short(path: str, size: int, needed: int) -> DataError:
+    says = f"{path}: the file ends at byte {size:,}, but is read up to byte {needed:,}: {_AGAIN}"
+    return DataError(says, code="file-ends-early", file=path, found=size, expected=needed)
 
 
 def _unreadable(path: str, error: Exception) -> DataError:

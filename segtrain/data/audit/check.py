@@ -135,7 +135,7 @@ def _leaks(data: Data, datasets: dict[str, Dataset]) -> Iterator[tuple[str, Spli
 
 
 def settings_of(root: str, overrides: list[str]) -> tuple[Data, tuple[str, ...]]:
-    """The settings of a folder, and its splits. ``overrides`` (data.layout=..., data.classes=...) come before detection.
+    """The settings of a folder, and its splits. ``overrides`` (data.layout=..., data.classes=...) come first.
 
     Raises DataError for a folder of no known layout, ConfigError for a wrong override.
     """

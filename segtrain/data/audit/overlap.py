@@ -41,10 +41,7 @@ class SplitOverlap:
 
 
 def overlap(train: Dataset, other: Dataset, workers: int = 8) -> SplitOverlap:
-    """Compare the stored bytes.
-
-    The result is cached until a file of either split changes. Raises DataError for a missing file.
-    """
+    """Compare the stored bytes. Cached until a file of either split changes. Raises DataError for a missing file."""
     if train.draw or other.draw:  # generated images have names only
         return _by_name(train, other)
     stamped = [split.stamps() for split in (train, other)]

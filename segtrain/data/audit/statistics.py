@@ -102,10 +102,7 @@ class AuditReport:
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> AuditReport:
-        """The report without ``findings``.
-
-        Raises KeyError, TypeError, or ValueError for content that ``to_dict`` did not write.
-        """
+        """The report without ``findings``. Raises KeyError, TypeError, or ValueError for other content."""
         plain = ("name", "split", "fingerprint", "images", "void", "decoded", "forms")
         values: dict[str, Any] = {name: content[name] for name in plain}
         values |= {name: np.array(content[name], np.int64) for name in _ARRAYS}
@@ -125,7 +122,7 @@ _ARRAYS = ("pixels", "images_with", "bad")
 def grouped(faults: Sequence[tuple[str, str]]) -> list[str]:
     """One line for each kind of fault: the message of the first file, and which other files are like it.
 
-    faults: (file, message). Two are of one kind if their messages begin alike after the name of the file, up to a number.
+    faults: (file, message). Two are of one kind if their messages are alike up to a number, without the file.
     """
     kinds: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for file, message in faults:

@@ -8,59 +8,46 @@ from collections import Counter
 
 import numpy as np
 
-from segtrain.data.index.entries import Column, Entries, TextsBuilder
+from segtrain.data.index.entries import Column, Entries, texts_of
 from segtrain.data.index.listing import Watch
 from segtrain.data.index.unpaired import in_other_form
-from segtrain.errors import DataError
+from segtrain.errors import DataError, some_of
 
 # From so many listed files in one folder, reading the folder is faster than a stat of each file.
 _MANY = 1000
 
 
 def checked(entries: Entries, source: str, watch: Watch) -> Entries:
-    """The same entries of a list.
-
-    Raises DataError for none, for a missing file, and for an image that is listed twice.
-    """
+    """The same entries. Raises DataError for none, for a missing file, and for an image that is listed twice."""
     if not len(entries):
-        raise DataError(
-            f"{source}: the split has no rows: check the list and data.split", code="split-empty", file=source
+        says = f"{source}: the split has no rows: check the list and data.split"
+        raise DataError(says, code="split-empty", file=source)
+    odd, what, code = _double(_spelled_out(entries.image)), "are listed twice", "list-file-repeated"
+    if not odd:
+        odd, what, code = (
+            _absent(entries.image, watch) + _absent(entries.mask, watch),
+            "do not exist",
+            "list-file-missing",
         )
-    double = _double(_spelled_out(entries.image))
-    absent = [] if double else [*_absent(entries.image, watch), *_absent(entries.mask, watch)]
-    for odd, what, code in (
-        (double, "are listed twice", "list-file-repeated"),
-        (absent, "do not exist", "list-file-missing"),
-    ):
-        if odd:
-            shown = ", ".join(odd[:5]) + (f" and {len(odd) - 5} more" if len(odd) > 5 else "")
-            other = in_other_form(odd[0]) if what == "do not exist" else ""
-            cause = f"; {other!a} is there, the same text in another Unicode normalization (NFC/NFD)" if other else ""
-            raise DataError(
-                f"{source}: {len(odd)} files {what}: {shown}{cause}: correct the list",
-                code=code,
-                file=source,
-                found=odd[:5],
-                count=len(odd),
-            )
+    if odd:
+        other = in_other_form(odd[0]) if code == "list-file-missing" else ""
+        cause = f"; {other!a} is there, the same text in another Unicode normalization (NFC/NFD)" if other else ""
+        says = f"{source}: {len(odd)} files {what}: {some_of(odd)}{cause}: correct the list"
+        raise DataError(says, code=code, file=source, found=odd[:5], count=len(odd))
     return entries
 
 
 def _spelled_out(paths: Column) -> Column:
-    """The same files in one spelling: absolute, without ``./``, ``//``, and ``x/../``.
-
-    The column itself if nothing changes.
-    """
+    """The same files in one spelling: absolute, without ``./``, ``//``, and ``x/../``; often the column itself."""
     absolute, odd = 0, False
     for text in paths.texts:
         absolute += (text or "").startswith("/")
         odd |= text is not None and ("./" in text or "//" in text)
     if not odd and absolute in (0, len(paths)):
         return paths
-    texts, root = TextsBuilder(), os.path.abspath(paths.prefix)
-    for text in paths.texts:
-        texts.append(os.path.normpath(os.path.join(root, text or "")))
-    return Column(texts.done(), "", paths.tails, paths.codes)
+    root = os.path.abspath(paths.prefix)
+    spelled = (os.path.normpath(os.path.join(root, text or "")) for text in paths.texts)
+    return Column(texts_of(spelled), "", paths.tails, paths.codes)
 
 
 def _double(paths: Column) -> list[str]:

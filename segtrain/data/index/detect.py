@@ -12,7 +12,7 @@ from segtrain.data.index.lists import LIST
 from segtrain.data.index.names import SUFFIXES, folders_in
 from segtrain.data.index.walk import no_folder, unread
 from segtrain.data.shards.foreign import splits_in
-from segtrain.errors import DataError
+from segtrain.errors import DataError, some_of
 
 _SHOWN = 5
 _SPLITS = ("train", "val", "test")
@@ -42,10 +42,7 @@ def detect(root: str) -> tuple[config.Data, tuple[str, ...]]:
 def _settings(
     root: str, layout: str, splits: list[str], settings: dict[str, Any]
 ) -> tuple[config.Data, tuple[str, ...]]:
-    """The settings and the sorted splits.
-
-    Splits with other names than train and val are set too, such as Train and VAL.
-    """
+    """The settings and the sorted splits. Splits with other names than train and val are set too, such as VAL."""
     rank = {split: number for number, split in enumerate(_SPLITS)}
     order = sorted(set(splits), key=lambda split: (rank.get(split.lower(), len(rank)), split))
     written = {split.lower(): split for split in order}
@@ -59,20 +56,18 @@ def _settings(
 def _unknown(root: str) -> DataError:
     """The error for a folder of no known layout: what it holds, what was looked for, and how to describe it."""
     there = sorted(path.name + "/" * path.is_dir() for path in Path(root).iterdir() if path.name[0] != ".")
-    holds = ", ".join(there[:12]) + (f" and {len(there) - 12} more" if len(there) > 12 else "")
-    inner = next((place for name in folders_in(root)[:50] if _fits(place := os.path.join(root, name))), None)
+    # Any folder with a table could be a list, so lists do not count.
+    layouts = [layout for layout in LAYOUTS.values() if layout is not LIST]
+    places = (os.path.join(root, name) for name in folders_in(root)[:50])
+    inner = next((place for place in places if any(layout.detect(place) for layout in layouts)), None)
     hint = f"; did you mean {inner}?" if inner else ""
     empty = "".join(f"\n  {text}" for text in _without_images(root))
     looked = "".join(f"\n  {layout.name}: {layout.example}" for layout in LAYOUTS.values())
-    return DataError(
-        f"{root}: not a known layout{hint}\n  it holds {holds or 'nothing'}{empty}\nlooked for:{looked}\n"
-        "or describe it: data.layout=folders data.images=FOLDER data.masks=FOLDER, and data.pair where the names "
-        "differ",
-        code="layout-unknown",
-        folder=root,
-        found=there,
-        near=inner,
+    says = (
+        f"{root}: not a known layout{hint}\n  it holds {some_of(there, 12) or 'nothing'}{empty}\nlooked for:{looked}\n"
+        "or describe it: data.layout=folders data.images=FOLDER data.masks=FOLDER, and data.pair where the names differ"
     )
+    return DataError(says, code="layout-unknown", folder=root, found=there, near=inner)
 
 
 def _without_images(root: str) -> list[str]:
@@ -88,8 +83,3 @@ def _without_images(root: str) -> list[str]:
         if len(said) >= _SHOWN:
             break
     return said[:_SHOWN]
-
-
-def _fits(folder: str) -> bool:
-    """Whether a folder is of a known layout. Any folder with a table could be a list, so lists do not count."""
-    return any(layout.detect(folder) for layout in LAYOUTS.values() if layout is not LIST)

@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 from segtrain.data.index.names import NAME, SUFFIXES, Pattern, fitted, folders_in, propose
@@ -13,18 +14,8 @@ from segtrain.data.index.pairs import MASK_ENDINGS
 from segtrain.data.index.unpaired import several_masks
 
 IMAGE_WORDS = (
-    "images",
-    "image",
-    "imgs",
-    "img",
-    "jpegimages",
-    "frames",
-    "photos",
-    "inputs",
-    "input",
-    "rgb",
-    "pngimages",
-)
+    "images", "image", "imgs", "img", "jpegimages", "frames", "photos", "inputs", "input", "rgb", "pngimages",
+)  # fmt: skip
 MASK_WORDS = (
     "masks", "mask", "labels", "label", "annotations", "annotation", "annots", "annot", "segmentationclasspng",
     "segmentationclass", "segmentations", "segmentation", "groundtruth", "gt", "gts", "targets", "target",
@@ -63,23 +54,25 @@ def _ranked(root: str, folders: list[str]) -> list[tuple[tuple[str, str], list[s
     there = {name.lower(): name for name in folders}
     for images in folders:
         masks = _mask_folder(images, there)
-        if masks is None:
-            continue
-        if (
-            os.path.join(os.path.dirname(images), "ImageSets").lower() in there
-        ):  # Pascal VOC, where lists say which image is in which split
+        # In Pascal VOC, lists say which image is in which split.
+        if masks is None or os.path.join(os.path.dirname(images), "ImageSets").lower() in there:
             continue
         inner = [name.rpartition("/")[2] for name in folders if os.path.dirname(name) == images]
         own = [name for name in inner if _holds_images(root, there.get(f"{masks}/{name}".lower(), ".none"))]
-        if own and not set(images.lower().split("/")) & set(SPLITS):  # below a split lie cities or scenes
+        # Below a split lie cities or scenes.
+        if own and not set(images.lower().split("/")) & set(SPLITS):
             templates[f"{images}/{{split}}", f"{masks}/{{split}}"] = own
         elif _holds_images(root, images) and _holds_images(root, masks):
             *template, split = _with_split(images, masks)
             templates[template[0], template[1]].append(split)
+
     # Pairs with more splits come first, then those with the more common word.
-    return sorted(
-        templates.items(), key=lambda item: ("{split}" not in item[0][0], -len(item[1]), _rank(item[0][1]), item[0])
-    )
+    def rank(item: tuple[tuple[str, str], list[str]]) -> tuple[Any, ...]:
+        words = [token.lower() for token in _TOKEN.findall(item[0][1])]
+        common = min((MASK_WORDS.index(word) for word in words if word in MASK_WORDS), default=len(MASK_WORDS))
+        return "{split}" not in item[0][0], -len(item[1]), common, item[0]
+
+    return sorted(templates.items(), key=rank)
 
 
 def _below(root: str) -> list[str]:
@@ -92,10 +85,7 @@ def _below(root: str) -> list[str]:
 
 
 def _mask_folder(images: str, there: dict[str, str]) -> str | None:
-    """The folder whose name is that of ``images`` with a word for masks instead of the word for images.
-
-    ``there``: lowercase -> name.
-    """
+    """The folder named like ``images`` with a word for masks instead of that for images. there: lowercase -> name."""
     tokens = _TOKEN.findall(images)
     for place, token in enumerate(tokens):
         if token.lower() not in IMAGE_WORDS:
@@ -111,49 +101,36 @@ def _with_split(images: str, masks: str) -> tuple[str, str, str]:
     """Both names with ``{split}`` instead of the name of a split, and that name; "all" if there is none."""
     for split in sorted({token for token in _TOKEN.findall(images) if token.lower() in SPLITS}):
         if split in _TOKEN.findall(masks):
-            one, other = (
-                "".join("{split}" if part == split else part for part in _TOKEN.findall(text))
-                for text in (images, masks)
-            )
+            parts = (_TOKEN.findall(text) for text in (images, masks))
+            one, other = ("".join("{split}" if part == split else part for part in these) for these in parts)
             return one, other, split
     return images, masks, "all"
 
 
-def _rank(masks: str) -> int:
-    words = [token.lower() for token in _TOKEN.findall(masks)]
-    return min((MASK_WORDS.index(word) for word in words if word in MASK_WORDS), default=len(MASK_WORDS))
-
-
-def _pictures(folder: str) -> list[str]:
-    """Names of the pictures in a folder and below it."""
-    found = []
+def _images_in(folder: str) -> Iterator[str]:
+    """Relative paths of the images in a folder and below it; none for a missing folder."""
     for above, _, names in os.walk(folder):
         below = os.path.relpath(above, folder)
-        found += [
-            os.path.normpath(os.path.join(below, name))
-            for name in names
-            if os.path.splitext(name)[1].lower() in SUFFIXES
-        ]
-    return sorted(found)
+        for name in names:
+            if os.path.splitext(name)[1].lower() in SUFFIXES:
+                yield os.path.normpath(os.path.join(below, name))
 
 
 def _holds_images(root: str, folder: str) -> bool:
-    """Whether an image is in a folder or below it; False for a missing folder."""
-    walk = os.walk(os.path.join(root, folder))
-    return any(os.path.splitext(name)[1].lower() in SUFFIXES for _, _, names in walk for name in names)
+    return next(_images_in(os.path.join(root, folder)), None) is not None
 
 
 def _patterns(root: str, images: str, masks: str) -> list[str] | None:
     """data.pair if the names of images and masks differ and match patterns; None if no pattern is needed or matches."""
-    one, other = (_pictures(os.path.join(root, part)) for part in (images, masks))
+    one, other = (sorted(_images_in(os.path.join(root, part))) for part in (images, masks))
     if {os.path.splitext(path)[0] for path in one} == {os.path.splitext(path)[0] for path in other}:
         return None
     found = propose(one, other)
     if found is None or several_masks(one, other, found.patterns[0]):
         return None
-    patterns = [pattern.text for pattern in found.patterns]
-    usual = patterns[0] == NAME and patterns[1].removeprefix(NAME) in MASK_ENDINGS  # is seen without patterns
-    return None if usual else patterns
+    first, second = (pattern.text for pattern in found.patterns)
+    # The usual endings of masks are recognized without patterns.
+    return None if first == NAME and second.removeprefix(NAME) in MASK_ENDINGS else [first, second]
 
 
 def _one_folder(root: str, folders: list[str]) -> Found | None:
@@ -172,7 +149,7 @@ def _beside(folder: str) -> dict[str, Any] | None:
     A mask has the name of its image and a common ending, or the full name of its image (``a.jpg.png``), and at least
     half of the images have one. No setting if images have several masks: the error comes when they are listed.
     """
-    names = _pictures(folder)
+    names = sorted(_images_in(folder))
     for word in (*MASK_ENDINGS, *sorted(SUFFIXES)):
         masks = [name for name in names if os.path.splitext(name)[0].endswith(word)]
         images = sorted(set(names).difference(masks))

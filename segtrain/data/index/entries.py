@@ -13,8 +13,8 @@ import json
 import mmap
 import struct
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Union
 
@@ -29,7 +29,7 @@ _MAGIC = b"segtrain entries 1\n\0\0\0\0\0"
 _ALIGN = 64
 # Strings that an iteration makes at once.
 _PART = 4096
-# None instead of a string: this byte never occurs in UTF-8.
+# In place of None: this byte never occurs in UTF-8.
 _ABSENT = b"\xff"
 
 
@@ -44,9 +44,7 @@ class Entry:
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """Strings in one block: text ``i`` is ``blob[bounds[i]:bounds[i + 1]]``, UTF-8; ``bounds`` is uint32 or uint64 [n +
-    1].
-    """
+    """Strings in one block: text ``i`` is ``blob[bounds[i]:bounds[i + 1]]``, UTF-8; bounds: uint32 or 64 [n + 1]."""
 
     blob: Union[bytes, memoryview]
     bounds: np.ndarray
@@ -55,8 +53,7 @@ class Texts:
         return len(self.bounds) - 1
 
     def __getitem__(self, index: int) -> str | None:
-        part = self.blob[int(self.bounds[index]) : int(self.bounds[index + 1])]
-        return None if part == _ABSENT else str(part, "utf-8", "surrogatepass")
+        return self.part(index, index + 1)[0]
 
     def __iter__(self) -> Iterator[str | None]:
         for first in range(0, len(self), _PART):
@@ -104,6 +101,14 @@ class TextsBuilder:
         return texts
 
 
+def texts_of(strings: Iterable[str | None]) -> Texts:
+    """All strings of an iterable in one block."""
+    texts = TextsBuilder()
+    for text in strings:
+        texts.append(text)
+    return texts.done()
+
+
 def pack_keys(rows: list[str]) -> tuple[Texts, np.ndarray]:
     """Keys and their codes, uint8 [n], of sorted ``key + "\\0" + chr(code)``. Codes are 1 to 127. Empties ``rows``."""
     content = "".join(rows).encode("utf-8", "surrogatepass")
@@ -132,10 +137,7 @@ class Column:
         return len(self.texts)
 
     def __getitem__(self, index: int) -> str | None:
-        text = self.texts[index]
-        if text is None:
-            return None
-        return self._whole(text, self.tails[0 if self.codes is None else int(self.codes[index])])
+        return self.part(index, index + 1)[0]
 
     def __iter__(self) -> Iterator[str | None]:
         for first in range(0, len(self), _PART):
@@ -145,10 +147,25 @@ class Column:
         """The strings from ``first`` to before ``after``, faster than one by one."""
         codes = itertools.repeat(0) if self.codes is None else self.codes[first:after].tolist()
         rows = zip(self.texts.part(first, after), codes)
-        return [None if text is None else self._whole(text, self.tails[code]) for text, code in rows]
+        return [
+            None if text is None else ("" if text.startswith("/") else self.prefix) + text + self.tails[code]
+            for text, code in rows
+        ]
 
-    def _whole(self, text: str, tail: str) -> str:
-        return text + tail if self.prefix and text.startswith("/") else self.prefix + text + tail
+
+@dataclass(frozen=True)
+class LazyEntries(Sequence[Entry]):
+    """``length`` entries that ``entry`` makes from their index."""
+
+    length: int
+    entry: Callable[[int], Entry]
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: Any) -> Any:
+        places = range(self.length)[index]
+        return [self.entry(place) for place in places] if isinstance(index, slice) else self.entry(places)
 
 
 class Entries(Sequence[Entry]):
@@ -177,21 +194,16 @@ class Entries(Sequence[Entry]):
     def __reduce__(self) -> tuple[Any, ...]:
         return (_again, (self.file,)) if self.file else (Entries, (self.image, self.mask, self.meta))
 
-    def columns(self) -> list[tuple[str, Column]]:
-        """All columns with their names in the file."""
-        return [("image", self.image), ("mask", self.mask), *((f"meta {k}", c) for k, c in self.meta.items())]
-
     def select(self, rows: Iterable[int]) -> Entries:
         """Only these rows, in this order, without a file."""
-        chosen, texts = np.fromiter(rows, np.int64), {}
-
-        def part(column: Column) -> Column:
-            if id(column.texts) not in texts:
-                texts[id(column.texts)] = column.texts.select(chosen)
-            codes = None if column.codes is None else column.codes[chosen]
-            return Column(texts[id(column.texts)], column.prefix, column.tails, codes)
-
-        return Entries(part(self.image), part(self.mask), {name: part(column) for name, column in self.meta.items()})
+        chosen, columns = np.fromiter(rows, np.int64), (self.image, self.mask, *self.meta.values())
+        # Columns share texts.
+        texts = {id(column.texts): column.texts for column in columns}
+        texts = {key: these.select(chosen) for key, these in texts.items()}
+        image, mask, *meta = (
+            replace(c, texts=texts[id(c.texts)], codes=None if c.codes is None else c.codes[chosen]) for c in columns
+        )
+        return Entries(image, mask, dict(zip(self.meta, meta)))
 
 
 def save(entries: Entries, folder: Path) -> Entries:
@@ -199,28 +211,24 @@ def save(entries: Entries, folder: Path) -> Entries:
 
     The name of the file is a digest of its content, so a name always leads to the same entries.
     """
-    blocks: list[bytes] = []
+    # Columns share blocks.
     places: dict[int, int] = {}
+    blocks: list[bytes] = []
 
-    def place(owner: object, block: bytes) -> int:
+    def place(owner: Any) -> int:
         if id(owner) not in places:
-            places[id(owner)] = len(blocks)
-            blocks.append(block)
-        return places[id(owner)]
+            blocks.append(owner.tobytes() if isinstance(owner, np.ndarray) else bytes(owner))
+        return places.setdefault(id(owner), len(blocks) - 1)
 
     columns = []
-    for name, column in entries.columns():
+    meta = {f"meta {name}": column for name, column in entries.meta.items()}
+    for name, column in {"image": entries.image, "mask": entries.mask, **meta}.items():
         texts, codes = column.texts, column.codes
         kinds = [texts.bounds.dtype.str, "" if codes is None else codes.dtype.str]
-        numbers = [
-            place(texts.blob, bytes(texts.blob)),
-            place(texts.bounds, texts.bounds.tobytes()),
-            -1 if codes is None else place(codes, codes.tobytes()),
-        ]
+        numbers = [place(texts.blob), place(texts.bounds), -1 if codes is None else place(codes)]
         columns.append([name, column.prefix, list(column.tails), numbers, kinds])
-    header = json.dumps(
-        {"entries": len(entries), "columns": columns, "bytes": [len(block) for block in blocks]}
-    ).encode()
+    what = {"entries": len(entries), "columns": columns, "bytes": [len(block) for block in blocks]}
+    header = json.dumps(what).encode()
     path = folder / (_digest(header, blocks) + ENDING)
     try:
         return load(str(path), whole=True)
@@ -252,23 +260,22 @@ def load(file: str, whole: bool = False) -> Entries:
     try:
         begin = body = start + struct.unpack("<Q", view[len(_MAGIC) : start])[0]
         header = json.loads(bytes(view[start:body]))
-        places = []
+        blocks = []
         for size in header["bytes"]:
             begin += -begin % _ALIGN
-            places.append((begin, size))
+            blocks.append(view[begin : begin + size])
             begin += size
         if begin != len(view):
             raise ValueError(f"{len(view)} bytes instead of {begin}")
-        if whole and _digest(view[start:body], (view[a : a + n] for a, n in places)) != Path(file).stem:
+        if whole and _digest(view[start:body], blocks) != Path(file).stem:
             raise ValueError("its content has changed")
-        return _entries(view, header, places, file)
+        return _entries(header, blocks, file)
     except (KeyError, TypeError, IndexError, struct.error) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from None
 
 
-def _entries(view: memoryview, header: dict[str, Any], places: list[tuple[int, int]], file: str) -> Entries:
+def _entries(header: dict[str, Any], blocks: list[memoryview], file: str) -> Entries:
     texts: dict[tuple[int, int], Texts] = {}
-    blocks = [view[begin : begin + size] for begin, size in places]
 
     def column(prefix: str, tails: list[str], numbers: list[int], kinds: list[str]) -> Column:
         key = (numbers[0], numbers[1])
@@ -289,8 +296,5 @@ def _again(file: str) -> Entries:
     try:
         return load(file)
     except (OSError, ValueError) as error:
-        raise DataError(
-            f"{file}: the cached list of files cannot be read ({error}): start again, and it is rebuilt",
-            code="entries-unreadable",
-            file=file,
-        ) from None
+        says = f"{file}: the cached list of files cannot be read ({error}): start again, and it is rebuilt"
+        raise DataError(says, code="entries-unreadable", file=file) from None

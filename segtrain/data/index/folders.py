@@ -28,12 +28,9 @@ def _folders(data: config.Data, split: str, watch: Watch) -> Entries:
         several = several_masks(names, names, Pattern(NAME), together=True)
         if several:
             raise DataError(f"{images}: {several}", code="several-masks-per-image", folder=images)
-        raise DataError(
-            f"{images}: data.images and data.masks are the same folder: say which files are masks, as in "
-            + command({"data.pair": ["{name}.jpg", "{name}_mask.png"]}),
-            code="masks-among-images",
-            folder=images,
-        )
+        says = f"{images}: data.images and data.masks are the same folder: say which files are masks, as in "
+        setting = command({"data.pair": ["{name}.jpg", "{name}_mask.png"]})
+        raise DataError(says + setting, code="masks-among-images", folder=images)
     found = files_under(images, "data.images", watch), files_under(masks, "data.masks", watch)
     return pair(*found, images, name_patterns)
 

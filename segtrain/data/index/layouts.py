@@ -10,10 +10,7 @@ from segtrain.data.index.voc import VOC
 
 
 def _packed(root: str) -> Detected | None:
-    """Shards with an index.
-
-    Tar files without one come last, see ``detect``: they may only be the download of the data set.
-    """
+    """Shards with an index. Those without one come last, see ``detect``: they may only be the download of the set."""
     # The shard reader imports the data set, and the data set imports this table.
     from segtrain.data.shards.foreign import splits_in
 

@@ -107,10 +107,8 @@ def _list(data: config.Data, split: str, lister: Lister, place: Path, notes: lis
                 stream.write(json.dumps(content).encode())
         _tidy(place.parent)
     except OSError as error:
-        notes.append(
-            f"the list of files is not cached ({error.strerror}: {place.parent}), so each process lists the files "
-            "again: set SEGTRAIN_CACHE to a writable folder"
-        )
+        why = f"the list of files is not cached ({error.strerror}: {place.parent})"
+        notes.append(f"{why}, so each process lists the files again: set SEGTRAIN_CACHE to a writable folder")
     return entries, notes
 
 
@@ -141,10 +139,7 @@ def _known(place: Path) -> tuple[Entries | None, list[str]]:
 
 @contextlib.contextmanager
 def _alone(place: Path) -> Iterator[bool]:
-    """Hold the lock of a listing; yields whether another process held it before.
-
-    Continues without a lock if none is possible.
-    """
+    """Hold the lock of a listing, if locks are possible; yields whether another process held it before."""
     try:
         import fcntl
 

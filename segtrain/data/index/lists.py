@@ -6,7 +6,6 @@ They are read line by line, since they may be long.
 from __future__ import annotations
 
 import csv
-import difflib
 import json
 import os
 import re
@@ -18,11 +17,11 @@ import numpy as np
 
 from segtrain import config
 from segtrain.data.index.check_files import checked
-from segtrain.data.index.entries import Column, Entries, TextsBuilder
+from segtrain.data.index.entries import Column, Entries, TextsBuilder, texts_of
 from segtrain.data.index.layout import Detected, Layout
 from segtrain.data.index.listing import Watch
 from segtrain.data.index.names import SUFFIXES
-from segtrain.errors import DataError
+from segtrain.errors import DataError, closest, some_of
 
 # Names of columns in Kaggle competitions.
 _RUN_LENGTHS = re.compile(r"rle|encoded_?pixels|run_?length", re.IGNORECASE)
@@ -53,41 +52,26 @@ def listed(data: config.Data, split: str, watch: Watch) -> Entries:
     if keys and missing:
         lengths = next((key for key in sorted(keys) if _RUN_LENGTHS.search(key)), None)
         if lengths:
-            raise DataError(
+            says = (
                 f"{path}: column {lengths!r} has run-length masks, which are not supported: write the mask of each "
-                "image as a PNG of class ids, and a list with the columns image and mask",
-                code="list-run-lengths",
-                file=path,
-                column=lengths,
+                "image as a PNG of class ids, and a list with the columns image and mask"
             )
-        near = difflib.get_close_matches(missing[0], sorted(keys), n=1)
-        few = ", ".join(sorted(keys)[:8])
-        hint = f"rename {near[0]!r}" if near else f"it has {few}: write the names of the columns into the first line"
-        raise DataError(
-            f"{path}: no column {missing[0]!r}: {hint}",
-            code="list-column-missing",
-            file=path,
-            column=missing[0],
-            near=near[0] if near else None,
-        )
+            raise DataError(says, code="list-run-lengths", file=path, column=lengths)
+        near = closest(missing[0], sorted(keys))
+        names = f"it has {some_of(sorted(keys), 8)}: write the names of the columns into the first line"
+        says = f"{path}: no column {missing[0]!r}: {f'rename {near!r}' if near else names}"
+        raise DataError(says, code="list-column-missing", file=path, column=missing[0], near=near)
     if table.empty:
-        shown = ", ".join(map(str, table.empty[:5]))
-        raise DataError(
-            f"{path}: {len(table.empty)} rows of the split have no image or no mask: rows {shown}",
-            code="list-row-empty",
-            file=path,
-            rows=table.empty,
-        )
+        says = f"{path}: {len(table.empty)} rows of the split have no image or no mask: rows {some_of(table.empty)}"
+        raise DataError(says, code="list-row-empty", file=path, rows=table.empty)
     entries = table.entries(data.root)
     foreign = _elsewhere(entries, data.root) if len(entries) else ""
     if foreign:
-        raise DataError(
+        says = (
             f"{path}: {entries.image[0]} does not exist, but without {foreign!r} it is in {data.root}: remove that "
-            f"from the list: sed -i {shlex.quote(f's#{foreign}##g')} {shlex.quote(path)}",
-            code="list-foreign-paths",
-            file=path,
-            prefix=foreign,
+            f"from the list: sed -i {shlex.quote(f's#{foreign}##g')} {shlex.quote(path)}"
         )
+        raise DataError(says, code="list-foreign-paths", file=path, prefix=foreign)
     return checked(entries, path, watch)
 
 
@@ -114,12 +98,11 @@ def _plain_rows(path: str) -> Iterator[dict[str, str]]:
         if two is not None:
             yield {"image": two[0], "mask": two[1]}
         elif line.strip():
-            raise DataError(
-                f"{path}: line {number} is not two paths of images like the lines above: {line.strip()[:100]!r}",
-                code="list-line-invalid",
-                file=path,
-                line=number,
-            )
+            raise _bad_line(path, number, f"two paths of images like the lines above: {line.strip()[:100]!r}")
+
+
+def _bad_line(path: str, number: int, what: str) -> DataError:
+    return DataError(f"{path}: line {number} is not {what}", code="list-line-invalid", file=path, line=number)
 
 
 def _elsewhere(entries: Entries, root: str) -> str:
@@ -135,10 +118,7 @@ def _elsewhere(entries: Entries, root: str) -> str:
 
 
 class _Table:
-    """Rows as columns.
-
-    The path of an image is stored as stem and suffix, and the stem is also the name of the sample.
-    """
+    """Rows as columns. The path of an image is stored as stem, which is also the name of the sample, and suffix."""
 
     def __init__(self) -> None:
         self.count, self.empty = 0, list[int]()
@@ -176,10 +156,8 @@ class _Table:
         others = {key: Column(column.done()) for key, column in self.others.items()}
         # A row without a name takes that of its image.
         if "name" in others:
-            names = TextsBuilder()
-            for own, stem in zip(others["name"], stems):
-                names.append(stem if own is None else own)
-            others["name"] = Column(names.done())
+            own = zip(others["name"], stems)
+            others["name"] = Column(texts_of(stem if name is None else name for name, stem in own))
         return Entries(images, Column(self.masks.done(), under), {"name": Column(stems), **others})
 
 
@@ -188,20 +166,15 @@ def lines(path: str) -> Iterator[str]:
     if not os.path.isfile(path):
         folder = os.path.dirname(path) or "."
         there = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-        near = difflib.get_close_matches(os.path.basename(path), there, n=1, cutoff=0.4)
-        raise DataError(
-            f"{path}: no such list: " + (f"did you mean {near[0]!r}?" if near else "check data.root and the split"),
-            code="list-missing",
-            file=path,
-            near=near[0] if near else None,
-        )
+        near = closest(os.path.basename(path), there, 0.4)
+        says = f"{path}: no such list: " + (f"did you mean {near!r}?" if near else "check data.root and the split")
+        raise DataError(says, code="list-missing", file=path, near=near)
     try:
         with open(path, encoding="utf-8-sig", newline="") as stream:
             yield from stream
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"{path}: cannot be read ({error}): write it in UTF-8", code="list-unreadable", file=path
-        ) from None
+        says = f"{path}: cannot be read ({error}): write it in UTF-8"
+        raise DataError(says, code="list-unreadable", file=path) from None
 
 
 def _csv_rows(path: str) -> Iterator[dict[str, str]]:
@@ -210,12 +183,7 @@ def _csv_rows(path: str) -> Iterator[dict[str, str]]:
         for row in reader:
             yield {(k or "").strip(): v or "" for k, v in row.items() if isinstance(v, str) or v is None}
     except csv.Error as error:
-        raise DataError(
-            f"{path}: line {reader.line_num} is not valid CSV ({error}): write one row per line",
-            code="list-line-invalid",
-            file=path,
-            line=reader.line_num,
-        ) from None
+        raise _bad_line(path, reader.line_num, f"valid CSV ({error}): write one row per line") from None
 
 
 def _json_rows(path: str) -> Iterator[dict[str, str]]:
@@ -225,19 +193,9 @@ def _json_rows(path: str) -> Iterator[dict[str, str]]:
         try:
             row = json.loads(line)
         except json.JSONDecodeError as error:
-            raise DataError(
-                f"{path}: line {number} is not valid JSON ({error.msg}): write one object per line",
-                code="list-line-invalid",
-                file=path,
-                line=number,
-            ) from None
+            raise _bad_line(path, number, f"valid JSON ({error.msg}): write one object per line") from None
         if not isinstance(row, dict):
-            raise DataError(
-                f'{path}: line {number} is not an object: write {{"image": ..., "mask": ...}}',
-                code="list-line-invalid",
-                file=path,
-                line=number,
-            )
+            raise _bad_line(path, number, 'an object: write {"image": ..., "mask": ...}')
         yield {str(key): "" if value is None else str(value) for key, value in row.items()}
 
 

@@ -13,7 +13,6 @@ SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp",
 NAME = "{name}"
 # Names that a proposal looks at.
 _LOOKED_AT = 2000
-_LAST = re.compile(r"[_\-. ][^_\-. ]*$")
 _FIRST = re.compile(r"^[^_\-. ]*[_\-. ]")
 
 
@@ -89,17 +88,13 @@ def part(patterns: tuple[Pattern, Pattern], in_images: Named, in_masks: Named) -
 
 
 def propose(images: Sequence[str], masks: Sequence[str]) -> Proposal | None:
-    """Patterns with which at least half of the images have a mask.
-
-    ``images``, ``masks``: paths under the two folders.
-    """
+    """Patterns with which at least half of the images have a mask. images, masks: paths under the two folders."""
     some, others = images[:_LOOKED_AT], masks[:_LOOKED_AT]
     best: Proposal | None = None
-    for around in itertools.product(_starts(some), _starts(others), _ends(some), _ends(others)):
-        (before, other_before), (after, other_after) = (
-            _trimmed(around[0], around[1], -1),
-            _trimmed(around[2], around[3], 0),
-        )
+    (starts, ends), (other_starts, other_ends) = _around(some), _around(others)
+    for start, other_start, end, other_end in itertools.product(starts, other_starts, ends, other_ends):
+        before, other_before = _trimmed(start, other_start, -1)
+        after, other_after = _trimmed(end, other_end, 0)
         patterns = whole_pattern(before + NAME + after, some), whole_pattern(other_before + NAME + other_after, others)
         if patterns[0] == patterns[1]:
             continue
@@ -117,40 +112,24 @@ def _pairs(patterns: tuple[Pattern, Pattern], images: Sequence[str], masks: Sequ
 
 
 def whole_pattern(text: str, paths: Sequence[str]) -> Pattern:
-    """The pattern without a suffix.
-
-    One that seems to have a suffix (``{name}.jpg`` for ``a.jpg.png``) gets the real one.
-    """
+    """The pattern without a suffix; with the real one if it seems to have one (``{name}.jpg`` for ``a.jpg.png``)."""
     if os.path.splitext(text)[1].lower() not in SUFFIXES:
         return Pattern(text)
     return Pattern(text + Counter(os.path.splitext(path)[1] for path in paths).most_common(1)[0][0])
 
 
-def _ends(names: Sequence[str]) -> list[str]:
-    """Possible endings, the shortest first: none, the part after the last separator, the part that all names share."""
-    stems = _stems(names)
-    common = _shared([stem[::-1] for stem in stems])[::-1]
-    last = Counter(match[0] for stem in stems if (match := _LAST.search(stem)))
-    return sorted({"", common, *(part for part, _ in last.most_common(1))}, key=len)
+def _around(paths: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Possible beginnings of the names, then endings."""
+    stems = [os.path.splitext(os.path.basename(path))[0] for path in paths]
+    return _starts(stems), [start[::-1] for start in _starts([stem[::-1] for stem in stems])]
 
 
-def _stems(paths: Sequence[str]) -> list[str]:
-    return [os.path.splitext(os.path.basename(path))[0] for path in paths]
-
-
-def _starts(names: Sequence[str]) -> list[str]:
-    stems = _stems(names)
-    common = _shared(stems)
+def _starts(stems: Sequence[str]) -> list[str]:
+    """None, the part up to the first separator, the part that all names share; the shortest first."""
     first = Counter(match[0] for stem in stems if (match := _FIRST.search(stem)))
-    return sorted({"", common, *(part for part, _ in first.most_common(1))}, key=len)
-
-
-def _shared(stems: Sequence[str]) -> str:
-    """The common prefix of several names."""
-    if len(stems) < 2:
-        return ""
-    low, high = min(stems), max(stems)
-    return low[: next((place for place, (a, b) in enumerate(zip(low, high)) if a != b), min(len(low), len(high)))]
+    alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(min(stems), max(stems)) if len(stems) > 1 else ())
+    shared = "".join(letter for letter, _ in alike)
+    return sorted({"", shared, *(part for part, _ in first.most_common(1))}, key=len)
 
 
 def _trimmed(one: str, other: str, side: int) -> tuple[str, str]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from segtrain.config.paste import command
-from segtrain.data.index.entries import Column, Entries, TextsBuilder, pack_keys
+from segtrain.data.index.entries import Column, Entries, pack_keys, texts_of
 from segtrain.data.index.listing import WARNING, Watch
 from segtrain.data.index.names import NAME, SUFFIXES, Pattern, part, propose
 from segtrain.data.index.unpaired import other_forms, settings_that_fit, several_masks
 from segtrain.data.index.walk import pictures, unread
-from segtrain.errors import DataError
+from segtrain.errors import DataError, some_of
 
 # Endings that annotation tools add to the names of masks. One is removed only if every mask of the split has it.
 MASK_ENDINGS = ("_mask", "_masks", "_label", "_labels", "_gt", "_seg", "_L", "-mask", "-label")
@@ -24,41 +23,34 @@ def pair(images: Column, masks: Column, where: str, cure: Callable[[Column, Colu
     ``cure``: the fix to name in that error, given the images and the masks.
     """
     if not len(images):
-        raise DataError(
-            f"{where}: the split has no images ({', '.join(sorted(SUFFIXES))}): check the folder and data.split",
-            code="split-empty",
-            folder=where,
-        )
+        says = f"{where}: the split has no images ({', '.join(sorted(SUFFIXES))}): check the folder and data.split"
+        raise DataError(says, code="split-empty", folder=where)
     as_named = masks
     if not images.texts.same(masks.texts):
         masks = _without_ending(images, masks)
-    problems, counts = [], [0, 0]
-    for part_of, (odd, what) in enumerate(
-        (
-            (_alone(images, masks), "without a mask"),
-            (_alone(masks, images), "(masks) without an image"),
-        )
-    ):
-        shown = list(itertools.islice(odd, 5))
-        if shown:
-            rest = sum(1 for _ in odd)
-            listed = ", ".join(shown) + (f" and {rest} more" if rest else "")
-            count = counts[part_of] = len(shown) + rest
-            problems.append(f"{count} file{'s' * (count > 1)} {what}: {listed}")
-    if problems:
-        cause = other_forms(map(str, images.texts), map(str, masks.texts), (images.prefix, masks.prefix))
-        if cause:
-            raise DataError(f"{where}: {cause}", code="unicode-forms-differ", folder=where)
-        for folder in (images.prefix, masks.prefix):
-            problems += unread(folder)
-        raise DataError(
-            f"{where}: {'; '.join(problems)}: {(cure or same_name)(images, as_named)}",
-            code="files-unpaired",
-            folder=where,
-            images=counts[0],
-            masks=counts[1],
-        )
+    odd = list(_alone(images, masks)), list(_alone(masks, images))
+    if any(odd):
+        _refuse_names_alike(where, map(str, images.texts), map(str, masks.texts), (images.prefix, masks.prefix))
+        others = [text for folder in (images.prefix, masks.prefix) for text in unread(folder)]
+        raise _unpaired(where, odd, others, (cure or same_name)(images, as_named))
     return Entries(images, Column(images.texts, masks.prefix, masks.tails, masks.codes), {"name": Column(images.texts)})
+
+
+def _refuse_names_alike(where: str, images: Iterable[str], masks: Iterable[str], folders: tuple[str, str]) -> None:
+    cause = other_forms(images, masks, folders)
+    if cause:
+        raise DataError(f"{where}: {cause}", code="unicode-forms-differ", folder=where)
+
+
+def _unpaired(where: str, odd: tuple[list[str], list[str]], others: list[str], cure: str) -> DataError:
+    """The error for images and masks without a partner."""
+    problems = [
+        f"{len(files)} file{'s' * (len(files) > 1)} {what}: {some_of(files)}"
+        for files, what in zip(odd, ("without a mask", "(masks) without an image"))
+        if files
+    ]
+    says = f"{where}: {'; '.join([*problems, *others])}: {cure}"
+    return DataError(says, code="files-unpaired", folder=where, images=len(odd[0]), masks=len(odd[1]))
 
 
 def same_name(images: Column, masks: Column) -> str:
@@ -70,20 +62,14 @@ def same_name(images: Column, masks: Column) -> str:
 
 
 def name_patterns(images: Column, masks: Column) -> str:
-    """The same for a layout with data.pair, which may say how names match.
-
-    Raises DataError where images have several masks.
-    """
+    """The same for a layout with data.pair, which may say how names match. Raises DataError for several masks."""
     names = [[str(path)[len(files.prefix) :] for path in files] for files in (images, masks)]
     found = propose(names[0], names[1])
     several = several_masks(names[0], names[1], found.patterns[0] if found else Pattern(NAME))
     if several:
         alone = settings_that_fit(map(str, images.texts), map(str, masks.texts))
-        raise DataError(
-            f"{images.prefix}: {several}" + (f". Or train on one of them alone: {alone}" if alone else ""),
-            code="several-masks-per-image",
-            folder=images.prefix,
-        )
+        says = f"{images.prefix}: {several}" + (f". Or train on one of them alone: {alone}" if alone else "")
+        raise DataError(says, code="several-masks-per-image", folder=images.prefix)
     if not found:
         return same_name(images, masks)
     setting = command({"data.pair": [pattern.text for pattern in found.patterns]})
@@ -102,38 +88,19 @@ def by_pattern(patterns: tuple[str, str], images: str, masks: str, watch: Watch)
     together = os.path.realpath(images) == os.path.realpath(masks)
     if together:
         part(found, in_images, in_masks)
-    problems = []
-    for these, those, folder, what in (
-        (in_images, in_masks, images, "without a mask"),
-        (in_masks, in_images, masks, "(masks) without an image"),
-    ):
-        odd = [os.path.join(folder, these[name]) for name in sorted(these.keys() - those.keys())]
-        if odd:
-            shown = ", ".join(odd[:5]) + (f" and {len(odd) - 5} more" if len(odd) > 5 else "")
-            problems.append(f"{len(odd)} file{'s' * (len(odd) > 1)} {what}: {shown}")
-    if problems:
-        cause = other_forms(in_images, in_masks, (images, masks))
-        if cause:
-            raise DataError(f"{images}: {cause}", code="unicode-forms-differ", folder=images)
-        raise DataError(
-            f"{images}: {'; '.join(problems)}: with data.pair={list(patterns)}: add or remove files, or correct "
-            "data.pair",
-            code="files-unpaired",
-            folder=images,
-            images=len(in_images.keys() - in_masks.keys()),
-            masks=len(in_masks.keys() - in_images.keys()),
-        )
+    odd_images = [os.path.join(images, in_images[name]) for name in sorted(in_images.keys() - in_masks.keys())]
+    odd_masks = [os.path.join(masks, in_masks[name]) for name in sorted(in_masks.keys() - in_images.keys())]
+    if odd_images or odd_masks:
+        _refuse_names_alike(images, in_images, in_masks, (images, masks))
+        cure = f"with data.pair={list(patterns)}: add or remove files, or correct data.pair"
+        raise _unpaired(images, (odd_images, odd_masks), [], cure)
     names = sorted(in_images)
     others = [set(these) - set(known.values()) for these, known in zip(paths, (in_images, in_masks))]
     left = [(images, others[0] & others[1])] if together else [(images, others[0]), (masks, others[1])]
     watch.notes += _left_out(patterns, len(names), [len(these) for these in paths], left)
-    image, mask, shared = TextsBuilder(), TextsBuilder(), TextsBuilder()
-    for key in names:
-        image.append(in_images[key])
-        mask.append(in_masks[key])
-        shared.append(key)
+    image, mask, shared = (texts_of(column) for column in (map(in_images.get, names), map(in_masks.get, names), names))
     under = [os.path.join(folder, "") for folder in (images, masks)]
-    return Entries(Column(image.done(), under[0]), Column(mask.done(), under[1]), {"name": Column(shared.done())})
+    return Entries(Column(image, under[0]), Column(mask, under[1]), {"name": Column(shared)})
 
 
 def _left_out(patterns: tuple[str, str], pairs: int, counts: list[int], left: list[tuple[str, set[str]]]) -> list[str]:
@@ -146,10 +113,8 @@ def _left_out(patterns: tuple[str, str], pairs: int, counts: list[int], left: li
     if not parts:
         return []
     of = f" of {counts[0]:,}" if len(left) > 1 else ""
-    return [
-        f"{WARNING}{pairs:,}{of} images have a mask with data.pair={list(patterns)}; left out, because they match "
-        f"no pattern: {', '.join(parts)}"
-    ]
+    says = f"{pairs:,}{of} images have a mask with data.pair={list(patterns)}; left out, because they match no pattern"
+    return [f"{WARNING}{says}: {', '.join(parts)}"]
 
 
 def _named(folder: str, paths: list[str], pattern: Pattern) -> dict[str, str]:
@@ -160,22 +125,14 @@ def _named(folder: str, paths: list[str], pattern: Pattern) -> dict[str, str]:
         if key is None:
             continue
         if key in found:
-            raise DataError(
-                f"{os.path.join(folder, path)}: {os.path.join(folder, found[key])} has the same name under "
-                f"{pattern.text!r}: keep one of them",
-                code="name-repeated",
-                file=os.path.join(folder, path),
-                other=os.path.join(folder, found[key]),
-            )
+            file, other = os.path.join(folder, path), os.path.join(folder, found[key])
+            says = f"{file}: {other} has the same name under {pattern.text!r}: keep one of them"
+            raise DataError(says, code="name-repeated", file=file, other=other)
         found[key] = path
     if not found:
         few = ", ".join(os.path.join(folder, path) for path in paths[:3])
-        raise DataError(
-            f"{folder}: no file matches {pattern.text!r} of data.pair: the folder has {few or 'no images'}",
-            code="pattern-matches-nothing",
-            folder=folder,
-            pattern=pattern.text,
-        )
+        says = f"{folder}: no file matches {pattern.text!r} of data.pair: the folder has {few or 'no images'}"
+        raise DataError(says, code="pattern-matches-nothing", folder=folder, pattern=pattern.text)
     return found
 
 

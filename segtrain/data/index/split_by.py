@@ -19,7 +19,7 @@ from segtrain.config.paste import command
 from segtrain.config.split_by import Part, SplitBy, share
 from segtrain.data.datasets import Dataset
 from segtrain.data.index.subset import select
-from segtrain.errors import DataError
+from segtrain.errors import DataError, some_of
 
 TRAIN, VAL, TEST = 0, 1, 2
 # The only split of a layout without splits.
@@ -37,29 +37,21 @@ def divided(data: config.Data, split: str, open_whole: Callable[[config.Data, st
     rule, names = data.split_by, splits(data)
     if split not in names:
         more = " (data.split_by.test gives a test split)" if split == "test" else ""
-        raise DataError(
-            f"data.split_by makes the splits {', '.join(names)}, but not {split!r}: check data.split{more}",
-            code="split-unknown",
-            found=split,
-            expected=names,
-        )
+        says = f"data.split_by makes the splits {', '.join(names)}, but not {split!r}: check data.split{more}"
+        raise DataError(says, code="split-unknown", found=split, expected=names)
     plain = data.model_copy(update={"split_by": SplitBy(), "limit": 0})
     try:
         whole = open_whole(plain, rule.of or POOL)
     except DataError as error:
         if rule.of or data.layout != "list":
             raise
-        raise DataError(
-            f"{error}; data.split_by divides all rows, or those of one split with of=SPLIT",
-            code=error.code,
-            **error.values,
-        ) from None
+        says = f"{error}; data.split_by divides all rows, or those of one split with of=SPLIT"
+        raise DataError(says, code=error.code, **error.values) from None
     parts = divide(names_of(whole), rule, whole.name)
-    counts = [int((parts == number).sum()) for number in range(len(names))]
     keep = np.flatnonzero(parts == names.index(split))
     if 0 < data.limit < len(keep):
         keep = keep[np.arange(data.limit) * len(keep) // data.limit]
-    told = ", ".join(f"{count:,} {name}" for name, count in zip(names, counts))
+    told = ", ".join(f"{(parts == number).sum():,} {name}" for number, name in enumerate(names))
     note = f"{whole.name}: {len(whole):,} images are divided by data.split_by ({rule.text()}): {told}"
     return select(whole, keep, split, (*whole.notes, note))
 
@@ -107,15 +99,12 @@ def _too_few(empty: str, drawn: np.ndarray, sizes: np.ndarray, rule: SplitBy, wh
     values: dict[str, Any] = {"code": "split-empty", "split": empty, "images": images, "groups": len(sizes)}
     if len(sizes) < splits:
         less = " or remove data.split_by.test" if rule.test else ""
-        if rule.group and images >= splits:
-            return DataError(
-                f"{says} for {splits} splits, and a group is never divided: choose a data.split_by.group with more "
-                f"groups{less}",
-                **values,
-            )
-        return DataError(f"{says} for {splits} splits: add images{less}", **values)
+        grouped = ", and a group is never divided: choose a data.split_by.group with more groups"
+        cure = grouped if rule.group and images >= splits else ": add images"
+        return DataError(f"{says} for {splits} splits{cure}{less}", **values)
     asked = {name: part for name, part in (("val", rule.val), ("test", rule.test)) if part}
-    counts = {name: _count(part, images) for name, part in asked.items()}
+    shares = {name: share(part) for name, part in asked.items()}
+    counts = {n: int(part) if (of := shares[n]) is None else max(1, round(of * images)) for n, part in asked.items()}
     # The fewest changes first. A single image takes one group.
     tries = (
         {empty: counts[empty]} if empty in counts else {},
@@ -125,21 +114,11 @@ def _too_few(empty: str, drawn: np.ndarray, sizes: np.ndarray, rule: SplitBy, wh
     )
     numbers = next(n for n in tries if not _left_empty(_parts(drawn, sizes, rule.model_copy(update=n)), rule))
     settings = {f"data.split_by.{name}": number for name, number in numbers.items() if number != asked[name]}
-    shares = any(share(part) is not None for part in asked.values())
-    cure = (
-        ", and a share of so few may be none or all of them. Give a number of images instead"
-        if shares
-        else ". Ask for fewer"
-    )
+    few = ", and a share of so few may be none or all of them. Give a number of images instead"
+    cure = ". Ask for fewer" if set(shares.values()) == {None} else few
     error = DataError(f"{says}{cure}: {command(settings)}", **values)
     error.settings = settings
     return error
-
-
-def _count(part: Part, images: int) -> int:
-    """Number of images of a share or a number."""
-    of = share(part)
-    return max(1, round(of * images)) if of is not None else int(part)
 
 
 def _chosen(drawn: np.ndarray, sizes: np.ndarray, part: Part, free: np.ndarray) -> np.ndarray:
@@ -166,18 +145,16 @@ def _groups(names: Sequence[str], rule: SplitBy, where: str) -> list[str]:
     groups = [match and (match[1] if pattern.groups else match[0]) for match in matches]
     odd = [name for name, group in zip(names, groups) if not group]
     if odd:
-        shown = ", ".join(odd[:_SHOWN]) + (f" and {len(odd) - _SHOWN:,} more" if len(odd) > _SHOWN else "")
+        found = len(names) - len(odd)
         empty = sum(match is not None for match, group in zip(matches, groups) if not group)
-        shown += f" ({empty:,} of them with an empty group, which would put them into one)" if empty else ""
-        raise DataError(
-            f"{where}: data.split_by.group='{rule.group}' matches {len(names) - len(odd):,} of {len(names):,} names, "
-            f"not {shown}: every name must have a group (names are relative to the image folder, without suffix)",
-            code="split-group-missing",
-            group=rule.group,
-            matches=len(names) - len(odd),
-            names=len(names),
-            empty=empty,
+        without = f" ({empty:,} of them with an empty group, which would put them into one)" if empty else ""
+        says = (
+            f"{where}: data.split_by.group='{rule.group}' matches {found:,} of {len(names):,} names, not "
+            f"{some_of(odd, _SHOWN)}{without}: every name must have a group (names are relative to the image folder, "
+            "without suffix)"
         )
+        values = {"group": rule.group, "matches": found, "names": len(names), "empty": empty}
+        raise DataError(says, code="split-group-missing", **values)
     return [group or "" for group in groups]
 
 
@@ -185,9 +162,8 @@ def proposal(names: Sequence[str]) -> SplitBy | None:
     """``{val: 20%}``, or a number if a share of so few images leaves a split empty; None for a single image."""
     if len(names) < 2:
         return None
-    rule = SplitBy(val="20%")
-    parts = np.array([_drawn(name, 0) < 0.2 for name in names])
-    return rule if parts.any() and not parts.all() else SplitBy(val=max(1, round(0.2 * len(names))))
+    shared = len({_drawn(name, 0) < 0.2 for name in names}) == 2
+    return SplitBy(val="20%" if shared else max(1, round(0.2 * len(names))))
 
 
 def division(data: config.Data, of: str, names: Sequence[str]) -> dict[str, Any]:
@@ -204,8 +180,7 @@ def division(data: config.Data, of: str, names: Sequence[str]) -> dict[str, Any]
 def missing(
     data: config.Data, there: Sequence[str], names: Callable[[str], Sequence[str]]
 ) -> tuple[str, dict[str, Any]]:
-    """The missing train or val split in words, and the settings that divide an existing one; ("", {}) if none is
-    missing.
+    """The missing train or val split in words, and the settings that divide an existing one; ("", {}) if both exist.
 
     ``there``: the splits of the data set. ``names``: the names of the images of a split.
     """
@@ -214,10 +189,8 @@ def missing(
         return "", {}
     of = data.train_split if data.train_split in there else there[0]
     settings = division(data, of, names(of))
-    if list(there) == [POOL]:
-        says = "no splits"
-    else:
-        says = f"it has no split {' and none '.join(map(repr, lacks))}, only {', '.join(there)}"
+    says = f"it has no split {' and none '.join(map(repr, lacks))}, only {', '.join(there)}"
+    says = "no splits" if list(there) == [POOL] else says
     what = "the set" if of == POOL else of
     return says + (f". To train, divide {what}" if settings else f", and {what} is a single image"), settings
 

@@ -51,10 +51,7 @@ def files(entries: Sequence[Entry], first: int, after: int) -> list[tuple[str | 
 
 
 def listing_text(entries: Sequence[Entry], root: str, sizes: np.ndarray, begin: int, end: int) -> bytes:
-    """``NAME\\0BYTES\\n`` for the images and masks of some entries.
-
-    Names are relative to ``root`` if there is one. sizes: [n, 2].
-    """
+    """``NAME\\0BYTES\\n`` for images and masks of some entries, relative to ``root`` if there is one. sizes: [n, 2]."""
     parts = []
     for (image, mask), (image_bytes, mask_bytes) in zip(files(entries, begin, end), sizes[begin:end].tolist()):
         parts.append(f"{relative(image, root)}\0{image_bytes}\n{relative(mask, root)}\0{mask_bytes}\n")

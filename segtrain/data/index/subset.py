@@ -4,32 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from segtrain.data.datasets import Dataset
-from segtrain.data.index.entries import Entry
+from segtrain.data.index.entries import Entry, LazyEntries
 from segtrain.data.index.stamps import stamps
-from segtrain.data.pixels import decode
-from segtrain.data.pixels.crop import StoredSample
 from segtrain.errors import DataError
 
 
-@dataclass(frozen=True, eq=False)
-class _SubsetView(Sequence[Entry]):
-    """Entries at the indices ``keep``."""
+def _of_base(method: str) -> Any:
+    """A method of the data set below the view, which has another index there."""
 
-    entries: Sequence[Entry]
-    keep: np.ndarray
+    def read(self: Subset, index: int, *more: Any) -> Any:
+        return getattr(self.base, method)(int(self.keep[index]), *more)
 
-    def __len__(self) -> int:
-        return len(self.keep)
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return _SubsetView(self.entries, self.keep[index])
-        return self.entries[int(self.keep[index])]
+    return read
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,35 +31,16 @@ class Subset(Dataset):
     base: Dataset = field(kw_only=True)
     keep: np.ndarray = field(kw_only=True)
 
-    def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        return self.base.read(int(self.keep[index]))
-
-    def record(self, index: int) -> StoredSample:
-        return self.base.record(int(self.keep[index]))
-
-    def stored_image(self, index: int) -> Any:
-        return self.base.stored_image(int(self.keep[index]))
-
-    def read_image(self, index: int) -> np.ndarray:
-        return self.base.read_image(int(self.keep[index]))
-
-    def read_mask(self, index: int) -> np.ndarray:
-        return self.base.read_mask(int(self.keep[index]))
-
-    def read_raw_mask(self, index: int) -> np.ndarray:
-        return self.base.read_raw_mask(int(self.keep[index]))
-
-    def palette(self, index: int) -> dict[int, int]:
-        return self.base.palette(int(self.keep[index]))
-
-    def image_bytes(self, index: int, begin: int, size: int) -> bytes:
-        return self.base.image_bytes(int(self.keep[index]), begin, size)
-
-    def size(self, index: int) -> tuple[int, int]:
-        return self.base.size(int(self.keep[index]))
-
-    def header(self, index: int) -> decode.Header:
-        return self.base.header(int(self.keep[index]))
+    read = _of_base("read")
+    record = _of_base("record")
+    stored_image = _of_base("stored_image")
+    read_image = _of_base("read_image")
+    read_mask = _of_base("read_mask")
+    read_raw_mask = _of_base("read_raw_mask")
+    palette = _of_base("palette")
+    image_bytes = _of_base("image_bytes")
+    size = _of_base("size")
+    header = _of_base("header")
 
     def stamps(self) -> np.ndarray:
         try:
@@ -76,10 +49,15 @@ class Subset(Dataset):
             return stamps(self.entries)
 
 
+def _entry_of(entries: Sequence[Entry], keep: np.ndarray, index: int) -> Entry:
+    return entries[int(keep[index])]
+
+
 def select(dataset: Dataset, keep: np.ndarray, split: str, notes: tuple[str, ...]) -> Dataset:
     """Only the samples at ``keep`` (int64, ascending), as a split with another name."""
+    entries = LazyEntries(len(keep), partial(_entry_of, dataset.entries, keep))
     return Subset(
-        dataset.name, split, dataset.labels, _SubsetView(dataset.entries, keep), dataset.root,
+        dataset.name, split, dataset.labels, entries, dataset.root,
         drawn_size=dataset.drawn_size, notes=notes, reading=dataset.reading, base=dataset, keep=keep,
     )  # fmt: skip
 
@@ -101,13 +79,6 @@ def without(dataset: Dataset, skipped: Iterable[int]) -> Dataset:
     if len(keep) == len(dataset):
         return dataset
     if not len(keep):
-        raise DataError(
-            f"{dataset.name} {dataset.split}: all {len(dataset):,} samples are faulty: check data.root",
-            code="all-samples-faulty",
-            split=dataset.split,
-            count=len(dataset),
-        )
-    return Subset(
-        dataset.name, dataset.split, dataset.labels, _SubsetView(dataset.entries, keep), dataset.root,
-        drawn_size=dataset.drawn_size, notes=dataset.notes, reading=dataset.reading, base=dataset, keep=keep,
-    )  # fmt: skip
+        says = f"{dataset.name} {dataset.split}: all {len(dataset):,} samples are faulty: check data.root"
+        raise DataError(says, code="all-samples-faulty", split=dataset.split, count=len(dataset))
+    return select(dataset, keep, dataset.split, dataset.notes)

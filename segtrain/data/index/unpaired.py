@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from segtrain.config.paste import command
 from segtrain.data.index.names import NAME, Pattern, fitted
+from segtrain.errors import some_of
 
 _SHOWN = 3
 # Images that a proposal looks at.
@@ -42,7 +43,7 @@ def several_masks(images: Sequence[str], masks: Sequence[str], known: Pattern, t
     if not many or 2 * len(many) < count:
         return ""
     image, these = min(many.items())
-    shown = ", ".join(these[:_SHOWN]) + (f" and {len(these) - _SHOWN:,} more" if len(these) > _SHOWN else "")
+    shown = some_of(these, _SHOWN)
     ids = ", ".join(f"{number} where {mask} is set" for number, mask in enumerate(these[:_SHOWN], 1))
     return (
         f"{len(many):,} of {count:,} images have several masks ({image}: {shown}), and segtrain reads one mask of "

@@ -10,7 +10,7 @@ import numpy as np
 
 from segtrain import config
 from segtrain.data.index.check_files import checked
-from segtrain.data.index.entries import Column, Entries, Texts, TextsBuilder
+from segtrain.data.index.entries import Column, Entries, Texts, texts_of
 from segtrain.data.index.layout import Detected, Layout
 from segtrain.data.index.listing import Watch
 from segtrain.data.index.lists import lines
@@ -28,11 +28,7 @@ def _voc(data: config.Data, split: str, watch: Watch) -> Entries:
     if root is None:
         raise no_folder(os.path.join(data.root, "JPEGImages"), "images of Pascal VOC")
     source = os.path.join(root, "ImageSets", "Segmentation", f"{split}.txt")
-    names = TextsBuilder()
-    for line in lines(watch.look(source)):
-        if line.strip():
-            names.append(line.split()[0])
-    texts = names.done()
+    texts = texts_of(line.split()[0] for line in lines(watch.look(source)) if line.strip())
     augmented = watch.look(os.path.join(root, "SegmentationClassAug"))
     masks = augmented if split.endswith("aug") and os.path.isdir(augmented) else os.path.join(root, "SegmentationClass")
     image = _images(texts, os.path.join(root, "JPEGImages", ""), watch)
@@ -56,10 +52,8 @@ def _images(names: Texts, folder: str, watch: Watch) -> Column:
         return Column(names, folder, (".jpg",))
     files = {str(path)[len(folder) :].rpartition(".")[0]: str(path) for path in files_under(folder, "images", watch)}
     suffixes: dict[str, int] = {".jpg": 0}
-    codes = [
-        suffixes.setdefault(os.path.splitext(files.get(str(name), ".jpg"))[1] or ".jpg", len(suffixes))
-        for name in names
-    ]
+    endings = (os.path.splitext(files.get(str(name), ".jpg"))[1] or ".jpg" for name in names)
+    codes = [suffixes.setdefault(ending, len(suffixes)) for ending in endings]
     return Column(names, folder, tuple(suffixes), np.array(codes, np.uint8))
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import os
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
-from segtrain.data.index.entries import Column, Texts, pack_keys
+from segtrain.data.index.entries import Column, pack_keys
 from segtrain.data.index.listing import Watch
 from segtrain.data.index.names import SUFFIXES, is_folder
-from segtrain.errors import DataError
+from segtrain.errors import DataError, closest
 
 _NOT_READ = {".txt": " (YOLO labels are boxes or polygons: draw them into masks of class ids)"}
 
@@ -23,18 +21,10 @@ def no_folder(folder: str, what: str) -> DataError:
     parent = next((p for p in place.parents if p.is_dir()), Path("."))
     missing = place.relative_to(parent).parts[0] if parent in place.parents else place.name
     there = sorted(p.name for p in parent.iterdir() if p.is_dir() and not p.name.startswith("."))
-    near = difflib.get_close_matches(missing, there, n=1, cutoff=0.4)
-    hint = (
-        f"did you mean {str(parent / near[0])!r}?"
-        if near
-        else f"{str(parent)!r} holds {', '.join(there[:8]) or 'no folder'}"
-    )
-    return DataError(
-        f"{folder}: {what}: no such folder: {hint}",
-        code="folder-missing",
-        folder=folder,
-        near=near[0] if near else None,
-    )
+    near = closest(missing, there, 0.4)
+    holds = f"{str(parent)!r} holds {', '.join(there[:8]) or 'no folder'}"
+    says = f"{folder}: {what}: no such folder: {f'did you mean {str(parent / near)!r}?' if near else holds}"
+    return DataError(says, code="folder-missing", folder=folder, near=near)
 
 
 def files_under(folder: str, what: str, watch: Watch, ending: str = "") -> Column:
@@ -42,33 +32,30 @@ def files_under(folder: str, what: str, watch: Watch, ending: str = "") -> Colum
 
     Raises DataError for a folder that is missing or cannot be read, and for two files with the same key.
     """
-    if not os.path.isdir(folder):
-        raise no_folder(folder, what)
-    # key, "\0", number of what follows the key: sorts like the keys, and is one object per file.
-    rows: list[str] = []
-    tails: dict[str, int] = {}
-    _walk(folder, "", ending, rows, tails, watch, _above(folder))
+    rows, tails = _listed(folder, what, watch, ending)
     rows.sort()
     texts, codes = pack_keys(rows)
     files = Column(texts, os.path.join(folder, ""), ("", *tails), codes)
-    for index in _repeated(files.texts):
-        first, second = sorted((files[index] or "", files[index + 1] or ""))
-        raise DataError(
-            f"{second}: {first} has the same name: keep one of them, or choose the ending with data.pair",
-            code="name-repeated",
-            file=second,
-            other=first,
-        )
+    for index, (text, after) in enumerate(itertools.pairwise(texts)):
+        if text == after:
+            first, second = sorted((files[index] or "", files[index + 1] or ""))
+            says = f"{second}: {first} has the same name: keep one of them, or choose the ending with data.pair"
+            raise DataError(says, code="name-repeated", file=second, other=first)
     return files
+
+
+def _listed(folder: str, what: str, watch: Watch, ending: str = "") -> tuple[list[str], list[str]]:
+    """Rows of ``key, "\\0", number``, one object per file, which sort like the keys; and what follows key 1, 2, ..."""
+    if not os.path.isdir(folder):
+        raise no_folder(folder, what)
+    rows, tails = list[str](), dict[str, int]()
+    above = {_place(str(path)): str(path) for path in Path(os.path.realpath(folder)).parents}
+    _walk(folder, "", ending, rows, tails, watch, above)
+    return rows, list(tails)
 
 
 # Device and inode number of a folder: the same for every path that leads to it.
 Place = tuple[int, int]
-
-
-def _above(folder: str) -> dict[Place, str]:
-    """The folders above one."""
-    return {_place(str(path)): str(path) for path in Path(os.path.realpath(folder)).parents}
 
 
 def _place(folder: str) -> Place:
@@ -80,11 +67,8 @@ def _place(folder: str) -> Place:
 
 
 def _unlisted(folder: str, error: OSError) -> DataError:
-    return DataError(
-        f"{folder}: cannot be listed ({error.strerror or error}): check its permissions",
-        code="folder-unreadable",
-        folder=folder,
-    )
+    says = f"{folder}: cannot be listed ({error.strerror or error}): check its permissions"
+    return DataError(says, code="folder-unreadable", folder=folder)
 
 
 def _walk(
@@ -97,12 +81,8 @@ def _walk(
     """
     place = _place(folder)
     if place in walked:
-        raise DataError(
-            f"{folder}: is the same folder as {walked[place]}, so its files would count twice: remove the link",
-            code="folder-linked-twice",
-            folder=folder,
-            other=walked[place],
-        )
+        says = f"{folder}: is the same folder as {walked[place]}, so its files would count twice: remove the link"
+        raise DataError(says, code="folder-linked-twice", folder=folder, other=walked[place])
     walked[place] = folder
     inner = []
     # suffix -> number of its tail; None: not an image
@@ -129,21 +109,10 @@ def _walk(
         _walk(os.path.join(folder, name), f"{below}{name}/", ending, rows, tails, watch, walked)
 
 
-def _repeated(texts: Texts) -> Iterator[int]:
-    """Indices of sorted strings that equal the next one."""
-    return (place for place, (text, after) in enumerate(itertools.pairwise(texts)) if text == after)
-
-
 def unread(folder: str) -> list[str]:
-    """Sentences about files in a folder that are not read, by suffix: ``masks/ holds 3 .npy files, which are not
-    read``.
-    """
-    endings = Counter(
-        os.path.splitext(name)[1].lower()
-        for _, _, names in os.walk(folder)
-        for name in names
-        if not name.startswith(".")
-    )
+    """Sentences about files in a folder that are not read: ``masks/ holds 3 .npy files, which are not read``."""
+    names = (name for _, _, names in os.walk(folder) for name in names if not name.startswith("."))
+    endings = Counter(os.path.splitext(name)[1].lower() for name in names)
     others = [(ending, count) for ending, count in endings.most_common() if ending and ending not in SUFFIXES][:3]
     return [
         f"{folder} holds {count:,} {ending} file{'s' * (count > 1)}, which are not read" + _NOT_READ.get(ending, "")
@@ -153,9 +122,5 @@ def unread(folder: str) -> list[str]:
 
 def pictures(folder: str, what: str, watch: Watch) -> list[str]:
     """Relative paths of the images in a folder and below it. Raises DataError if it cannot be listed."""
-    if not os.path.isdir(folder):
-        raise no_folder(folder, what)
-    rows, tails = list[str](), dict[str, int]()
-    _walk(folder, "", "", rows, tails, watch, _above(folder))
-    endings = list(tails)
-    return [row[:-2] + endings[ord(row[-1]) - 1] for row in rows]
+    rows, tails = _listed(folder, what, watch)
+    return [row[:-2] + tails[ord(row[-1]) - 1] for row in rows]

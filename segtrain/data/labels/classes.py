@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,9 @@ def label_space(
     """
     ignore = data.ignore_index
     if not data.classes and default is None and not data.label_map:
-        raise ConfigError(
-            f"data.classes is empty, and layout {data.layout!r} has no class names of its own: "
-            f"list them in data.classes=[...], or in a file classes.txt in {data.root or 'the data folder'}",
-            code="classes-missing",
-            layout=data.layout,
-        )
+        says = f"data.classes is empty, and layout {data.layout!r} has no class names of its own: list them in "
+        says += f"data.classes=[...], or in a file classes.txt in {data.root or 'the data folder'}"
+        raise ConfigError(says, code="classes-missing", layout=data.layout)
     if data.classes:
         space = _own_names(data, default, other_classes)
     elif default is None:
@@ -39,7 +37,7 @@ def label_space(
         space = _with_ignore(default, ignore)
     if data.label_map:
         table = {raw: ignore if train == -1 else train for raw, train in data.label_map.items()}
-        space = LabelSpace(space.names, space.palette, ignore, {ignore: ignore, **table}, space.colors)
+        space = replace(space, ignore_index=ignore, raw_to_train={ignore: ignore, **table})
     return space
 
 
@@ -49,7 +47,7 @@ def _with_ignore(space: LabelSpace, ignore: int) -> LabelSpace:
     def moved(table: dict[int, int]) -> dict[int, int]:
         return {raw: ignore if train == space.ignore_index else train for raw, train in table.items()}
 
-    return LabelSpace(space.names, space.palette, ignore, moved(space.raw_to_train), moved(space.colors))
+    return replace(space, ignore_index=ignore, raw_to_train=moved(space.raw_to_train), colors=moved(space.colors))
 
 
 def _own_names(
@@ -67,16 +65,13 @@ def _own_names(
         return other_classes(space)
     # The ids of the layout with other names.
     if space.num_classes == default.num_classes:
-        own = space if space.colors else default
-        table = _with_ignore(default, data.ignore_index)
-        return LabelSpace(space.names, own.palette, data.ignore_index, table.raw_to_train, space.colors or table.colors)
-    raise ConfigError(
+        own = replace(_with_ignore(default, data.ignore_index), names=space.names)
+        return replace(own, palette=space.palette, colors=space.colors) if space.colors else own
+    says = (
         f"data.classes has {space.num_classes} names, but layout {data.layout!r} has {default.num_classes} classes: "
-        "set data.label_map to say which raw id is which class (-1: ignored)",
-        code="classes-count-differs",
-        found=space.num_classes,
-        expected=default.num_classes,
+        "set data.label_map to say which raw id is which class (-1: ignored)"
     )
+    raise ConfigError(says, code="classes-count-differs", found=space.num_classes, expected=default.num_classes)
 
 
 def voc_colored(space: LabelSpace) -> LabelSpace:
@@ -85,7 +80,7 @@ def voc_colored(space: LabelSpace) -> LabelSpace:
         return space
     palette = ((0, 0, 0), *color_wheel(space.num_classes - 1))
     colors = {**{code(color): place for place, color in enumerate(palette)}, code((224, 224, 192)): space.ignore_index}
-    return LabelSpace(space.names, palette, space.ignore_index, space.raw_to_train, colors)
+    return replace(space, palette=palette, colors=colors)
 
 
 def _mapped(classes: dict[str, Any], ignore_index: int) -> LabelSpace:
@@ -102,7 +97,7 @@ def _mapped(classes: dict[str, Any], ignore_index: int) -> LabelSpace:
         train = {place: names.index(name) for place, name in enumerate(known.names)}
         colors = {color: train.get(place, ignore_index) for color, place in known.colors.items()}
     plain = plain_space(names, ignore_index, tuple(palette[name] for name in names))
-    return LabelSpace(plain.names, plain.palette, ignore_index, plain.raw_to_train, colors)
+    return replace(plain, colors=colors)
 
 
 def find_file(name: str, root: str) -> Path:
@@ -110,11 +105,8 @@ def find_file(name: str, root: str) -> Path:
     for path in (Path(name), Path(root) / name):
         if path.is_file():
             return path
-    raise DataError(
-        f"{name}: no such file, neither in the current folder nor in {root or 'data.root'}: check data.classes",
-        code="classes-file-missing",
-        file=name,
-    )
+    says = f"{name}: no such file, neither in the current folder nor in {root or 'data.root'}: check data.classes"
+    raise DataError(says, code="classes-file-missing", file=name)
 
 
 # Names of colors that are not a class.
@@ -133,11 +125,8 @@ def read_classes(path: Path, ignore_index: int = 255) -> LabelSpace:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"{path}: the class names cannot be read ({error}): write one name per line, in UTF-8",
-            code="classes-file-unreadable",
-            file=str(path),
-        ) from None
+        says = f"{path}: the class names cannot be read ({error}): write one name per line, in UTF-8"
+        raise DataError(says, code="classes-file-unreadable", file=str(path)) from None
     if path.suffix in (".yaml", ".yml"):
         lines = _yaml_lines(path, text)
     else:
@@ -149,12 +138,8 @@ def read_classes(path: Path, ignore_index: int = 255) -> LabelSpace:
     if not all(found):
         odd = next((line for line, match in zip(lines, found) if match is None), "")
         if any(found):
-            raise DataError(
-                f"{path}: the line {odd!r} has no color, but others do: write 'red green blue name' on each line",
-                code="class-color-missing",
-                file=str(path),
-                found=odd,
-            )
+            says = f"{path}: the line {odd!r} has no color, but others do: write 'red green blue name' on each line"
+            raise DataError(says, code="class-color-missing", file=str(path), found=odd)
         return plain_space(tuple(lines), ignore_index)
     return _colored(path, [match.groups() for match in found if match], ignore_index)
 
@@ -165,20 +150,14 @@ def _yaml_lines(path: Path, text: str) -> list[str]:
     try:
         content = config.load_yaml(text)
     except yaml.YAMLError as error:
-        raise DataError(
-            f"{path}: is not valid YAML ({' '.join(str(error).split())}): correct it",
-            code="classes-file-invalid",
-            file=str(path),
-        ) from None
+        says = f"{path}: is not valid YAML ({' '.join(str(error).split())}): correct it"
+        raise DataError(says, code="classes-file-invalid", file=str(path)) from None
     if isinstance(content, list) and all(isinstance(name, str) for name in content):
         return content
     if isinstance(content, dict) and all(isinstance(c, list) and len(c) == 3 for c in content.values()):
         return [" ".join([*map(str, color), str(name)]) for name, color in content.items()]
-    raise DataError(
-        f"{path}: is neither a list of names nor a mapping of name to [red, green, blue]: write one of them",
-        code="classes-file-invalid",
-        file=str(path),
-    )
+    says = f"{path}: is neither a list of names nor a mapping of name to [red, green, blue]: write one of them"
+    raise DataError(says, code="classes-file-invalid", file=str(path))
 
 
 def _colored(path: Path, rows: list[tuple[str, ...]], ignore_index: int) -> LabelSpace:
@@ -186,28 +165,18 @@ def _colored(path: Path, rows: list[tuple[str, ...]], ignore_index: int) -> Labe
     palette: list[Color] = []
     colors: dict[int, int] = {}
     for *channels, name in rows:
-        red, green, blue = (int(channel) for channel in channels)
-        if max(red, green, blue) > 255:
-            raise DataError(
-                f"{path}: color {red} {green} {blue} of {name!r}: channels go from 0 to 255",
-                code="class-color-invalid",
-                name=name,
-                found=(red, green, blue),
-            )
-        if code((red, green, blue)) in colors:
-            raise DataError(
-                f"{path}: two lines have the color {red} {green} {blue}, one is {name!r}: give each class its own "
-                "color",
-                code="class-color-repeated",
-                name=name,
-                found=(red, green, blue),
-            )
+        red, green, blue = color = int(channels[0]), int(channels[1]), int(channels[2])
+        if max(color) > 255:
+            says = f"{path}: color {red} {green} {blue} of {name!r}: channels go from 0 to 255"
+            raise DataError(says, code="class-color-invalid", name=name, found=color)
+        if code(color) in colors:
+            says = f"{path}: two lines have the color {red} {green} {blue}, one is {name!r}: give each its own color"
+            raise DataError(says, code="class-color-repeated", name=name, found=color)
         if name.lower() in _IGNORED:
-            colors[code((red, green, blue))] = ignore_index
+            colors[code(color)] = ignore_index
             continue
         if name not in names:
             names.append(name)
-            palette.append((red, green, blue))
-        colors[code((red, green, blue))] = names.index(name)
-    plain = plain_space(tuple(names), ignore_index, tuple(palette))
-    return LabelSpace(plain.names, plain.palette, ignore_index, plain.raw_to_train, colors)
+            palette.append(color)
+        colors[code(color)] = names.index(name)
+    return replace(plain_space(tuple(names), ignore_index, tuple(palette)), colors=colors)

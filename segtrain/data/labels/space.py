@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from segtrain.errors import ConfigError, DataError
+from segtrain.errors import ConfigError, DataError, some_of
 
 Color = tuple[int, int, int]
 # Ids in a proposed data.label_map.
@@ -38,39 +38,27 @@ class LabelSpace:
     def __post_init__(self) -> None:
         count = len(self.names)
         if not 1 <= count <= MAX_CLASSES:
-            raise ConfigError(
-                f"data.classes has {count} names: give 1 to {MAX_CLASSES}", code="classes-count-invalid", found=count
-            )
+            says = f"data.classes has {count} names: give 1 to {MAX_CLASSES}"
+            raise ConfigError(says, code="classes-count-invalid", found=count)
         double = sorted({name for name in self.names if self.names.count(name) > 1})
         if double:
-            raise ConfigError(
-                f"data.classes names {double[0]!r} twice: give each class its own name",
-                code="class-name-repeated",
-                name=double[0],
-            )
-        if self.ignore_index < count:
-            raise ConfigError(
-                f"data.ignore_index={self.ignore_index} is the train id of class {self.names[self.ignore_index]!r}: "
-                f"use 255, and map raw ids that should not count with data.label_map={{{self.ignore_index}: -1, ...}}",
-                code="ignore-index-is-a-class",
-                found=self.ignore_index,
-            )
+            says = f"data.classes names {double[0]!r} twice: give each class its own name"
+            raise ConfigError(says, code="class-name-repeated", name=double[0])
+        void = self.ignore_index
+        if void < count:
+            says = f"data.ignore_index={void} is the train id of class {self.names[void]!r}: use 255, and map raw ids "
+            says += f"that should not count with data.label_map={{{void}: -1, ...}}"
+            raise ConfigError(says, code="ignore-index-is-a-class", found=void)
         for raw, train in [*self.raw_to_train.items(), *self.colors.items()]:
-            if train != self.ignore_index and not 0 <= train < count:
-                raise ConfigError(
-                    f"data.label_map maps raw id {raw} to {train}, but train ids go from 0 to {count - 1}: "
-                    "name more classes in data.classes, or use -1 to ignore it",
-                    code="train-id-invalid",
-                    found=train,
-                    raw=raw,
+            if train != void and not 0 <= train < count:
+                says = (
+                    f"data.label_map maps raw id {raw} to {train}, but train ids go from 0 to {count - 1}: name more "
                 )
+                says += "classes in data.classes, or use -1 to ignore it"
+                raise ConfigError(says, code="train-id-invalid", found=train, raw=raw)
         if len(self.palette) != count:
-            raise ConfigError(
-                f"{len(self.palette)} colors for {count} classes: give each class one",
-                code="palette-size-differs",
-                found=len(self.palette),
-                expected=count,
-            )
+            says = f"{len(self.palette)} colors for {count} classes: give each class one"
+            raise ConfigError(says, code="palette-size-differs", found=len(self.palette), expected=count)
 
     @property
     def num_classes(self) -> int:
@@ -112,12 +100,8 @@ class LabelSpace:
         if raw.ndim == 3 and raw.shape[2] == 3 and raw.dtype == np.uint8:
             return self._remap_rgb(raw, source)
         if raw.ndim != 2 or raw.dtype.kind not in "uib":
-            raise DataError(
-                f"{source}: the mask has shape {raw.shape} and type {raw.dtype}: save one integer per pixel",
-                code="mask-type-invalid",
-                file=source,
-                found=(raw.shape, str(raw.dtype)),
-            )
+            says = f"{source}: the mask has shape {raw.shape} and type {raw.dtype}: save one integer per pixel"
+            raise DataError(says, code="mask-type-invalid", file=source, found=(raw.shape, str(raw.dtype)))
         if raw.dtype.itemsize == 1 and raw.dtype.kind != "i":
             mapped = np.frombuffer(raw.tobytes().translate(self._table[:256].tobytes()), np.uint8).reshape(raw.shape)
         elif raw.dtype == np.uint16:
@@ -133,12 +117,9 @@ class LabelSpace:
         if not self.colors:
             if np.array_equal(raw[..., 0], raw[..., 1]) and np.array_equal(raw[..., 0], raw[..., 2]):
                 return self.remap(np.ascontiguousarray(raw[..., 0]), source)  # the same ids in all three channels
-            raise DataError(
-                f"{source}: is an RGB mask, but the classes have no colors: set data.classes=FILE "
-                "with lines 'red green blue name', or save class ids in one channel",
-                code="mask-rgb-without-colors",
-                file=source,
-            )
+            says = f"{source}: is an RGB mask, but the classes have no colors: set data.classes=FILE with lines "
+            says += "'red green blue name', or save class ids in one channel"
+            raise DataError(says, code="mask-rgb-without-colors", file=source)
         code = raw[..., 0].astype(np.int32) << 16
         code |= raw[..., 1].astype(np.int32) << 8
         code |= raw[..., 2]
@@ -152,11 +133,8 @@ class LabelSpace:
             return
         values, counts = np.unique(raw[unknown], return_counts=True)
         order = np.argsort(-counts, kind="stable")
-        most = [
-            f"{tuple(int(v).to_bytes(3, 'big')) if colors else int(v)} ({n:,} pixels)"
-            for v, n in zip(values[order][:8], counts[order][:8])
-        ]
-        more = f" and {len(values) - 8} more" if len(values) > 8 else ""
+        found = {int(values[place]): int(counts[place]) for place in order}
+        most = [f"{tuple(v.to_bytes(3, 'big')) if colors else v} ({n:,} pixels)" for v, n in found.items()]
         what = "colors" if colors else "ids"
         if colors:
             cure = "add 'red green blue name' lines to the data.classes file (the name 'void' means ignored)"
@@ -164,17 +142,14 @@ class LabelSpace:
             ids = sorted(self.raw_to_train)
             span = f"{ids[0]}..{ids[-1]}" if len(ids) == ids[-1] - ids[0] + 1 else ", ".join(map(str, ids[:40]))
             table = self.full_map(values.tolist())
-            shown = table if len(table) <= _LISTED else f"{{..., {int(values[order[0]])}: -1}}"
+            shown = table if len(table) <= _LISTED else f"{{..., {next(iter(found))}: -1}}"
             cure = f"known ids are {span}; map every id with data.label_map={shown} (-1: ignored)"
-        if len(values) >= 5 and counts.sum() < 0.2 * mapped.size:
+        if len(found) >= 5 and counts.sum() < 0.2 * mapped.size:
             cure += "; so many rare values mean that the mask was resized with interpolation: use nearest"
-        raise DataError(
-            f"{source}: unknown {what} {', '.join(most)}{more}, {counts.sum():,} pixels in all: {cure}",
-            code="mask-colors-unknown" if colors else "mask-ids-unknown",
-            file=source,
-            found={int(values[place]): int(counts[place]) for place in order[:8]},
-            pixels=int(counts.sum()),
-        )
+        pixels = sum(found.values())
+        says = f"{source}: unknown {what} {some_of(most, 8)}, {pixels:,} pixels in all: {cure}"
+        found = dict(list(found.items())[:8])
+        raise DataError(says, code=f"mask-{what}-unknown", file=source, found=found, pixels=pixels)
 
     def full_map(self, ignored: Iterable[int] = ()) -> dict[int, int]:
         """A complete data.label_map: the known ids, and others that are to be ignored."""
@@ -213,10 +188,7 @@ class LabelSpace:
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> LabelSpace:
-        """The label space of ``to_dict``.
-
-        Raises DataError for a missing key, a wrong type, or an invalid color or id.
-        """
+        """The inverse of ``to_dict``. Raises DataError for a missing key, a wrong type, or an invalid color or id."""
         try:
             colors = content.get("colors") or content.get(_OLD_COLORS, {})
             space = cls(
@@ -227,24 +199,15 @@ class LabelSpace:
                 colors={int(color, 16): int(train) for color, train in colors.items()},
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, ConfigError) as error:
-            raise DataError(
-                f"not a description of labels ({type(error).__name__}: {error}): write it with to_dict()",
-                code="labels-invalid",
-            ) from None
+            says = f"not a description of labels ({type(error).__name__}: {error}): write it with to_dict()"
+            raise DataError(says, code="labels-invalid") from None
         for name, color in zip(space.names, space.palette):
             if not all(0 <= channel <= 255 for channel in color):
-                raise DataError(
-                    f"palette: the color {list(color)} of class {name!r}: channels go from 0 to 255",
-                    code="class-color-invalid",
-                    name=name,
-                    found=color,
-                )
+                says = f"palette: the color {list(color)} of class {name!r}: channels go from 0 to 255"
+                raise DataError(says, code="class-color-invalid", name=name, found=color)
         if not 0 <= space.ignore_index <= 255:
-            raise DataError(
-                f"ignore_index={space.ignore_index}: ids go from 0 to 255",
-                code="ignore-index-invalid",
-                found=space.ignore_index,
-            )
+            says = f"ignore_index={space.ignore_index}: ids go from 0 to 255"
+            raise DataError(says, code="ignore-index-invalid", found=space.ignore_index)
         return space
 
 
