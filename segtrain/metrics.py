@@ -10,16 +10,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from segtrain.errors import DataError
+from segtrain.errors import DataError, SegtrainError
 
 
 @torch.no_grad()
-def predict_classes(logits: Tensor) -> Tensor:
-    """Lowest class with the largest logit. (N, C, H, W) -> uint8 (N, H, W), int64 above 256 classes."""
+def predict_classes(logits: Tensor, odd: list[Tensor] | None = None) -> Tensor:
+    """Class of the largest logit; the lowest class on a tie. (N, C, H, W) -> uint8 (N, H, W), int64 above 256 classes.
+
+    odd: gets a bool tensor (N,) on the device: whether the largest logit of any pixel is NaN or infinite.
+    """
     dtype = torch.uint8 if logits.shape[1] <= 256 else torch.int64
     if logits.device.type != "cpu" or not logits.is_contiguous():
         # torch documents that max gives the first of equal maxima.
-        return logits.max(1)[1].to(dtype)
+        best, classes = logits.max(1)
+        _note_odd(best, odd)
+        return classes.to(dtype)
     # On a CPU, one plane after another takes less time than max(1), and far less than argmax(1).
     best = logits[:, 0].clone()
     classes = torch.zeros(best.shape, dtype=dtype, device=logits.device)
@@ -27,7 +32,25 @@ def predict_classes(logits: Tensor) -> Tensor:
         plane = logits[:, c]
         classes.masked_fill_(plane > best, c)
         torch.maximum(best, plane, out=best)
+    _note_odd(best, odd)
     return classes
+
+
+def _note_odd(best: Tensor, odd: list[Tensor] | None) -> None:
+    """Append which images of ``best`` (N, H, W) hold NaN or an infinity. Does not wait for a GPU."""
+    if odd is not None:
+        odd.append(~torch.stack(best.flatten(1).aminmax(dim=1)).isfinite().all(0))
+
+
+def odd_logits(images: list[str]) -> SegtrainError:
+    """The error for a model whose logits on these images are not finite: any class would be a guess."""
+    shown = ", ".join(images[:3]) + (", ..." if len(images) > 3 else "")
+    return SegtrainError(
+        f"the model's logits are NaN or infinite on {len(images)} image{'s' * (len(images) > 1)} ({shown}): "
+        "look for a division by zero, a logarithm, or an overflow in the model, or try train.precision=fp32",
+        code="logits-not-finite",
+        images=images,
+    )
 
 
 def confusions(

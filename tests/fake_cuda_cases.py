@@ -145,8 +145,8 @@ def score(net: Any, **view: Any) -> str:
             evaluation._forward(net, DEVICE, "bf16"), tiles.View.of(settings, 1.0), settings.size, DEVICE, True
         )
         tally = evaluation._Tally(CLASSES, 2, DEVICE)
-        truth, guess = predict(tensors(2, 64, 64, 3), tensors(2, 64, 64))
-        tally.add([0, 1], truth, guess, 255)
+        truth, guess, odd = predict(tensors(2, 64, 64, 3), tensors(2, 64, 64))
+        tally.add([0, 1], truth, guess, odd, 255)
         tally.settle()
         shown = SimpleNamespace(entries=[SimpleNamespace(image="x")])
         evaluation._picture(shown, 0, torch.zeros(1, 64, 64, 3), truth[:1], guess[:1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -302,3 +303,37 @@ def test_a_setting_that_would_change_no_score_is_refused(tmp_path: Path, key: st
         segtrain.evaluate(
             tmp_path, "eval.flip=true", "data.split=test", "data.split_by.val=20%", "train.precision=bf16"
         )
+
+
+class Odd(nn.Module):
+    """Logits that hold ``value`` in one pixel of white images."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.net, self.value = network(), value
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits = self.net(images)
+        logits[:, 1, 0, 0] = torch.where(images.mean((1, 2, 3)) > 2, self.value, logits[:, 1, 0, 0])
+        return logits
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_logits_that_are_not_finite_name_their_images(view: str, value: float) -> None:
+    def white(index: int) -> tuple[np.ndarray, np.ndarray]:
+        image, mask = draw(index)
+        return (np.full_like(image, 255) if index in (2, 7) else image), mask
+
+    with refused("logits-not-finite", images=["image 2", "image 7"]):
+        evaluate(Odd(value), dataclasses.replace(mixed(9), draw=white), VIEWS[view])
+
+
+def test_a_model_may_rule_out_a_class_by_a_logit_of_minus_infinity() -> None:
+    class Masked(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            logits = images.new_zeros(len(images), CLASSES, *images.shape[2:])
+            logits[:, 0] = -torch.inf
+            return logits
+
+    assert evaluate(Masked(), mixed(3), VIEWS["windows"]).confusion[:, 1].sum() > 0

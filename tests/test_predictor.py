@@ -177,3 +177,12 @@ def test_evaluate_on_another_folder(run: Path, tmp_path: Path) -> None:
     found = evaluate(run, *settings, data=tmp_path / "data")
     assert found.values["protocol"]["images"] == 1
     assert sum(found.values["pixels"]) == 40 * 50
+
+
+@pytest.mark.parametrize("overrides", [(), ("eval.tile=[32,32]",)])
+@pytest.mark.parametrize("probabilities", [False, True])
+def test_logits_that_are_not_finite_name_the_image(run: Path, overrides: tuple[str, ...], probabilities: bool) -> None:
+    subject = load(run, *overrides, device="cpu")
+    next(subject.model.parameters()).data.fill_(float("nan"))
+    with refused("logits-not-finite", images=["a.png"]):
+        subject.segment(np.zeros((40, 50, 3), np.uint8), "a.png", probabilities)

@@ -310,7 +310,7 @@ def test_a_tracker_that_breaks_is_dropped_and_the_others_go_on() -> None:
     trackers.scalars({"loss": 1.0}, 1)
     trackers.scalars({"loss": 2.0}, 2)
     trackers.close("done")
-    assert said == ["broken is off from now on: disk full"]
+    assert said == ["broken is off from now on: scalars raised OSError: disk full"]
     assert good.seen == [({"loss": 1.0}, 1), ({"loss": 2.0}, 2), "done"]
     assert broken.seen == []
 

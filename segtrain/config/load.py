@@ -110,6 +110,13 @@ def load_config(path: str | Path | None = None, overrides: Sequence[str] = ()) -
     Raises ConfigError with one line per mistake: the key, the value, the closest valid key, and the fix.
     """
     settings: dict[str, Any] = {}
+    if not isinstance(path, (str, Path, type(None))):
+        raise ConfigError(
+            f"Config.load takes the name of a YAML file, not a {type(path).__name__}: pass its settings as "
+            "Config.load(None, 'section.key=value', ...)",
+            code="config-not-a-file",
+            found=type(path).__name__,
+        )
     if path is not None:
         settings = {"name": Path(path).stem, **with_new_names(_read(Path(path)), str(path))}
     return make_config(_overridden(settings, overrides), source=str(path or "the command line"))

@@ -46,6 +46,15 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise ConfigError(
+            f"{name}={value!r} cannot be set, because a config does not change: load another one with "
+            f"Config.load(FILE, 'section.{name}={value}')",
+            code="config-is-frozen",
+            key=name,
+            value=value,
+        )
+
     @model_validator(mode="before")
     @classmethod
     def _given(cls, given: Any) -> Any:

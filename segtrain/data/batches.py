@@ -16,6 +16,7 @@ from segtrain.data.loader import EvalLoader, TrainLoader, normalize, worker_kind
 from segtrain.data.order import eval_groups
 from segtrain.data.own import own_dataset, own_labels
 from segtrain.data.workers.autoscaler import worker_count
+from segtrain.errors import ConfigError
 
 
 class BatchLoader:
@@ -49,6 +50,14 @@ class BatchLoader:
         self.config, self.train, self.normalized, self.epoch = config, train, normalized, 0
         self.rank = int(os.environ.get("RANK", "0")) if rank is None else rank
         self.world_size = int(os.environ.get("WORLD_SIZE", "1")) if world_size is None else world_size
+        if not 0 <= self.rank < self.world_size:
+            raise ConfigError(
+                f"rank={self.rank} does not exist among world_size={self.world_size} ranks: pass a rank from 0 to "
+                f"{self.world_size - 1}",
+                code="rank-outside-world",
+                rank=self.rank,
+                world_size=self.world_size,
+            )
         local = int(os.environ.get("LOCAL_WORLD_SIZE", str(self.world_size)))
         cpu_training = not torch.cuda.is_available()
         self.workers = worker_count(config.data.workers, cores(), local, cpu_training=cpu_training).start

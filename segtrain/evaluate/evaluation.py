@@ -4,7 +4,7 @@ Every image counts once, in int64. Images are put into groups of one size by the
 r takes groups r, r + world, ... So each forward pass sees the same tensor on any number of ranks, and the order of the
 sum cannot matter. The loop holds no collective, so that ranks with more or fewer images cannot wait for each other. One
 sum over the ranks ends it, and carries along how often each image was seen, its own scores (a rank that has not seen it
-adds zeros), and whether a rank failed.
+adds zeros), whether its logits were finite, and whether a rank failed.
 
 Bit-equality across world sizes asks for the same kernels on every rank: the same number of threads and the same kind of
 device. What still differs in the last bit of a logit moves a pixel only on an exact tie.
@@ -28,11 +28,11 @@ from segtrain.data.workers.pool import WorkerPool
 from segtrain.errors import DataError
 from segtrain.evaluate.image_scores import FIELDS, ImageScores, counts, packed, unpacked
 from segtrain.evaluate.tiles import Forward, Size, View, nearest, predict_ids, resize
-from segtrain.metrics import Scores, confusions, refuse_unknown
+from segtrain.metrics import Scores, confusions, odd_logits, refuse_unknown
 
 # Batches between two reads of the device.
 _AT_ONCE = 64
-Predict = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+Predict = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -101,13 +101,15 @@ def evaluate(
         except Exception as error:
             failure = error
         seconds = time.perf_counter() - start
-        table, images = tally.sum_over_ranks(failure, all_reduce if world_size > 1 else None)
+        table, images, odd = tally.sum_over_ranks(failure, all_reduce if world_size > 1 else None)
+        if odd:
+            raise odd_logits([str(dataset.entries[index].image) for index in odd])
         worst, best = images.extremes(extremes) if rank == 0 else ([], [])
         for index in [*wanted, *worst, *best]:
             if index not in shown:  # another rank had it, or nobody knew that it would be wanted
                 # Copies: what is read may be read-only.
                 image, mask = (torch.tensor(array)[None] for array in dataset.read(index))
-                shown[index] = _picture(dataset, index, image, *predict(image, mask))
+                shown[index] = _picture(dataset, index, image, *predict(image, mask)[:2])
     facts = protocol(dataset, settings.size, view, sizes, precision)
     spread, worst_shown, best_shown = (tuple(shown[index] for index in some) for some in (wanted, worst, best))
     return Evaluation(Scores.from_confusion(table), table, facts, images, spread, worst_shown, best_shown, seconds)
@@ -117,8 +119,8 @@ def _loop(predict: Predict, batches: DeviceFeed, tally: _Tally, dataset: Any, wa
     """This rank's images into ``tally``; returns pictures of the wanted ones among them. Holds no collective."""
     shown: dict[int, Any] = {}
     for _, (indices, images, masks) in batches:
-        truth, guess = predict(images, masks)
-        tally.add(indices, truth, guess, dataset.labels.ignore_index)
+        truth, guess, odd = predict(images, masks)
+        tally.add(indices, truth, guess, odd, dataset.labels.ignore_index)
         for place, index in enumerate(int(index) for index in indices):
             if index in wanted:
                 part = slice(place, place + 1)
@@ -128,23 +130,23 @@ def _loop(predict: Predict, batches: DeviceFeed, tally: _Tally, dataset: Any, wa
 
 
 class _Tally:
-    """Confusion int64 (C, C) on the device; of each image how often it went in, and its own scores."""
+    """Confusion int64 (C, C) on the device; for each image how often it was seen, whether it was odd, and its scores."""
 
     def __init__(self, classes: int, images: int, device: torch.device) -> None:
         self.confusion = torch.zeros(classes, classes, dtype=torch.int64, device=device)
-        self.images = torch.zeros(
-            images, 1 + FIELDS, dtype=torch.int64
-        )  # times seen, then ``packed``: zero where not seen
+        # Times seen, whether a logit was not finite, then ``packed``: zero where not seen.
+        self.images = torch.zeros(images, 2 + FIELDS, dtype=torch.int64)
         self._fresh: list[tuple[list[int], Tensor]] = []
         # Unknown ids are looked for at once on a CPU, on a GPU only where it is waited for anyway.
         self._unread: list[Tensor] | None = [] if device.type == "cuda" else None
         self._ignore_index = 255
 
-    def add(self, indices: Any, truth: Tensor, guess: Tensor, ignore_index: int) -> None:
+    def add(self, indices: Any, truth: Tensor, guess: Tensor, odd: Tensor, ignore_index: int) -> None:
         self._ignore_index = ignore_index
         tables = confusions(guess, truth, len(self.confusion), ignore_index, self._unread)
         self.confusion += tables.sum(0)
-        self._fresh.append(([int(index) for index in indices], counts(tables)))
+        # In one tensor, so that ``settle`` waits once.
+        self._fresh.append(([int(index) for index in indices], torch.cat([counts(tables).flatten(1), odd[:, None]], 1)))
         if len(self._fresh) >= _AT_ONCE:
             self.settle()
 
@@ -156,15 +158,16 @@ class _Tally:
             refuse_unknown(self._unread, len(self.confusion), self._ignore_index)
             self._unread = []
         places = torch.tensor([index for indices, _ in self._fresh for index in indices])
-        found = packed(torch.cat([found for _, found in self._fresh]).cpu().numpy())
+        found = torch.cat([found for _, found in self._fresh]).cpu()
         self._fresh = []
         self.images[:, 0] += torch.bincount(places, minlength=len(self.images))
-        self.images[places, 1:] = torch.from_numpy(found)
+        self.images[places, 1] = found[:, -1]
+        self.images[places, 2:] = torch.from_numpy(packed(found[:, :-1].reshape(len(found), 3, -1).numpy()))
 
     def sum_over_ranks(
         self, failure: Exception | None, all_reduce: Callable[[Tensor], Tensor] | None
-    ) -> tuple[np.ndarray, ImageScores]:
-        """The one collective. Returns the confusion of all ranks, which holds every image once; raises otherwise."""
+    ) -> tuple[np.ndarray, ImageScores, list[int]]:
+        """The one collective. Returns the confusion of all ranks, with every image once, the scores, and the odd images."""
         failed = torch.tensor([failure is not None], dtype=torch.int64)
         own = torch.cat([self.images.flatten(), failed])
         message = torch.cat([self.confusion.flatten(), own.to(self.confusion.device)])
@@ -191,21 +194,24 @@ class _Tally:
                 images=len(images),
             )
         table = message[: self.confusion.numel()].view_as(self.confusion).numpy().copy()
-        return table, unpacked(images[:, 1:])
+        return table, unpacked(images[:, 2:]), np.flatnonzero(images[:, 1]).tolist()
 
 
 def _predictor(forward: Forward, view: View, size: Size | None, device: torch.device, channels_last: bool) -> Predict:
-    """A function from a batch (images uint8 (n, H, W, 3), masks (n, H, W)) to truth and predicted ids on the device.
+    """A function from images uint8 (n, H, W, 3) and masks (n, H, W) to truth, predicted ids, and odd (n,) on the device.
 
-    Both are (n, h, w): at ``size``, to which labels go by nearest, else at the masks' own size.
+    Truth and ids are (n, h, w): at ``size``, to which labels go by nearest, else at the masks' own size.
+    ``odd``: whether a logit of the image was not finite.
     """
     from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD, normalize
 
-    def predict(images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
+    def predict(images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        odd: list[Tensor] = []
         truth = masks.to(device, non_blocking=True)
         truth = nearest(truth, size) if size else truth
         inputs = normalize(images.to(device, non_blocking=True), IMAGENET_MEAN, IMAGENET_STD, channels_last)
-        return truth, predict_ids(forward, inputs, view, (truth.shape[-2], truth.shape[-1]))
+        ids = predict_ids(forward, inputs, view, (truth.shape[-2], truth.shape[-1]), odd)
+        return truth, ids, torch.stack(odd).any(0)
 
     return predict
 

@@ -155,16 +155,23 @@ def predict_scores(forward: Forward, images: Tensor, view: View = View(), size: 
     return total if len(view.scales) == 1 else total.div_(len(view.scales))
 
 
-def predict_ids(forward: Forward, images: Tensor, view: View = View(), size: Size | None = None) -> Tensor:
+def predict_ids(
+    forward: Forward,
+    images: Tensor,
+    view: View = View(),
+    size: Size | None = None,
+    odd: list[Tensor] | None = None,
+) -> Tensor:
     """Class ids (N, h, w) of images (N, 3, H, W): the highest score, ties to the lowest id.
 
     At one scale and the image's own size each strip becomes ids at once: a large image needs no full-size scores.
+    odd: gets the images with scores that are not finite, as ``predict_classes`` describes.
     """
     own = (images.shape[-2], images.shape[-1])
     if tuple(size or own) != own or len(view.scales) > 1 or scaled(own, view.scales[0]) != own:
-        return predict_classes(predict_scores(forward, images, view, size))
+        return predict_classes(predict_scores(forward, images, view, size), odd)
     pieces = strips(forward, images, view, view.is_single(own))
-    return _joined([predict_classes(piece) for _, piece in pieces], 1)
+    return _joined([predict_classes(piece, odd) for _, piece in pieces], 1)
 
 
 def _joined(pieces: list[Tensor], dim: int) -> Tensor:

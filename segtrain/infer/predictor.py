@@ -21,7 +21,7 @@ from segtrain.evaluate.load import load_run
 from segtrain.evaluate.tiles import View, predict_ids, predict_scores
 from segtrain.infer.picture import read_picture
 from segtrain.infer.view import bytes_per_pixel, counted, fitted, free_memory, with_settings
-from segtrain.metrics import predict_classes
+from segtrain.metrics import odd_logits, predict_classes
 from segtrain.terminal import say as say_it
 
 Image = Union[str, os.PathLike[str], np.ndarray, Tensor]
@@ -90,6 +90,7 @@ class Predictor:
         """Class ids uint8 (H, W) of an image uint8 (H, W, 3), and with ``probabilities`` those: float16 (C, H, W).
 
         The image is seen as the evaluation of the run sees it, but in windows if it would not fit into memory whole.
+        Raises SegtrainError if a logit is NaN or infinite.
         """
         size, device = (pixels.shape[0], pixels.shape[1]), self._device
         stride = int(getattr(self.model, "stride", 32))
@@ -100,10 +101,14 @@ class Predictor:
         inputs = torch.from_numpy(np.require(pixels, requirements=["C", "W"]))[None].to(device)
         inputs = normalize(inputs, IMAGENET_MEAN, IMAGENET_STD, False)
         forward = counted(self.model, view.windows(size), self.say)
-        if not probabilities:
-            return predict_ids(forward, inputs, view)[0].to(torch.uint8).cpu().numpy(), None
-        scores = predict_scores(forward, inputs, view)
-        ids = predict_classes(scores)[0].to(torch.uint8).cpu().numpy()
+        odd: list[Tensor] = []
+        scores = predict_scores(forward, inputs, view) if probabilities else None
+        found = predict_ids(forward, inputs, view, odd=odd) if scores is None else predict_classes(scores, odd)
+        ids = found[0].to(torch.uint8).cpu().numpy()
+        if torch.stack(odd).any():
+            raise odd_logits([name])
+        if scores is None:
+            return ids, None
         if view.is_single(size):
             scores = scores.softmax(1)
         return ids, scores[0].half().cpu().numpy()

@@ -36,30 +36,30 @@ class Trackers:
         self._trackers = trackers
         self._say = say
 
-    def _each(self, do: Callable[[Tracker], None]) -> None:
+    def _each(self, method: str, *values: Any) -> None:
         for tracker in list(self._trackers):
             try:
-                do(tracker)
+                getattr(tracker, method)(*values)
             except Exception as error:  # Third-party code must not end a run.
                 self._trackers.remove(tracker)
-                reason = " ".join(str(error).split()) or type(error).__name__
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
                 name = getattr(tracker, "name", type(tracker).__name__)
-                self._say(f"{name} is off from now on: {reason}")
+                self._say(f"{name} is off from now on: {method} raised {reason}")
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """Send ``values`` (tag -> number) without those that are not finite."""
         finite = {tag: float(value) for tag, value in values.items() if value is not None and math.isfinite(value)}
         if finite:
-            self._each(lambda tracker: tracker.scalars(finite, step))
+            self._each("scalars", finite, step)
 
     def image(self, tag: str, image: np.ndarray, step: int) -> None:
-        self._each(lambda tracker: tracker.image(tag, image, step))
+        self._each("image", tag, image, step)
 
     def text(self, tag: str, text: str) -> None:
-        self._each(lambda tracker: tracker.text(tag, text))
+        self._each("text", tag, text)
 
     def close(self, status: str = "done") -> None:
-        self._each(lambda tracker: tracker.close(status))
+        self._each("close", status)
         self._trackers = []
 
 

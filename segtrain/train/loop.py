@@ -142,7 +142,7 @@ def _log(session: Session, clock: Clock, share: Tensor, votes: Tensor, lr: float
     config, plan, state, output = session.config, session.plan, session.state, session.output
     loss = float(session.strategy.reduce(share))
     if not math.isfinite(loss):
-        raise not_finite(state.step, f"the loss ({loss})", config)
+        raise not_finite(state.step, f"the loss ({loss})", config, updated=state.step > 1)
     session.watch.lap(state)
     if session.lock.lost:
         session.lock.check()
