@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from segtrain.config import Config
 from segtrain.errors import ConfigError, DataError, MissingExtra
 from segtrain.evaluate.named_scores import NamedScores
-from segtrain.observe.journal import curve, read_journal
+from segtrain.observe.journal import FILE, curve, read_journal
 
 if TYPE_CHECKING:
     from torch import nn
@@ -29,7 +29,20 @@ class Run:
     """A run folder. ``done`` is false if a signal stopped the training: the same call resumes it."""
 
     path: Path
-    done: bool = True
+    done: bool = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        """``Run(folder)`` reads ``done`` from the journal. Raises ConfigError if the folder holds no run."""
+        object.__setattr__(self, "path", Path(self.path))
+        if self.done is None:
+            if not (self.path / FILE).is_file():
+                raise ConfigError(
+                    f"{self.path} is not a run folder: it has no {FILE} (segtrain runs DIR lists runs)",
+                    code="not-a-run-folder",
+                    folder=str(self.path),
+                )
+            ends = [event for event in self._events if event["event"] in ("run_start", "run_end")]
+            object.__setattr__(self, "done", bool(ends) and ends[-1].get("status") == "done")
 
     @property
     def scores(self) -> NamedScores:
@@ -83,17 +96,39 @@ def train(
     """
     from segtrain.parallel.cluster import discover
     from segtrain.train import early
-    from segtrain.train.parts import Parts
+    from segtrain.train.parts import Parts, refuse_parts
     from segtrain.train.rank import train as train_rank
 
-    parts = Parts(model, criterion, train_data, val_data, tuple(trackers))
+    if not isinstance(config, Config):
+        raise ConfigError(
+            f"segtrain.train takes a Config, not {config!r:.80}: pass segtrain.Config.load('FILE.yaml')",
+            code="not-a-config",
+            found=type(config).__name__,
+        )
+    parts = Parts(model, criterion, train_data, val_data, tuple(trackers) if isinstance(trackers, list) else trackers)
+    refuse_parts(parts)
     cluster = discover()
     alone = cluster.source == "none"
     ranks = _processes(config, parts != Parts()) if alone else cluster.world_size
     early.refuse(config, ranks, ranks if alone else cluster.local_world_size, alone, parts.names())
-    with _other_ranks(config, ranks) if alone and ranks > 1 else nullcontext(cluster) as place:
+    with _kept(), _other_ranks(config, ranks) if alone and ranks > 1 else nullcontext(cluster) as place:
         code = train_rank(config, place, parts=parts)
     return Run(config.run_dir, done=code == 0)
+
+
+@contextmanager
+def _kept() -> Iterator[None]:
+    """Leave torch's random number generators and the threads of OpenCV as they were."""
+    import cv2
+    import torch
+
+    threads = cv2.getNumThreads()
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    try:
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
+        cv2.setNumThreads(threads)
 
 
 def _processes(config: Config, own_parts: bool) -> int:

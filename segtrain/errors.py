@@ -17,6 +17,11 @@ def closest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)), None)
 
 
+def kind_of(value: object) -> str:
+    """What a wrong argument is: "the class Net" or "of the type str"."""
+    return f"the class {value.__name__}" if isinstance(value, type) else f"of the type {type(value).__name__}"
+
+
 class SegtrainError(Exception):
     """An error whose message says what is wrong, where (file, key, value), and how to fix it.
 

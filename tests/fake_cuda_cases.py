@@ -28,6 +28,7 @@ from segtrain.errors import DataError
 from segtrain.evaluate import evaluation as evaluation
 from segtrain.evaluate import tiles
 from segtrain.losses import build_criterion
+from segtrain.losses.own import as_criterion
 from segtrain.models import build_model
 from segtrain.observe.clock import Clock
 from segtrain.observe.console import Console
@@ -86,18 +87,20 @@ def tensors(*shape: int, dtype: Any = torch.uint8) -> Any:
 
 
 def step(net: Any, loss: dict[str, Any] | None = None, optim: dict[str, Any] | None = None, precision: str = "bf16",
-         size: int = 64, micros: int = 1) -> list[str]:  # fmt: skip
+         size: int = 64, micros: int = 1, own: Any = None) -> list[str]:  # fmt: skip
     """The gradients of a step, and with ``optim`` an update; returns parameters whose gradient is absent or of a wrong kind."""
     config = Config(loss=loss or {}, optim={"lr": 1e-3, **(optim or {})})
     with GPU.real():
         weights = torch.ones(CLASSES) if config.loss.class_weights == "auto" else None
-        criterion = build_criterion(config.loss, CLASSES, 255, weights)
+        criterion = (
+            build_criterion(config.loss, CLASSES, 255, weights) if own is None else as_criterion(own, CLASSES, 255)
+        )
     parameters = [p for p in net.parameters() if p.requires_grad]
     for parameter in parameters:
         parameter.grad = None
     batch = [Micro(tensors(2, 3, size, size, dtype=torch.float32), tensors(2, size, size)) for _ in range(micros)]
     gradients(
-        net, batch, criterion, SINGLE, Precision("cuda", DTYPES[precision], config.loss.full_logits, config.loss.stride),
+        net, batch, criterion, SINGLE, Precision("cuda", DTYPES[precision], config.loss.full_logits or own is not None, config.loss.stride),
         seed=1, votes=tensors(2, dtype=torch.float64), aux_weight=0.4, loss_scale=2.0, clock=Clock(),
     )  # fmt: skip
     wrong = [
@@ -250,6 +253,7 @@ def main() -> None:
         terms = {"terms": loss.split("+")}
         say(f"loss {loss}", lambda: step(net, terms, precision="fp16", micros=2))  # noqa: B023
     say("loss weighted, thinned", lambda: step(net, {"class_weights": "auto", "stride": 2}))
+    say("loss own", lambda: step(net, micros=2, own=torch.nn.CrossEntropyLoss(ignore_index=255)))
     say("loss of full logits", lambda: step(net, {"terms": ["ohem"], "class_weights": "auto", "full_logits": True}))
     for name in ("sgd", "adamw", "muon"):
         say(f"optimizer {name}", lambda: step(net, optim={"name": name, "clip": 1.0}))  # noqa: B023

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -201,6 +202,22 @@ class Nameless(Stripes):
     classes = ()
 
 
+class Repeated(Stripes):
+    def __getitem__(self, index: int) -> Any:
+        return *super().__getitem__(index)[:2], index % 4
+
+
+class Detached(Slow):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return super().forward(images).detach()
+
+
+class Counts:
+    """A tracker that lacks three methods."""
+
+    def scalars(self, values: Any, step: int) -> None: ...
+
+
 @pytest.mark.parametrize(
     ("code", "parts", "settings"),
     [
@@ -210,6 +227,26 @@ class Nameless(Stripes):
         ("splits-classes-differ", {"val_data": Renamed()}, []),
         ("classes-missing", {"train_data": Nameless(), "val_data": Nameless()}, []),
         ("item-shape", {"train_data": Cut()}, []),
+        ("model-not-a-module", {"model": Slow}, []),
+        ("model-not-a-module", {"model": "unet"}, []),
+        ("model-not-trainable", {"model": Slow().requires_grad_(False)}, []),
+        ("model-not-trainable", {"model": nn.Identity()}, []),
+        ("model-on-meta", {"model": Slow().to("meta")}, []),
+        ("model-output-detached", {"model": Detached()}, []),
+        ("dataset-empty", {"train_data": Stripes(0)}, []),
+        ("dataset-empty", {"val_data": Stripes(0)}, []),
+        ("dataset-form", {"train_data": Stripes}, []),
+        ("ids-repeated", {"train_data": Repeated()}, []),
+        ("val-data-missing", {"val_data": None}, []),
+        ("criterion-not-callable", {"criterion": nn.CrossEntropyLoss}, []),
+        ("criterion-not-callable", {"criterion": "ce"}, []),
+        ("criterion-detached", {"criterion": lambda logits, target: LOSS(logits.detach(), target)}, []),
+        ("criterion-detached", {"criterion": torch.no_grad()(LOSS)}, []),
+        ("criterion-counts-void", {"criterion": nn.CrossEntropyLoss()}, ["data.crop=[64,64]"]),
+        ("criterion-counts-void", {"criterion": nn.functional.cross_entropy}, ["data.crop=[64,64]"]),
+        ("trackers-not-a-list", {"trackers": Counts()}, []),
+        ("tracker-incomplete", {"trackers": [Counts()]}, []),
+        ("tracker-incomplete", {"trackers": [nn.Module]}, []),
         ("model-output-shape", {"model": Slow(5)}, []),
         ("criterion-output-shape", {"criterion": nn.CrossEntropyLoss(ignore_index=255, reduction="none")}, []),
         ("criterion-classes-differ", {"criterion": segtrain.losses.CrossEntropy(num_classes=7)}, []),
@@ -345,3 +382,150 @@ def test_a_run_with_an_own_model_and_data_says_what_to_pass(tmp_path: Path) -> N
     with refused("own-data-missing", data="test_api.Stripes"):
         segtrain.evaluate(run.path, model=Wide(2))
     assert segtrain.evaluate(run.path, data=Stripes(4), model=Wide(2)).miou == run.scores.miou
+
+
+class Single:
+    """A dataset of one item; an exception is raised."""
+
+    classes = ("dark", "bright")
+
+    def __init__(self, item: Any) -> None:
+        self.item = item
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> Any:
+        if isinstance(self.item, Exception):
+            raise self.item
+        return self.item
+
+
+MASK = np.zeros((32, 48), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("item", "code", "advice"),
+    [
+        (ValueError("boom"), "item-raised", "Single[0] raised ValueError: boom"),
+        ({"image": 1, "mask": 2, "id": 3}, "item-form", "a dict"),
+        ((MASK, MASK), "item-form", "2 values"),
+        ((np.zeros((32, 48, 3), np.float32), MASK, 0), "item-image", "np.uint8"),
+        ((np.zeros((32, 48, 3), np.uint16), MASK, 0), "item-image", "// 256"),
+        ((np.zeros((3, 32, 48), np.uint8), MASK, 0), "item-image", "transpose(1, 2, 0)"),
+        ((MASK, MASK, 0), "item-image", "np.stack([image] * 3, axis=2)"),
+        ((np.zeros((32, 48, 4), np.uint8), MASK, 0), "item-image", "image[..., :3]"),
+        ((np.zeros((32, 48, 3), np.uint8), MASK[:8], 0), "item-shape", "(8, 48)"),
+    ],
+)
+def test_a_wrong_item_says_how_to_make_it_right(item: Any, code: str, advice: str, tmp_path: Path) -> None:
+    with refused(code, index=0) as info:
+        segtrain.data.loader(small(tmp_path / "run"), data=Single(item))
+    assert advice in str(info.value)
+
+
+def test_wrong_calls_are_told_in_a_sentence(tmp_path: Path) -> None:
+    with refused("not-a-config", found="str"):
+        segtrain.train("mine.yaml")  # type: ignore[arg-type]
+    with refused("config-not-a-file", found="dict"):
+        Config.load({"out": "x"})  # type: ignore[arg-type]
+    config = small(tmp_path / "run")
+    with refused("config-is-frozen", key="seed"):
+        config.train.seed = 3
+    with torch.no_grad(), refused("gradients-off"):
+        segtrain.train(config)
+    with refused("rank-outside-world", rank=3, world_size=2):
+        segtrain.data.loader(config, data=Stripes(), rank=3, world_size=2)
+    for folder in (tmp_path / "nothing", tmp_path):
+        with refused("not-a-run-folder", folder=str(folder)):
+            segtrain.Run(folder)
+
+
+def test_a_run_leaves_the_process_as_it_was_and_its_folder_tells_whether_it_is_done(tmp_path: Path) -> None:
+    import cv2
+
+    cv2.setNumThreads(2)
+    model, before = Slow(), torch.get_rng_state()
+    run = segtrain.train(
+        small(tmp_path / "run"), model=model, criterion=LOSS, train_data=Stripes(), val_data=Stripes(4), trackers=[]
+    )
+    assert torch.equal(torch.get_rng_state(), before)
+    assert cv2.getNumThreads() == 2
+    assert run.done
+    assert segtrain.Run(str(run.path)).done  # type: ignore[arg-type]
+    assert segtrain.Run(str(run.path)).scores == run.scores  # type: ignore[arg-type]
+    with refused("dataset-empty"):
+        segtrain.evaluate(run.path, data=Stripes(0))
+    with refused("model-not-a-module"):
+        segtrain.load(run.path, model=Slow)  # type: ignore[arg-type]
+    journal = run.path / "journal.jsonl"
+    journal.write_text(
+        journal.read_text() + '{"event": "run_start", "ts": 1}\n{"event": "run_end", "ts": 2, "status": "stopped"}\n'
+    )
+    assert not segtrain.Run(run.path).done
+
+
+class Broken(Slow):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return super().forward(images) / torch.zeros(())
+
+
+def test_a_loss_that_is_not_finite_before_any_update_does_not_blame_the_learning_rate(tmp_path: Path) -> None:
+    with refused("not-finite", step=1, updated=False) as info:
+        segtrain.train(
+            small(tmp_path / "run"), model=Broken(), criterion=LOSS, train_data=Stripes(), val_data=Stripes(4)
+        )
+    assert "optim.lr" not in str(info.value)
+
+
+def epochs(loader: Any) -> list[list[torch.Tensor]]:
+    return [[images for images, _ in loader] for _ in range(3)]
+
+
+def test_set_epoch_continues_after_a_resume_and_holds_if_it_comes_after_iter(tmp_path: Path) -> None:
+    """Lightning calls ``iter`` before the hook in which the example of the page calls ``set_epoch``."""
+    config = small(tmp_path / "run")
+    whole = epochs(segtrain.data.loader(config, data=Stripes()))
+    resumed = segtrain.data.loader(config, data=Stripes())
+    for epoch in (1, 2):
+        started = iter(resumed)
+        resumed.set_epoch(epoch)
+        assert all(map(torch.equal, (images for images, _ in started), whole[epoch]))
+    assert not torch.equal(whole[0][0], whole[1][0])
+
+
+def test_the_lightning_example_resumes_with_the_samples_that_were_to_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lightning = pytest.importorskip("lightning", reason="lightning is not installed: pip install lightning")
+    page = (ROOT / "docs/python.md").read_text(encoding="utf-8")
+    (code,) = [text for text in re.findall(r"^```py\n(.*?)^```$", page, re.M | re.S) if "import lightning" in text]
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs/scenes.yaml").write_text(
+        "data: {scenes: 8, scene_size: [32, 48], crop: [24, 24], workers: 0}\ntrain: {batch_size: 4}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(compile(code, "python.md", "exec"), names)
+    seen: list[tuple[int, torch.Tensor]] = []
+
+    class Watched(names["Module"]):  # type: ignore[misc]
+        def training_step(self, batch: Any, index: int) -> Any:
+            seen.append((self.current_epoch, batch[0].clone()))
+            return super().training_step(batch, index)
+
+    def fit(until: int, **more: Any) -> list[tuple[int, torch.Tensor]]:
+        seen.clear()
+        trainer = lightning.Trainer(
+            use_distributed_sampler=False, max_epochs=until, accelerator="cpu", logger=False,
+            enable_checkpointing=False, enable_progress_bar=False,
+        )  # fmt: skip
+        trainer.fit(Watched(names["config"], names["classes"]), **more)
+        trainer.save_checkpoint(tmp_path / "last.ckpt")
+        return list(seen)
+
+    whole = fit(3)
+    fit(1)
+    rest = fit(3, ckpt_path=str(tmp_path / "last.ckpt"))
+    assert [epoch for epoch, _ in rest] == [1] * 2 + [2] * 2
+    assert all(torch.equal(a[1], b[1]) for a, b in zip(rest, whole[2:]))

@@ -196,12 +196,22 @@ def test_class_table_is_ascii_where_the_stream_is() -> None:
 
 
 def test_commands_that_are_proposed_can_be_pasted_whatever_the_folder_is_called() -> None:
-    lines = further("my runs/it's (1)", tensorboard=True).splitlines()
+    lines = further("my runs/it's (1)", True, {}).splitlines()
     words = [shlex.split(line)[1:] for line in lines]
     assert words[0] == ["tensorboard", "--logdir", "my runs/it's (1)/tensorboard"]
     assert words[1] == ["segtrain", "report", "my runs/it's (1)"]
     assert words[2].count("my runs/it's (1)") == 3
-    assert "tensorboard" not in further("runs/a", tensorboard=False)
+    assert "tensorboard" not in further("runs/a", False, {})
+    # The commands cannot construct a module of the user.
+    calls = further("runs/a", False, {"model": "mine.Net", "val_data": "mine.Data"})
+    assert calls.splitlines()[-1].split("   ")[-3:] == [
+        "segtrain.evaluate('runs/a', data=Data(...), model=Net(...))",
+        "segtrain.load('runs/a', model=Net(...)).predict(images)",
+        "segtrain.export('runs/a', 'exported', model=Net(...))",
+    ]
+    assert further("runs/a", False, {"val_data": "Data"}).endswith(
+        "segtrain predict runs/a IMAGES   segtrain export runs/a"
+    )
 
 
 @pytest.mark.parametrize("words", [["eval", "RUN", "--wich", "last"], ["train", "--prnt-config"], ["data", "check", "x", "-j"]])  # fmt: skip

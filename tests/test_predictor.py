@@ -93,17 +93,32 @@ def test_overrides_and_the_last_checkpoint(run: Path, tmp_path: Path) -> None:
     "image",
     [
         np.zeros((4, 5, 3), np.float32),
-        np.zeros((4, 5), np.uint8),
+        np.zeros((4, 5), np.uint16),
         np.zeros((4, 5, 4), np.uint8),
         np.zeros((0, 5, 3), np.uint8),
         torch.zeros(3, 4, 5),
         torch.zeros(1, 4, 5, dtype=torch.uint8),
     ],
-    ids=["float array", "gray", "four channels", "empty", "float tensor", "one channel"],
+    ids=["float array", "gray of 16 bits", "four channels", "empty", "float tensor", "one channel"],
 )
 def test_other_types_and_shapes_are_refused(subject: Predictor, image: object) -> None:
     with refused("image-array", found=tuple(image.shape), dtype=str(np.asarray(image).dtype)):  # type: ignore[attr-defined]
         subject.predict(image)  # type: ignore[arg-type]
+
+
+def test_a_gray_array_is_read_as_a_gray_file_and_other_inputs_say_what_to_pass(
+    subject: Predictor, tmp_path: Path
+) -> None:
+    gray = picture(tmp_path / "a.png", 40, 50)[..., 0]
+    Image.fromarray(gray).save(tmp_path / "gray.png")
+    masks = [subject.predict(image)[0] for image in (gray, torch.from_numpy(gray.copy()), tmp_path / "gray.png")]
+    assert np.array_equal(masks[0], masks[2])
+    assert np.array_equal(masks[1], masks[2])
+    with refused("image-is-a-folder", file=str(tmp_path)):
+        subject.predict(str(tmp_path))
+    with refused("image-array", dtype="object") as info:
+        subject.predict(None)  # type: ignore[arg-type]
+    assert "NoneType" in str(info.value)
 
 
 def test_an_image_that_does_not_fit_is_named(

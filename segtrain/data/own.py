@@ -15,10 +15,31 @@ from segtrain.data.datasets import Dataset
 from segtrain.data.index.entries import Entry, LazyEntries
 from segtrain.data.labels.classes import label_space
 from segtrain.data.labels.space import LabelSpace, plain_space
-from segtrain.errors import ConfigError, DataError, SegtrainError
+from segtrain.errors import ConfigError, DataError, SegtrainError, kind_of
 
 # The item that a thread has read last: a sample's name, size and pixels are asked for one after the other.
 _LAST = threading.local()
+
+
+def image_fix(image: np.ndarray) -> str:
+    """How to make an image uint8 (H, W, 3) RGB; "" if it is that already."""
+    if image.dtype == object or image.ndim not in (2, 3) or not image.size:
+        return "return an array of pixels"
+    channels = image.shape[2] if image.ndim == 3 else 0
+    steps = []
+    if image.dtype.kind == "f":
+        steps.append("cast it, as in (image * 255).astype(np.uint8), and do not normalize it")
+    elif image.dtype != np.uint8:
+        steps.append("cast it, as in (image // 256).astype(np.uint8) for 16 bits")
+    if channels not in (0, 1, 3, 4) and image.shape[0] in (1, 3):
+        steps.append("move its channels last, as in image.transpose(1, 2, 0), or permute(1, 2, 0) of a tensor")
+    elif channels == 4:
+        steps.append("leave out its alpha channel, as in image[..., :3]")
+    elif channels != 3:
+        steps.append(
+            "repeat its gray values, as in np.stack([image] * 3, axis=2)" if channels < 2 else "give 3 channels"
+        )
+    return ", and ".join(steps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,17 +65,36 @@ class _Items:
     def _item(self, index: int) -> tuple[np.ndarray, np.ndarray, str]:
         where = f"{type(self.items).__name__}[{index}]"
         try:
-            image, mask, given = self.items[index]
-            image, mask = np.asarray(image), np.asarray(mask)
+            item = self.items[index]
         except SegtrainError:
             raise
         except Exception as error:  # whatever code of the user raises
-            says = f"{where}: {type(error).__name__}: {' '.join(str(error).split())}: an item must be (image, mask, id)"
-            raise DataError(says, code="item-unreadable", index=index) from error
-        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or image.shape[:2] != mask.shape[:2]:
-            says = f"{where} ({given}): image {image.dtype} {image.shape}, mask {mask.dtype} {mask.shape}: the image "
-            says += "must be uint8 (H, W, 3) RGB, and the mask (H, W) of the same size"
-            raise DataError(says, code="item-shape", index=index, image=image.shape, mask=mask.shape)
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise DataError(f"{where} raised {reason}", code="item-raised", index=index) from error
+        if not isinstance(item, (tuple, list)) or len(item) != 3:
+            found = f"{len(item)} values" if isinstance(item, (tuple, list)) else f"a {type(item).__name__}"
+            raise DataError(
+                f"{where} is {found}: return a tuple (image, mask, id)", code="item-form", index=index, found=found
+            )
+        image, mask, given = np.asarray(item[0]), np.asarray(item[1]), item[2]
+        fix = image_fix(image)
+        if fix:
+            raise DataError(
+                f"{where} ({given}): the image is {image.dtype} {image.shape}, not uint8 (H, W, 3) RGB: {fix}",
+                code="item-image",
+                index=index,
+                image=image.shape,
+                dtype=str(image.dtype),
+            )
+        if image.shape[:2] != mask.shape[:2]:
+            raise DataError(
+                f"{where} ({given}): the image is {image.shape}, the mask {mask.shape}: the mask must be (H, W), of "
+                "the size of its image",
+                code="item-shape",
+                index=index,
+                image=image.shape,
+                mask=mask.shape,
+            )
         name = given if isinstance(given, str) else f"{self.split}/{given}"
         return np.ascontiguousarray(image), self.labels.remap(mask, f"{where} ({given})"), name
 
@@ -103,11 +143,27 @@ def own_dataset(items: Any, labels: LabelSpace, split: str) -> Dataset:
     attribute ``ids`` gives all ids at once; without it every item is read here, because runs that resume compare them.
     Raises DataError for an item that cannot be used.
     """
+    name = type(items).__name__
+    if isinstance(items, type) or not (hasattr(items, "__len__") and hasattr(items, "__getitem__")):
+        raise DataError(
+            f"the dataset is {kind_of(items)}: pass an instance with len(data) and data[i]", code="dataset-form"
+        )
     count = len(items)
+    if not count:
+        raise DataError(f"the dataset {name} has no items: len() is 0", code="dataset-empty", dataset=name)
     ids = getattr(items, "ids", None)
     names = {} if ids is None else {i: k if isinstance(k, str) else f"{split}/{k}" for i, k in enumerate(ids)}
     read = _Items(items, labels, split, names, {})
     if ids is None:
         with ThreadPoolExecutor(cores()) as pool:
             list(pool.map(read.name, range(count)))
-    return OwnDataset(type(items).__name__, split, labels, LazyEntries(count, read.entry), draw=read)
+    first: dict[str, int] = {}
+    for index in range(count):
+        earlier = first.setdefault(read.name(index), index)
+        if earlier != index:
+            raise DataError(
+                f"{name}[{earlier}] and {name}[{index}] have the same id {read.name(index)!r}: give each item its own",
+                code="ids-repeated",
+                indexes=(earlier, index),
+            )
+    return OwnDataset(name, split, labels, LazyEntries(count, read.entry), draw=read)

@@ -41,8 +41,9 @@ def load_run(
     return _filled(network, load_weights(run_dir, which), str(run_dir)), config, labels
 
 
-def read_description(run_dir: Path) -> tuple[Config, LabelSpace]:
+def read_description(run_dir: str | Path) -> tuple[Config, LabelSpace]:
     """``config.yaml`` and ``labels.json`` of a run folder."""
+    run_dir = Path(run_dir)
     if not (run_dir / "config.yaml").is_file():
         raise ConfigError(
             f"{run_dir} is not a run folder: it has no config.yaml (segtrain runs DIR lists runs)",

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from segtrain.config import Config
 from segtrain.data.labels.space import LabelSpace
+from segtrain.data.own import image_fix
 from segtrain.data.pixels.decode import Reading
 from segtrain.data.pixels.normalize import IMAGENET_MEAN, IMAGENET_STD, normalize
 from segtrain.errors import ConfigError, DataError
@@ -69,14 +70,21 @@ class Predictor:
     def predict(self, images: Image | Iterable[Image]) -> list[np.ndarray]:
         """The mask of each image: uint8 (H, W) of class ids, of the size of the image.
 
-        images: one image or several. An image is a path, an array uint8 (H, W, 3) RGB, or a tensor uint8 (3, H, W) or
-        (H, W, 3). A batch of images is an array or a tensor with one more dimension. Files are read as ``segtrain
-        predict`` reads them, upright. Raises DataError for an image that cannot be read or has another shape or type.
+        images: one image or several. An image is a path, an array uint8 (H, W, 3) RGB or (H, W) gray, or a tensor
+        uint8 (3, H, W) or (H, W, 3). A batch of images is an array or a tensor with one more dimension. Files are read
+        as ``segtrain predict`` reads them, upright. Raises DataError for an image that cannot be read or has another
+        shape or type, and SegtrainError if the logits of one are NaN or infinite.
         """
         masks: list[np.ndarray] = []
         for image in _each(images):
             if isinstance(image, (str, os.PathLike)):
                 name = os.fspath(image)
+                if os.path.isdir(name):
+                    raise DataError(
+                        f"{name} is a folder: list its files, as in predict(pathlib.Path({name!r}).glob('*.jpg'))",
+                        code="image-is-a-folder",
+                        file=name,
+                    )
                 pixels = read_picture(name, Reading.of(self.config.data)).pixels
             else:
                 name, pixels = f"image {len(masks)}", _pixels(image)
@@ -137,10 +145,13 @@ def _pixels(image: Any) -> np.ndarray:
     found = array.shape
     if isinstance(image, Tensor) and array.ndim == 3 and array.shape[2] != 3:
         array = array.transpose(1, 2, 0)
-    if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3 or not array.size:
+    if array.ndim == 2 and array.dtype == np.uint8 and array.size:
+        array = np.stack([array] * 3, axis=2)
+    fix = image_fix(array)
+    if fix:
+        shown = type(image).__name__ if array.dtype == object else f"{array.dtype} {found}"
         raise DataError(
-            f"an image of type {array.dtype} and shape {found} cannot be predicted: give uint8 values 0 to 255, not "
-            "normalized, as an array (H, W, 3) or a tensor (3, H, W)",
+            f"an image of type {shown} cannot be predicted: {fix}, or give the path of a file",
             code="image-array",
             found=found,
             dtype=str(array.dtype),

@@ -27,11 +27,25 @@ class OwnLoss(Term):
     mean: Mean = None  # type: ignore[assignment]
 
     def numerator(self, logits: Tensor, target: Tensor, totals: Tensor) -> Tensor:
-        valid = (target != self.ignore_index).sum()
+        valid = int((target != self.ignore_index).sum())
         # Without a valid pixel the mean is 0 / 0, whose gradient no factor removes. A GPU is waited for here.
         if not valid:
             return logits.sum() * 0.0
-        mean = self.mean(logits, target.long())
+        # Asked first, because a GPU has no error for a class out of bounds that Python could catch.
+        if valid < target.numel() and getattr(self.mean, "ignore_index", self.ignore_index) != self.ignore_index:
+            raise self._counts_void()
+        try:
+            mean = self.mean(logits, target.long())
+        except IndexError as error:
+            if str(self.ignore_index) in str(error):
+                raise self._counts_void() from error
+            raise
+        if isinstance(mean, Tensor) and logits.requires_grad and not mean.requires_grad:
+            raise ConfigError(
+                "the criterion returned a number without a gradient: compute it from the logits, without detach(), "
+                "item(), argmax(), or torch.no_grad()",
+                code="criterion-detached",
+            )
         if not isinstance(mean, Tensor) or mean.numel() != 1:
             found = tuple(mean.shape) if isinstance(mean, Tensor) else type(mean).__name__
             raise ConfigError(
@@ -40,6 +54,15 @@ class OwnLoss(Term):
                 found=found,
             )
         return mean.reshape(()).double() * valid
+
+    def _counts_void(self) -> ConfigError:
+        return ConfigError(
+            "the criterion does not leave out void pixels, which lie in masks and around an image smaller than its crop: "
+            f"let it ignore the target data.ignore_index={self.ignore_index}, as nn.CrossEntropyLoss(ignore_index="
+            f"{self.ignore_index}) does",
+            code="criterion-counts-void",
+            ignore_index=self.ignore_index,
+        )
 
 
 def as_criterion(given: Any, num_classes: int, ignore_index: int) -> Criterion:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from segtrain.errors import ConfigError
+from segtrain.errors import ConfigError, kind_of
 from segtrain.models.base import SegModel
 
 
@@ -44,12 +45,28 @@ class OwnModel(SegModel):
                 found=found,
                 expected=self.num_classes,
             )
+        if self.training and torch.is_grad_enabled() and not logits.requires_grad:
+            raise ConfigError(
+                f"the logits of {type(self.module).__name__} have no gradient: its forward must not detach them, nor "
+                "run under torch.no_grad()",
+                code="model-output-detached",
+            )
         return (logits,)
 
     def _upsample(self, low: Tensor, size: tuple[int, int]) -> Tensor:
         return F.interpolate(low, size=size, mode="bilinear", align_corners=False)
 
 
+def check_module(module: object) -> None:
+    """Raises ConfigError for anything but an instance of ``nn.Module``."""
+    if not isinstance(module, nn.Module):
+        raise ConfigError(
+            f"the model is {kind_of(module)}: pass an instance of torch.nn.Module, as in model=MyNet()",
+            code="model-not-a-module",
+        )
+
+
 def as_seg_model(module: nn.Module, num_classes: int) -> SegModel:
-    """``module`` itself if it is a ``SegModel``, else its adapter."""
+    """``module`` itself if it is a ``SegModel``, else its adapter. Raises ConfigError for anything but a module."""
+    check_module(module)
     return module if isinstance(module, SegModel) else OwnModel(module, num_classes)

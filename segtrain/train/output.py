@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from segtrain import __version__
-from segtrain.config import Config
+from segtrain.config import Config, read_parts
 from segtrain.data.datasets import Dataset
 from segtrain.data.pixels import native
 from segtrain.diagnose.live import closing_line
@@ -189,7 +189,7 @@ def finish(session: Session) -> int:
         + "".join(f"warning: {text}\n" for text in output.caveats)
         + (f"{speed}\n" if speed else "")
         + (f"pictures  {config.run_dir}/pictures: val.png, worst.png, best.png\n" if config.log.pictures else "")
-        + further(config.run_dir, config.log.tensorboard)
+        + further(config.run_dir, config.log.tensorboard, read_parts(config.run_dir))
     )
     return 0
 
@@ -205,10 +205,16 @@ def write_end(session: Session, status: str) -> None:
     session.output.trackers.close(status)
 
 
-def further(run_dir: Path, tensorboard: bool) -> str:
-    """Commands that continue from a finished run, ready to paste."""
-    run, curves = quote(str(run_dir)), quote(f"{run_dir}/tensorboard")
-    return (
-        (f"curves    tensorboard --logdir {curves}\n" if tensorboard else "") + f"report    segtrain report {run}\n"
-        f"next      segtrain eval {run}   segtrain predict {run} IMAGES   segtrain export {run}"
+def further(run_dir: Path, tensorboard: bool, parts: Mapping[str, str]) -> str:
+    """Commands that continue from a finished run, ready to paste; Python calls where one of its ``parts`` is needed."""
+    run, curves, text = quote(str(run_dir)), quote(f"{run_dir}/tensorboard"), repr(str(run_dir))
+    model, data = (
+        f", {name}={parts[role].rpartition('.')[2]}(...)" if role in parts else ""
+        for name, role in (("model", "model"), ("data", "val_data"))
     )
+    score = f"segtrain.evaluate({text}{data}{model})" if data or model else f"segtrain eval {run}"
+    predict = f"segtrain.load({text}{model}).predict(images)" if model else f"segtrain predict {run} IMAGES"
+    export = f"segtrain.export({text}, 'exported'{model})" if model else f"segtrain export {run}"
+    return (
+        f"curves    tensorboard --logdir {curves}\n" if tensorboard else ""
+    ) + f"report    segtrain report {run}\nnext      {score}   {predict}   {export}"

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from segtrain.config import Config
 from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.own import own_dataset, own_labels
-from segtrain.errors import ConfigError
+from segtrain.errors import ConfigError, kind_of
 from segtrain.losses.own import Mean
+from segtrain.models.own import check_module
 from segtrain.observe.tracker import Tracker
 
 
@@ -39,6 +41,39 @@ def _qualified(part: Any) -> str:
     return f"{named.__module__}.{named.__qualname__}"
 
 
+def refuse_parts(parts: Parts) -> None:
+    """Raises ConfigError for a part that cannot work, whatever the config says."""
+    model, criterion, trackers = parts.model, parts.criterion, parts.trackers
+    if model is not None:
+        check_module(model)
+    parameters = [] if model is None else list(model.parameters())
+    methods = ("scalars", "image", "text", "close")
+    a_list = isinstance(trackers, (list, tuple))
+    lacks = [
+        f"{_qualified(tracker)}.{method}"
+        for tracker in (trackers if a_list else ())
+        for method in methods
+        if isinstance(tracker, type) or not callable(getattr(tracker, method, None))
+    ]
+    checks = (
+        ("model-on-meta", any(parameter.is_meta for parameter in parameters),
+         "the model has parameters on the device meta, which hold no values: construct it on the CPU"),
+        ("model-not-trainable", model is not None and not any(parameter.requires_grad for parameter in parameters),
+         "the model has no parameter to train: at least one must have requires_grad=True"),
+        ("criterion-not-callable", isinstance(criterion, type) or not (criterion is None or callable(criterion)),
+         f"the criterion is {kind_of(criterion)}: pass a function (logits, target), or an instance, as in MyLoss()"),
+        ("trackers-not-a-list", not a_list,
+         f"the argument trackers is {kind_of(trackers)}: pass a list, as in trackers=[MyTracker()]"),
+        ("tracker-incomplete", bool(lacks),
+         f"{', '.join(lacks)} is missing: a tracker is an instance with the methods {', '.join(methods)}"),
+        ("gradients-off", not torch.is_grad_enabled() or torch.is_inference_mode_enabled(),
+         "gradients are turned off: call segtrain.train outside torch.no_grad() and torch.inference_mode()"),
+    )  # fmt: skip
+    for code, wrong, message in checks:
+        if wrong:
+            raise ConfigError(message, code=code)
+
+
 def refuse_conflicts(config: Config, parts: Parts) -> None:
     """Raises ConfigError for a setting that a given part leaves without effect although the user may rely on it."""
     model, data = config.model, config.data
@@ -63,6 +98,12 @@ def refuse_conflicts(config: Config, parts: Parts) -> None:
         raise ConfigError(
             "train_data and val_data are the same dataset: pass two, so that no training image is scored",
             code="same-train-and-val",
+        )
+    if parts.train_data is not None and parts.val_data is None and data.layout == "scenes":
+        raise ConfigError(
+            f"train_data is {_qualified(parts.train_data)}, but the validation images would be the drawn ones of "
+            "data.layout=scenes: pass val_data as well, or name a data set by data.layout and data.root",
+            code="val-data-missing",
         )
 
 
