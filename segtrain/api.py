@@ -41,7 +41,7 @@ class Run:
                     code="not-a-run-folder",
                     folder=str(self.path),
                 )
-            ends = [event for event in self._events if event["event"] in ("run_start", "run_end")]
+            ends = [event for event in read_journal(self.path) if event["event"] in ("run_start", "run_end")]
             object.__setattr__(self, "done", bool(ends) and ends[-1].get("status") == "done")
 
     @property
