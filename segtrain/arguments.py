@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from segtrain import __version__, commands
+from segtrain.errors import closest
 
 EXAMPLES = """examples:
   segtrain train                                                 generated street scenes, no data needed
@@ -23,8 +24,19 @@ PLATFORMS = {
 CONFIG = "YAML file (default: every setting at its default)"
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser that suggests the closest command or choice for a misspelled one."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        choices = [str(choice) for choice in action.choices or ()]
+        near = closest(str(value), choices) if choices and value not in choices else None
+        if near:
+            raise argparse.ArgumentError(action, f"invalid choice: {value!r}: did you mean {near!r}?")
+        super()._check_value(action, value)
+
+
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="segtrain",
         description="Train, evaluate, and export semantic segmentation models.",
         epilog=EXAMPLES,

@@ -67,6 +67,9 @@ def _prepare_process() -> None:
 def _parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     """The command's arguments, and its ``section.key=value`` settings. Exits with code 2 for an unknown argument."""
     parser = build_parser()
+    if not argv:
+        parser.print_help(sys.stderr)
+        parser.exit(EXIT_ERROR)
     args, overrides = parser.parse_known_args(_joined(argv))
     command = getattr(args, "takes_settings", None)
     if command is not None:

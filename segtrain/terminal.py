@@ -22,6 +22,11 @@ def printable(text: str) -> str:
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
+def counted(count: int, noun: str) -> str:
+    """``1 fault``, ``1,200 faults``."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def columns(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[str]:
     """Lines with the cells of each row below each other; those of the columns in ``right`` end together.
 

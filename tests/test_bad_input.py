@@ -298,7 +298,7 @@ def test_all_faults_are_told_at_once_by_data_check(zygote, tmp_path: Path) -> No
         "9 (10 pixels)",
         "images/val/a0.png",
         "3 faults",
-        "1 faults",
+        "1 fault in",
     ):
         assert word in process.output
     assert "Traceback" not in process.output

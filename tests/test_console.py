@@ -10,7 +10,7 @@ import shlex
 import pytest
 
 from segtrain.cli import main
-from segtrain.observe.console import Console, banner, bar, class_table, count, duration, step_line
+from segtrain.observe.console import Console, banner, bar, class_table, count, duration, epochs_text, step_line
 from segtrain.train.output import further
 
 
@@ -232,3 +232,26 @@ def test_the_help_of_a_verb_names_settings(capsys: pytest.CaptureFixture[str]) -
         with pytest.raises(SystemExit):
             main([*words, "--help"])
         assert "[section.key=value ...]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("epochs", "text"), [(8.0, "8"), (100 / 3, "33.33"), (0.695652, "0.70"), (1e-4, "0")])
+def test_epochs_are_rounded_alike_everywhere(epochs: float, text: str) -> None:
+    assert epochs_text(epochs) == text
+    assert f"/{text} " in step_line(1, 9, 0.0, epochs, 1.0, 1e-3, 10.0, 0.0, 1.0)
+
+
+def test_the_command_alone_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 2
+    assert "evaluate a checkpoint of a run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "near"), [("data chek x", "check"), ("trian", "train"), ("eval r --which bets", "best")]
+)
+def test_a_misspelled_command_is_told_the_closest(words: str, near: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words.split())
+    assert ended.value.code == 2
+    assert f"did you mean '{near}'?" in capsys.readouterr().err

@@ -26,8 +26,8 @@ def test_steps_and_scores_are_read_from_the_lines_of_the_training() -> None:
     assert (after.step, after.total, after.loss, after.images_per_s, after.left) == (7, 9, "nan", 1234.5, "?")
     for other in (
         "",
-        "best mIoU 25.99%   21 s of training",
-        "  steps       20 = 0.67 epochs; eval every 210",
+        "best mIoU 25.99% at step 20   21 s of training",
+        "  steps       20 = 0.67 epochs; eval at the end",
         "a step 3/4",
     ):
         assert seen.read(other) is seen

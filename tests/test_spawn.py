@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -76,3 +77,27 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -
         ranks_here(Config(**asked), print)
     asked["parallel"]["backend"] = "gloo"
     assert ranks_here(Config(**asked), print) == 3
+
+
+def test_a_rank_that_a_signal_killed_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    children: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+
+    def sleeper(*args: Any, **kwargs: Any) -> subprocess.Popen[bytes]:
+        children.append(popen(["sleep", "60"]))
+        return children[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", sleeper)
+    monkeypatch.setattr(spawn, "_watch", lambda *_: None)  # it would end this process
+
+    def lose_a_rank() -> None:
+        with spawn.children(3, []):
+            children[1].kill()
+            children[1].wait()
+            raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        lose_a_rank()
+    assert capsys.readouterr().err == "error: rank 2 was killed by SIGKILL, perhaps for lack of memory\n"

@@ -152,7 +152,7 @@ def test_what_patterns_leave_out_is_a_warning(
     assert main(["data", "check", str(root), *words, "data.split_by={val: 1}"]) == 0
     out = capsys.readouterr().out
     assert f"warning: {told}\n" in out
-    assert "0 faults, 1 warnings" in out
+    assert "0 faults, 1 warning" in out
     for verb in ("convert", "pack"):
         assert main(["data", verb, str(root), str(tmp_path / verb), *words, "data.split_by={val: 1}"]) == 0
         assert f"warning: {told}\n" in capsys.readouterr().out

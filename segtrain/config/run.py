@@ -153,6 +153,11 @@ class Config(Section):
     def run_dir(self) -> Path:
         return Path(self.out or f"runs/{self.name or 'run'}-{self.hash}")
 
+    @property
+    def title(self) -> str:
+        """The name of the run, or that of its folder."""
+        return self.name or self.run_dir.absolute().name
+
 
 def read_parts(run_dir: Path) -> dict[str, str]:
     """Names of the parts of a run that were passed in from Python. Empty if the config described all of them.

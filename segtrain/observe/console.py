@@ -40,6 +40,11 @@ def count(number: float) -> str:
     return f"{number:.4g}"
 
 
+def epochs_text(epochs: float) -> str:
+    """``20``, ``33.33``, ``0.70``: whole, or with two decimals."""
+    return f"{epochs:.2f}".removesuffix(".00")
+
+
 def percent(share: float | None, digits: int = 1) -> str:
     return "-" if share is None else f"{100 * share:.{digits}f} %"
 
@@ -82,7 +87,7 @@ def step_line(
     """
     steps, place = len(str(total_steps)), len(f"{int(epochs)}.00")
     parts = {
-        "epoch": f"epoch {epoch:{place}.2f}/{epochs:.4g}",
+        "epoch": f"epoch {epoch:{place}.2f}/{epochs_text(epochs)}",
         "step": f"step {step:{steps}d}/{total_steps}",
         "loss": f"loss {loss:8.4f}",
         "lr": f"lr {lr:.2e}",

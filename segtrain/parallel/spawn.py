@@ -88,6 +88,7 @@ def children(count: int, arguments: list[str]) -> Iterator[Cluster]:
     """
     place = Cluster(0, count, 0, count, "127.0.0.1", free_port(), source="segtrain")
     started: list[subprocess.Popen[bytes]] = []
+    said = threading.Event()
     parent = os.getpid()
 
     def die_with_parent() -> None:
@@ -105,13 +106,15 @@ def children(count: int, arguments: list[str]) -> Iterator[Cluster]:
                     preexec_fn=die_with_parent if sys.platform == "linux" else None,
                 )
             )
-        threading.Thread(target=_watch, args=(started,), name="watch-ranks", daemon=True).start()
+        threading.Thread(target=_watch, args=(started, said), name="watch-ranks", daemon=True).start()
         yield place
     except BaseException:
+        _say_killed(started, said)
         for child in started:
             child.terminate()
         raise
     finally:
+        said.set()  # What this process kills from now on is not a lost rank.
         for child in started:
             try:
                 child.wait(timeout=30)
@@ -120,7 +123,19 @@ def children(count: int, arguments: list[str]) -> Iterator[Cluster]:
                 child.wait()
 
 
-def _watch(started: list[subprocess.Popen[bytes]]) -> None:
+def _say_killed(started: list[subprocess.Popen[bytes]], said: threading.Event) -> None:
+    """Name the ranks that a signal killed, once: they have said nothing themselves."""
+    for rank, child in enumerate(started, 1):
+        number = -(child.poll() or 0)
+        if number > 0 and number not in (signal.SIGINT, signal.SIGTERM) and not said.is_set():
+            memory = ", perhaps for lack of memory" if number == signal.SIGKILL else ""
+            print(
+                f"error: rank {rank} was killed by {signal.Signals(number).name}{memory}", file=sys.stderr, flush=True
+            )
+            said.set()
+
+
+def _watch(started: list[subprocess.Popen[bytes]], said: threading.Event) -> None:
     """A rank that dies before all have met leaves the others waiting for the rendezvous's long timeout: end them.
 
     Once they have met, a lost rank shows as a broken connection, and this process ends by itself well within the grace.
@@ -128,8 +143,11 @@ def _watch(started: list[subprocess.Popen[bytes]]) -> None:
     while True:
         dead = [(rank, child.returncode) for rank, child in enumerate(started, 1) if child.poll()]
         if dead and dead[0][1] != EXIT_RESUMABLE:
+            _say_killed(started, said)
             time.sleep(GRACE_S)
-            print(f"error: rank {dead[0][0]} ended with exit code {dead[0][1]}: see its output above", file=sys.stderr)
+            if not said.is_set():
+                rank, code = dead[0]
+                print(f"error: rank {rank} ended with exit code {code}: see its output above", file=sys.stderr)
             for child in started:
                 child.kill()
             os._exit(1)

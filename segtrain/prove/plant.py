@@ -21,6 +21,7 @@ from segtrain.parallel.cluster import Cluster
 from segtrain.prove.ranks import on_ranks
 from segtrain.prove.short import Survey, changed
 from segtrain.prove.table import ProofRow, row
+from segtrain.terminal import counted
 from segtrain.train.rank import train
 
 NAME = "5 labels"
@@ -51,7 +52,7 @@ def prove_audit(found: Survey) -> ProofRow:
     what = f"audit of {found.name}: {images} images and masks"
     many = f"first fault: {found.faults[0]}; `segtrain data check` lists all" if found.faults else ""
     remark = many or ("; ".join(found.warnings) and f"warnings of the audit: {'; '.join(found.warnings)}")
-    return row(NAME, what, remark, not found.faults, f"{len(found.faults)} faults", "0")
+    return row(NAME, what, remark, not found.faults, counted(len(found.faults), "fault"), "0")
 
 
 def prove_planted(folder: Path, config: Config) -> Iterator[ProofRow]:

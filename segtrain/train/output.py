@@ -73,7 +73,7 @@ def announce(
     run_dir, rank = config.run_dir, strategy.rank
     screen = console.Console(plan.steps, plan.epoch(plan.steps), rank=rank)
     derived = _derived(config, strategy, plan, splits["train"], counts, learner, parts.names())
-    screen.say(console.banner(f"segtrain {__version__}  {config.name or 'run'}  #{config.hash}", derived))
+    screen.say(console.banner(f"segtrain {__version__}  {config.title}  #{config.hash}", derived))
     for remark in remarks:
         screen.say(remark)
     journal = Journal(run_dir / "journal.jsonl", rank)
@@ -95,7 +95,7 @@ def announce(
     if saved is not None:
         _resumed(plan, state, saved, prepared["data_changed"], screen, journal)
     trackers = open_trackers(
-        config.log, run_dir, name=config.name or run_dir.name, hash=config.hash, rank=rank,
+        config.log, run_dir, name=config.title, hash=config.hash, rank=rank,
         config=config.model_dump(mode="json"), resume_step=state.step if saved is not None else None, say=screen.say,
         own=parts.trackers,
     )  # fmt: skip
@@ -123,6 +123,10 @@ def _derived(
     arch = f"{config.model.arch} {config.model.encoder if config.model.arch != 'pico' else ''}".strip()
     classes = dataset.labels.num_classes
     auto = " (auto)" if "auto" in (config.eval.every, config.checkpoint.every) else ""
+
+    def often(every: int) -> str:
+        return f"every {every}" if every < plan.steps else "at the end"
+
     numbers = [config.train.precision, "channels_last" * learner.channels_last, "compiled" * config.train.compile]
     return {
         "run folder": str(config.run_dir),
@@ -133,8 +137,8 @@ def _derived(
         "batch": f"{images} images = {ranks} ranks x {accumulate} micro-batches x {images / ranks / accumulate:g}",
         "crops": ", ".join(f"{h}x{w} until step {until}" for until, (h, w), _ in plan.crops),
         "decoder": native.describe(),
-        "steps": f"{plan.steps} = {plan.epoch(plan.steps):g} epochs; eval every {plan.eval_every}, save every "
-        f"{plan.save_every}{auto}",
+        "steps": f"{plan.steps} = {console.epochs_text(plan.epoch(plan.steps))} epochs; eval "
+        f"{often(plan.eval_every)}, save {often(plan.save_every)}{auto}",
         "numbers": ", ".join(filter(None, numbers)),
     }
 
@@ -181,10 +185,11 @@ def finish(session: Session) -> int:
         session.writer.wait()
     write_end(session, "done")
     pixels = state.scores["pixels"]
+    output.screen.say(f"\nlast evaluation, at step {state.step}")
     output.screen.say(console.class_table(labels.names, state.scores["iou"], [n / max(1, sum(pixels)) for n in pixels]))
     speed = closing_line(config.run_dir) if session.strategy.rank == 0 else None
     output.screen.say(
-        f"best mIoU {100 * state.best_miou:.2f}%{console.of_classes(pixels)}   {state.wall_s:.0f} s of training, "
+        f"best mIoU {100 * state.best_miou:.2f}%{console.of_classes(pixels)} at step {state.best_step}   {state.wall_s:.0f} s of training, "
         f"{state.cpu_s:.0f} CPU-s, evaluation left out\n"
         + "".join(f"warning: {text}\n" for text in output.caveats)
         + (f"{speed}\n" if speed else "")

@@ -111,7 +111,7 @@ def score(
     worst = [row for row in result.images.rows(dataset) if row.miou is not None][:_SHOWN]
     few, written = of_classes(result.scores.pixels), list[str]()
     if images and not cluster.rank:
-        title = f"{config.name or run_dir.name}  {which}  mIoU {100 * result.scores.miou:.1f}%{few}"
+        title = f"{config.title}  {which}  mIoU {100 * result.scores.miou:.1f}%{few}"
         written = write_images(images, result, dataset, title)
     if confusion and not cluster.rank:
         write_confusion(confusion, result.confusion.tolist(), labels.names)

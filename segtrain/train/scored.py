@@ -59,7 +59,7 @@ def keep(output: Output, config: Config, state: State, validation: Dataset, resu
             if wanted:
                 write_atomically(run_dir / name, table)
     score = f"mIoU {100 * result.scores.miou:.1f}%{of_classes(result.scores.pixels)}"
-    title = f"{config.name or 'run'}  step {state.step}  {score}"
+    title = f"{config.title}  step {state.step}  {score}"
     for name, sheet in write_sheets(run_dir / "pictures", result, validation.labels, title).items():
         output.trackers.image(name, sheet, state.step)
 

@@ -26,6 +26,7 @@ from segtrain.data.pixels.crop import size_of
 from segtrain.data.pixels.jpeg_tiles import Tiles
 from segtrain.errors import DataError, some_of
 from segtrain.files import cache_folder
+from segtrain.terminal import counted
 
 __all__ = ["AuditReport", "audit", "check_before_training", "class_weights"]
 
@@ -50,7 +51,7 @@ def check_before_training(
     report = report or audit(dataset, workers)
     where, split, bad, count = f"{dataset.name} {dataset.split}", dataset.split, len(report.bad), len(report.faults)
     if count and (faults == "error" or bad == len(dataset)):
-        lines = [f"{where}: {count:,} faults in {bad:,} of {len(dataset):,} samples"]
+        lines = [f"{where}: {counted(count, 'fault')} in {bad:,} of {len(dataset):,} samples"]
         lines += (kinds := grouped(report.faults)[:_SHOWN])
         lines += [_list_of_all(report)] * (len(kinds) < count)
         if bad < len(dataset):

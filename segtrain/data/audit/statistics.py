@@ -18,6 +18,7 @@ from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.audit.mask_values import MaskValues
 from segtrain.errors import some_of
 from segtrain.files import writing
+from segtrain.terminal import counted
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,8 @@ class AuditReport:
         lines += [f"fault: {text}" for text in (*fatal, *grouped(self.faults))]
         where = f" in {len(self.bad):,} of {self.images:,} images" if self.faults else ""
         count = len(self.faults) + len(fatal)
-        return "\n".join([*lines, f"{count:,} faults{where}, {len(self.warnings) + len(others)} warnings"])
+        warnings = counted(len(self.warnings) + len(others), "warning")
+        return "\n".join([*lines, f"{counted(count, 'fault')}{where}, {warnings}"])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, without ``mask_crc``; the inverse of ``from_dict``."""

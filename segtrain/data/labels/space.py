@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from segtrain.errors import ConfigError, DataError, some_of
+from segtrain.terminal import counted
 
 Color = tuple[int, int, int]
 # Ids in a proposed data.label_map.
@@ -134,7 +135,7 @@ class LabelSpace:
         values, counts = np.unique(raw[unknown], return_counts=True)
         order = np.argsort(-counts, kind="stable")
         found = {int(values[place]): int(counts[place]) for place in order}
-        most = [f"{tuple(v.to_bytes(3, 'big')) if colors else v} ({n:,} pixels)" for v, n in found.items()]
+        most = [f"{tuple(v.to_bytes(3, 'big')) if colors else v} ({counted(n, 'pixel')})" for v, n in found.items()]
         what = "colors" if colors else "ids"
         if colors:
             cure = "add 'red green blue name' lines to the data.classes file (the name 'void' means ignored)"
@@ -147,7 +148,7 @@ class LabelSpace:
         if len(found) >= 5 and counts.sum() < 0.2 * mapped.size:
             cure += "; so many rare values mean that the mask was resized with interpolation: use nearest"
         pixels = sum(found.values())
-        says = f"{source}: unknown {what} {some_of(most, 8)}, {pixels:,} pixels in all: {cure}"
+        says = f"{source}: unknown {what} {some_of(most, 8)}, {counted(pixels, 'pixel')} in all: {cure}"
         found = dict(list(found.items())[:8])
         raise DataError(says, code=f"mask-{what}-unknown", file=source, found=found, pixels=pixels)
 

@@ -21,6 +21,7 @@ from segtrain.data.pixels.crop import StoredSample
 from segtrain.data.shards import png_strips
 from segtrain.data.shards.reader import ShardDataset, array
 from segtrain.errors import DataError, MissingExtra, file_error
+from segtrain.terminal import counted
 
 Form = Literal["keep", "restart", "recompress", "png", "raw"]
 Ids = Literal["raw", "train"]
@@ -72,7 +73,7 @@ def sound(dataset: Dataset, workers: int, skip_faults: bool) -> np.ndarray:
     title = f"{dataset.name} {dataset.split}"
     if not skip_faults:
         files, reasons = zip(*report.faults)
-        head = f"{title}: {len(files)} faults, nothing is packed"
+        head = f"{title}: {counted(len(files), 'fault')}, nothing is packed"
         text = "\n  ".join([head, *reasons, "repair or remove these files, or leave them out with --skip-faults"])
         raise DataError(text, code="pack-faults", split=dataset.split, files=list(files))
     bad = {file for file, _ in report.faults}
