@@ -1,5 +1,7 @@
-"""Builds the native decoder (segtrain/data/pixels/native) where its libraries are; without them the package works through others, slower.
-Puts the launcher (launch/, configs/ and what it sends into containers) into the wheel.
+"""Builds the native decoder (segtrain/data/pixels/native), and puts the launcher into the wheel.
+
+The decoder is optional: without its libraries, images take more CPU time. The launcher is launch/, configs/, and the files that
+it sends into containers.
 
 SEGTRAIN_NATIVE=0 leaves it out, SEGTRAIN_NATIVE=1 makes a missing library an error; otherwise it is tried.
 """
@@ -78,7 +80,7 @@ class BuildNative(build_ext):
 
 
 class WithLauncher(build_py):
-    """A wheel carries what `segtrain launch` needs in segtrain/_checkout, laid out as in the repository (segtrain/launch.py says why)."""
+    """Adds the files of `segtrain launch` to a wheel, in segtrain/_checkout. segtrain/launch.py says why."""
 
     def carried(self) -> list[Path]:
         found = [*HERE.glob("launch/**/*.py"), *HERE.glob("configs/**/*.yaml"), *HERE.glob("docker/sagemaker/*")]

@@ -71,11 +71,9 @@ def _refuse_foreign_files(run_dir: Path) -> None:
     )
     found = [] if is_run else [name for name in _WRITTEN if os.path.lexists(run_dir / name)]
     if found:
+        text = f"{run_dir} is not a run folder, and the run would replace {', '.join(found)} there"
         raise ConfigError(
-            f"{run_dir} is not a run folder, and the run would replace {', '.join(found)} there: choose another out=FOLDER",
-            code="folder-not-a-run",
-            folder=str(run_dir),
-            found=found,
+            f"{text}: choose another out=FOLDER", code="folder-not-a-run", folder=str(run_dir), found=found
         )
 
 
