@@ -144,14 +144,18 @@ def small(out: Path, *more: str) -> Config:
 LOSS = nn.CrossEntropyLoss(ignore_index=255)
 
 
-def test_a_dataset_of_images_of_several_sizes_and_a_model_of_any_stride(tmp_path: Path) -> None:
+def test_a_dataset_of_images_of_several_sizes_and_a_model_of_any_stride(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = small(tmp_path / "run")
     run = segtrain.train(config, model=Slow(), criterion=LOSS, train_data=Stripes(), val_data=Stripes(4))
     assert run.done
     assert list(run.scores.per_class) == ["dark", "bright"]
     assert run.scores.values["pixels"][1] == 4 * 20 * 32 - 1  # one bright pixel is void
+    assert f"segtrain.export('{run.path}', 'exported', model=Slow(...))" in capsys.readouterr().out
     # The same call again finds a finished run; other parts are refused.
     assert segtrain.train(config, model=Slow(), criterion=LOSS, train_data=Stripes(), val_data=Stripes(4)).done
+    assert f"segtrain.evaluate('{run.path}', data=Stripes(...), model=Slow(...))" in capsys.readouterr().out
     with refused("parts-changed", part="criterion", expected="torch.nn.modules.loss.CrossEntropyLoss"):
         segtrain.train(config, model=Slow(), train_data=Stripes(), val_data=Stripes(4))
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from shlex import quote
-
 import torch
 
 from segtrain.compat import skip_dynamo_import
-from segtrain.config import Config
+from segtrain.config import Config, read_parts
 from segtrain.errors import EXIT_RESUMABLE, SegtrainError
 from segtrain.observe.profile import sampling
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import Strategy, start
 from segtrain.train import loop
 from segtrain.train.lock import RunLock
-from segtrain.train.output import write_end
+from segtrain.train.output import further, write_end
 from segtrain.train.parts import Parts
 from segtrain.train.session import Session, open_session
 from segtrain.train.state import stop_signals
@@ -57,7 +55,7 @@ def _run(session: Session, signals: list[int]) -> int:
     config, state, output = session.config, session.state, session.output
     try:
         if state.step >= session.plan.steps:
-            output.screen.say(f"this run is finished: score it with `segtrain eval {quote(str(config.run_dir))}`")
+            output.screen.say(f"this run is finished\n{further(config.run_dir, False, read_parts(config.run_dir))}")
             # Once more: a kill may have come between the last checkpoint and this event.
             write_end(session, "done")
             return 0
