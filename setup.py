@@ -1,7 +1,7 @@
 """Builds the native decoder (segtrain/data/pixels/native), and puts the launcher into the wheel.
 
-The decoder is optional: without its libraries, images take more CPU time. The launcher is launch/, configs/, and the files
-that it sends into containers.
+The decoder is optional: without its libraries, images take more CPU time. The launcher is launch/, configs/, and the
+files that it sends into containers.
 
 SEGTRAIN_NATIVE=0 leaves it out, SEGTRAIN_NATIVE=1 makes a missing library an error; otherwise it is tried.
 """

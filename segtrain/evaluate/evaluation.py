@@ -130,7 +130,7 @@ def _loop(predict: Predict, batches: DeviceFeed, tally: _Tally, dataset: Any, wa
 
 
 class _Tally:
-    """Confusion int64 (C, C) on the device; for each image how often it was seen, whether it was odd, and its scores."""
+    """Confusion int64 (C, C) on the device; per image: how often it was seen, whether it was odd, its scores."""
 
     def __init__(self, classes: int, images: int, device: torch.device) -> None:
         self.confusion = torch.zeros(classes, classes, dtype=torch.int64, device=device)
@@ -167,7 +167,7 @@ class _Tally:
     def sum_over_ranks(
         self, failure: Exception | None, all_reduce: Callable[[Tensor], Tensor] | None
     ) -> tuple[np.ndarray, ImageScores, list[int]]:
-        """The one collective. Returns the confusion of all ranks, with every image once, the scores, and the odd images."""
+        """The one collective. Returns the confusion with every image once, the scores, and the odd images."""
         failed = torch.tensor([failure is not None], dtype=torch.int64)
         own = torch.cat([self.images.flatten(), failed])
         message = torch.cat([self.confusion.flatten(), own.to(self.confusion.device)])
@@ -198,7 +198,7 @@ class _Tally:
 
 
 def _predictor(forward: Forward, view: View, size: Size | None, device: torch.device, channels_last: bool) -> Predict:
-    """A function from images uint8 (n, H, W, 3) and masks (n, H, W) to truth, predicted ids, and odd (n,) on the device.
+    """Map images uint8 (n, H, W, 3) and masks (n, H, W) to truth, predicted ids, and odd (n,) on the device.
 
     Truth and ids are (n, h, w): at ``size``, to which labels go by nearest, else at the masks' own size.
     ``odd``: whether a logit of the image was not finite.

@@ -57,7 +57,7 @@ class OwnLoss(Term):
 
     def _counts_void(self) -> ConfigError:
         return ConfigError(
-            "the criterion does not leave out void pixels, which lie in masks and around an image smaller than its crop: "
+            "the criterion does not ignore void pixels, which are in masks and around an image smaller than its crop: "
             f"let it ignore the target data.ignore_index={self.ignore_index}, as nn.CrossEntropyLoss(ignore_index="
             f"{self.ignore_index}) does",
             code="criterion-counts-void",

@@ -189,8 +189,8 @@ def finish(session: Session) -> int:
     output.screen.say(console.class_table(labels.names, state.scores["iou"], [n / max(1, sum(pixels)) for n in pixels]))
     speed = closing_line(config.run_dir) if session.strategy.rank == 0 else None
     output.screen.say(
-        f"best mIoU {100 * state.best_miou:.2f}%{console.of_classes(pixels)} at step {state.best_step}   {state.wall_s:.0f} s of training, "
-        f"{state.cpu_s:.0f} CPU-s, evaluation left out\n"
+        f"best mIoU {100 * state.best_miou:.2f}%{console.of_classes(pixels)} at step {state.best_step}   "
+        f"{state.wall_s:.0f} s of training, {state.cpu_s:.0f} CPU-s, evaluation left out\n"
         + "".join(f"warning: {text}\n" for text in output.caveats)
         + (f"{speed}\n" if speed else "")
         + (f"pictures  {config.run_dir}/pictures: val.png, worst.png, best.png\n" if config.log.pictures else "")

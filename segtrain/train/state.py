@@ -158,12 +158,12 @@ def all_finite(parameters: list[nn.Parameter], strategy: Strategy) -> bool:
 
 
 def not_finite(step: int, what: str, config: Config, updated: bool = True) -> ConfigError:
-    """The error for a loss or a weight that is not finite. ``updated``: whether the optimizer has changed the weights."""
+    """The error for a loss or weight that is not finite. ``updated``: whether the optimizer has changed weights."""
     if updated:
         why = f"training has diverged, and this state was not saved. Lower optim.lr (now {config.optim.lr:g}), "
         why += "add optim.warmup or optim.clip=1"
     else:
-        why = "no weight has been changed yet, so the learning rate is not the cause. Look at the output of the model for "
+        why = "no weight has been changed yet, so the learning rate is not the cause. Look at the model's output for "
         why += "one batch, at the loss, and at the weights that the model began with"
     if config.train.precision == "fp16":
         why += ", or set train.precision=bf16 in the place of fp16"
