@@ -488,6 +488,8 @@ def test_the_page_zooms_and_changes_its_theme(chromium: browser.Browser, tmp_pat
     assert chromium.run("document.querySelectorAll('.u-wrap').length") == 8
     assert chromium.run(label) == ""
     assert chromium.run("document.documentElement.scrollWidth") <= 1280
+    shown = "[...document.querySelectorAll('#loss .u-value')].map(cell => cell.textContent).join('')"
+    assert chromium.run(shown) == ""
     light = chromium.screenshot(tmp_path / "light.png")
 
     chromium.drag("#heat1 .u-over", 0.25, 0.75)

@@ -88,7 +88,8 @@ def _basis(found: Diagnosis, running: bool) -> str:
     what = [_many(facts[key], key[:-1]) for key in ("steps", "ranks", "hosts")]
     return (
         f"From the spans of {what[0]} of {what[1]} on {what[2]}{', so far' * running}; "
-        "the first second of each process and an evaluation at the end do not count."
+        "the first second of each process and an evaluation at the end do not count. "
+        "A step's time here is a mean, with its share of the evaluations and checkpoints between steps."
     )
 
 

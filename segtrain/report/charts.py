@@ -182,6 +182,7 @@ def lines(
     said = "; ".join(f"{item['label']} from {item['y'][0]:.4g} to {item['y'][-1]:.4g}" for item in drawn)
     # Of a loss only a scale by factors shows both its fall and its end; it knows no zero.
     log = log and all(y > 0 for item in drawn for y in item["y"])
+    note = note or ("logarithmic axis" if log else "the axis is cut to the range of the values")
     html = figure(key, title, f"{title}: {said}", numbers, note)
     return html, {
         "type": "lines", "axis": "step", "unit": unit, "height": height, "points": points, "log": log, "series": drawn,

@@ -71,7 +71,7 @@ def confusion(run: RunFolder) -> str:
     )
     return (
         f'<div class="scroll"><table class="matrix{"" if numbered else " dense"}">'
-        "<caption>Of the pixels of a true class (row), percent predicted as each class (column)</caption>"
+        "<caption>Row: true class. Column: predicted class. Percent of the row.</caption>"
         f"<thead><tr><td></td>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
 

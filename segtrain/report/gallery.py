@@ -20,6 +20,7 @@ from segtrain.runs.folder import RunFolder
 _MOST_BYTES = 500_000  # of all pictures together
 # Width in pixels and quality of the JPEG: for the column of a laptop at two pixels per point, then for large sheets.
 _FORMS = ((1360, 82), (1360, 68), (1080, 68), (820, 62))
+_FEW = 8  # images below which a distribution says nothing, and one sheet of pictures shows all
 _LISTED = 4  # images by name, of the worst and of the best: as many as a run draws
 _SHEETS = {
     "worst": (
@@ -37,12 +38,13 @@ def gallery(run: RunFolder, add: Callable[[charts.Figure | None, str], str]) -> 
 
     Files that cannot be read or are too large are named.
     """
-    return _scores(run, add) + _sheets(run.folder / "pictures")
-
-
-def _scores(run: RunFolder, add: Callable[[charts.Figure | None, str], str]) -> str:
-    """Scores of the last evaluation, to which the pictures belong; of the best one where the run has not ended."""
     rows, when = _table(run)
+    few = 0 < len(rows) < _FEW
+    return _scores(rows, when, None if few else add) + _sheets(run.folder / "pictures", few)
+
+
+def _scores(rows: list[ImageRow], when: str, add: Callable[[charts.Figure | None, str], str] | None) -> str:
+    """Scores of the images. ``add``: adds their distribution; None: there are too few images for one."""
     scored = [row for row in rows if row.miou is not None]
     if not scored:
         return ""
@@ -50,15 +52,13 @@ def _scores(run: RunFolder, add: Callable[[charts.Figure | None, str], str]) -> 
     note = f"{len(scored)} images, {when}" + (f"; {void} more are all void and have no score" if void else "")
     worst = scored[: min(_LISTED, (len(scored) + 1) // 2)]
     best = scored[::-1][: min(_LISTED, len(scored) // 2)]
-    chart = charts.image_scores([row.miou for row in scored if row.miou is not None], note)
-    return (
-        add(chart, "imagescores")
-        + f'<div class="side">{_names("The worst images", worst)}{_names("The best images", best)}</div>'
-    )
+    shares = [row.miou for row in scored if row.miou is not None]
+    chart = add(charts.image_scores(shares, note), "imagescores") if add else ""
+    return chart + f'<div class="side">{_names("The worst images", worst)}{_names("The best images", best)}</div>'
 
 
 def _table(run: RunFolder) -> tuple[list[ImageRow], str]:
-    """Empty where there is none, or an incomplete one."""
+    """The last evaluation, to which the pictures belong; the best one of a run that has not ended; or nothing."""
     for file, event, which in (
         (image_table.LAST, run.evals[-1] if run.evals else {}, "last"),
         (image_table.BEST, run.best, "best"),
@@ -83,9 +83,12 @@ def _names(caption: str, rows: Sequence[ImageRow]) -> str:
     return table(("image", "mIoU", "pixel accuracy", "its worst class, IoU"), cells, left=(0, 3), caption=caption)
 
 
-def _sheets(folder: Path) -> str:
+def _sheets(folder: Path, few: bool) -> str:
+    """The pictures. ``few``: one sheet of them has all images, so the others would repeat it."""
     order = [*_SHEETS]
     paths = sorted(folder.glob("*.png"), key=lambda p: (order.index(p.stem) if p.stem in order else len(order), p.name))
+    known = [name for name in ("val", "worst", "best") if folder / f"{name}.png" in paths]
+    paths = [path for path in paths if not few or path.stem not in known[1:]]
     drawn = _fitted(paths)
     return "".join(_figure(path, drawn[path]) for path in paths)
 

@@ -156,7 +156,7 @@ def tiles(run: RunFolder, pace: Speed | None) -> list[tuple[str, str, str]]:
         rate = "-" if pace.images_per_s is None else f"{pace.images_per_s:.3g}"
         found += [
             ("images/s", rate, "median, all ranks"),
-            ("time of a step", short_seconds(pace.step_s), "median"),
+            ("time of a step", short_seconds(pace.step_s), "median, without evaluation"),
             ("waiting for data", percent(pace.wait), "of the time of steps"),
         ]
         if pace.cores is not None:

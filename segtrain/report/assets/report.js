@@ -197,11 +197,11 @@
 
   function seriesOf(chart) {
     const x = {label: {time: "time", step: "step", value: chart.unit}[chart.axis],
-      value: (plot, v) => v == null ? "–" : chart.axis === "time" ? `${duration(v)}, step ${Math.max(0, Math.round(stepAt(v)))}` : figures(v)};
+      value: (plot, v, s, k) => k == null ? "" : v == null ? "–" : chart.axis === "time" ? `${duration(v)}, step ${Math.max(0, Math.round(stepAt(v)))}` : figures(v)};
     if (chart.type === "heat") return [x, {show: true, paths: () => null, points: {show: false}}];
     const list = chart.series.map(item => ({
       label: item.label, stroke: () => color(item.color), width: chart.type === "lines" ? 1.75 : .5, points: {show: false},
-      value: (plot, v) => v == null ? "–" : figures(v) + (chart.unit && chart.type !== "bars" ? " " + chart.unit : ""),
+      value: (plot, v, s, k) => k == null ? "" : v == null ? "–" : figures(v) + (chart.unit && chart.type !== "bars" ? " " + chart.unit : ""),
     }));
     if (chart.type === "lines") list.forEach((s, k) => {
       s.spanGaps = true;
