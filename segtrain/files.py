@@ -34,6 +34,17 @@ def now_ns(folder: Path) -> int:
         return time.time_ns()
 
 
+def is_running(pid: int) -> bool:
+    """Whether this machine has a process ``pid``."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return True
+
+
 @contextlib.contextmanager
 def replacing(path: Path, beside: Path | None = None) -> Iterator[Path]:
     """A hidden path to write, here or in ``beside`` on the same disk, that becomes ``path`` when the block ends.

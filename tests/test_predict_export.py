@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -184,6 +186,17 @@ def test_a_failed_write_leaves_nothing(run: Path, tmp_path: Path, monkeypatch: p
     with pytest.raises(DataError, match=r"masks/a\.png: No space left on device"):
         predict.predict(run, [tmp_path / "a.png"], tmp_path / "out")
     assert files(tmp_path / "out") == {}
+
+
+def test_leftovers_of_a_killed_export_are_removed(run: Path, tmp_path: Path) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    mine = tmp_path / "out" / f".part-{socket.gethostname()}-"
+    for pid in (ended.pid, os.getpid()):
+        Path(f"{mine}{pid}-a").mkdir(parents=True)
+    exporting.export(run, tmp_path / "out", ("safetensors",))
+    left = [path.name for path in (tmp_path / "out").iterdir() if path.name[0] == "."]
+    assert left == [f"{mine.name}{os.getpid()}-a"]
 
 
 def test_safetensors_and_description_give_the_model_back(run: Path, tmp_path: Path) -> None:

@@ -237,8 +237,9 @@ def test_why_a_prediction_did_not_hold(tmp_path: Path) -> None:
 def test_a_cured_run_names_what_bounds_it_next(tmp_path: Path) -> None:
     found = check(tmp_path, records=rank_records({"log": 9.0}, workers=10, **LATENCY))
     assert found.held is False
-    assert any("now bound by logging (logging)" in reason for reason in found.reasons)
+    assert any(found.after.found.verdicts[0].evidence in reason for reason in found.reasons)
     assert "next     logging: log.every=500" in page(found)
+    assert " ".join(sentences(found)).count("(logging)") == 1
 
 
 @pytest.mark.parametrize(

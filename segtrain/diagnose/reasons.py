@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from segtrain.diagnose.causes import CAUSES, bound_by
+from segtrain.diagnose.causes import CAUSES
 from segtrain.diagnose.cores_rules import CROWD
 from segtrain.diagnose.differences import Change
 from segtrain.diagnose.evidence import Evidence
@@ -154,7 +154,7 @@ def reasons(
     said += _terms(phases) + _stages(stages)
     if after.bound != before.bound and after.verdicts:
         first = after.verdicts[0]
-        said.append(f"it is now bound by {bound_by(after)} ({after.bound}): {first.evidence}")
+        said.append(f"what now holds the run up: {first.evidence}")
     elif after.bound == before.bound and after.bound != HEALTHY and after.verdicts:
         said.append(f"the cause is still there: {after.verdicts[0].evidence}")
     return tuple(said)

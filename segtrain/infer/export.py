@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
+import socket
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ from segtrain.data.labels.space import LabelSpace
 from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD
 from segtrain.errors import ConfigError, SegtrainError
 from segtrain.evaluate.load import assemble, load_run
+from segtrain.files import is_running
 from segtrain.infer.onnx_file import Size, require_onnx, write_onnx
 
 FORMATS = ("safetensors", "onnx")
@@ -70,7 +73,12 @@ def export(
     folder = Path(out)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".part-", dir=folder) as partial:
+        mine = f".part-{socket.gethostname()}-"
+        for left in folder.glob(f"{mine}*"):
+            pid = left.name.removeprefix(mine).partition("-")[0]
+            if pid.isdigit() and not is_running(int(pid)):  # an export that was killed
+                shutil.rmtree(left, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix=f"{mine}{os.getpid()}-", dir=folder) as partial:
             onnx, names = None, ["model.json"]
             if "safetensors" in formats:
                 facts["weights"] = _write_weights(network, Path(partial, "weights.safetensors"))

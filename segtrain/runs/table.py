@@ -7,14 +7,13 @@ then has gaps.
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segtrain.errors import MissingExtra
-from segtrain.files import now_ns
+from segtrain.files import is_running, now_ns
 from segtrain.observe import journal
 from segtrain.observe.console import aligned, duration, percent
 from segtrain.runs.find import find_runs, read_mapping, started
@@ -119,18 +118,8 @@ def _status(events: Sequence[Mapping[str, Any]], path: Path) -> str:
         return str(end.get("status", "done"))
     start = last[0]
     if start.get("host") == socket.gethostname() and isinstance(start.get("pid"), int):
-        return "running" if _alive(start["pid"]) else "killed"
+        return "running" if is_running(start["pid"]) else "killed"
     return "running" if now_ns(path.parent) / 1e9 - path.stat().st_mtime < _FRESH else "killed"
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except PermissionError:
-        return True
-    except (OSError, OverflowError):
-        return False
-    return True
 
 
 def pixels_of(event: Mapping[str, Any]) -> list[int] | None:
