@@ -414,6 +414,7 @@ MASK = np.zeros((32, 48), np.uint8)
         (ValueError("boom"), "item-raised", "Single[0] raised ValueError: boom"),
         ({"image": 1, "mask": 2, "id": 3}, "item-form", "a dict"),
         ((MASK, MASK), "item-form", "2 values"),
+        ((torch.zeros(3, 32, 48, requires_grad=True), MASK, 0), "item-form", "not an array"),
         ((np.zeros((32, 48, 3), np.float32), MASK, 0), "item-image", "np.uint8"),
         ((np.zeros((32, 48, 3), np.uint16), MASK, 0), "item-image", "// 256"),
         ((np.zeros((3, 32, 48), np.uint8), MASK, 0), "item-image", "transpose(1, 2, 0)"),

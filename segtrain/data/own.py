@@ -76,7 +76,13 @@ class _Items:
             raise DataError(
                 f"{where} is {found}: return a tuple (image, mask, id)", code="item-form", index=index, found=found
             )
-        image, mask, given = np.asarray(item[0]), np.asarray(item[1]), item[2]
+        try:
+            image, mask, given = np.asarray(item[0]), np.asarray(item[1]), item[2]
+        except Exception as error:  # a tensor on a GPU, for one
+            reason = " ".join(str(error).split())
+            raise DataError(
+                f"{where}: the image or the mask is not an array: {reason}", code="item-form", index=index
+            ) from error
         fix = image_fix(image)
         if fix:
             raise DataError(
