@@ -383,7 +383,7 @@ def test_a_rank_that_is_killed_is_missed(zygote, tmp_path: Path, killed: int) ->
     ranks[killed].signal(signal.SIGKILL)
     left = ranks[1 - killed]
     assert finish(ranks) == [2 if rank is left else -signal.SIGKILL for rank in ranks], left.output
-    for word in (f"rank {1 - killed} has lost another rank", "killed", "the same command goes on"):
+    for word in (f"rank {1 - killed} has lost another rank", "killed", "the same command continues"):
         assert word in left.output
     for noise in NOISE:
         assert noise not in left.output, left.output
