@@ -226,6 +226,7 @@ def test_a_full_disk_at_a_checkpoint(zygote, small_disk: Path, background: str, 
         f"checkpoint.background={background}",
         "checkpoint.every=1st",
         "checkpoint.keep=9",
+        "eval.every=9st",  # its files must not be the first that do not fit
         "train.duration=9st",
         "train.batch_size=4",
     ]
