@@ -41,7 +41,7 @@ CALLED_HERE = {
 }
 
 
-class _Parser(argparse.ArgumentParser):
+class _FlagParser(argparse.ArgumentParser):
     """Names the flag of this command where one of the SDK's or of the AWS command line was typed."""
 
     def error(self, message: str) -> NoReturn:
@@ -52,7 +52,7 @@ class _Parser(argparse.ArgumentParser):
 
 def build_parser(command: str) -> argparse.ArgumentParser:
     """The parser of all flags. A flag that is not given leaves no attribute, so that the job file decides."""
-    parser = _Parser(
+    parser = _FlagParser(
         prog=command,
         usage="%(prog)s [--dry-run | --rehearse | --attach NAME | --stop NAME | --update NAME] [flags] [KEY=VALUE ...]",
         description="Train on Amazon SageMaker: check a job, rehearse it, submit it, follow it, and fetch its model.",

@@ -73,12 +73,7 @@ def export(
     folder = Path(out)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        mine = f".part-{socket.gethostname()}-"
-        for left in folder.glob(f"{mine}*"):
-            pid = left.name.removeprefix(mine).partition("-")[0]
-            if pid.isdigit() and not is_running(int(pid)):  # an export that was killed
-                shutil.rmtree(left, ignore_errors=True)
-        with tempfile.TemporaryDirectory(prefix=f"{mine}{os.getpid()}-", dir=folder) as partial:
+        with tempfile.TemporaryDirectory(prefix=f"{_clean(folder)}{os.getpid()}-", dir=folder) as partial:
             onnx, names = None, ["model.json"]
             if "safetensors" in formats:
                 facts["weights"] = _write_weights(network, Path(partial, "weights.safetensors"))
@@ -101,6 +96,16 @@ def export(
             folder=str(folder),
         ) from None
     return Export(tuple(folder / name for name in names), onnx)
+
+
+def _clean(folder: Path) -> str:
+    """Remove what killed exports of this host left in ``folder``. Returns the prefix of this host's partial folders."""
+    prefix = f".part-{socket.gethostname()}-"
+    for left in folder.glob(f"{prefix}*"):
+        pid = left.name.removeprefix(prefix).partition("-")[0]
+        if pid.isdigit() and not is_running(int(pid)):
+            shutil.rmtree(left, ignore_errors=True)
+    return prefix
 
 
 def describe(config: Config, labels: LabelSpace, model: nn.Module, run_dir: Path, which: str) -> dict[str, Any]:
