@@ -66,11 +66,14 @@ class Data(Section):
         None, description="the scale range moves linearly to this range over the run; null: it does not change"
     )
     base_scale: float = Field(
-        1.0, ge=0.01, le=100, description="fixed scale factor of all images, also in evaluation; applied before scale"
+        1.0,
+        ge=0.01,
+        le=100,
+        description="fixed scale factor of all images, in training and evaluation; the random scale multiplies it",
     )
     flip: Share = Field(0.5, description="probability of a horizontal flip")
     rotate: float = Field(
-        0.0, ge=0, le=180, description="largest random rotation of a crop about its center, in degrees"
+        0.0, ge=0, le=180, description="largest random rotation about the center of the crop, either way, in degrees"
     )
     scale_sampling: Literal["log", "uniform"] = Field(
         "log", description="random scale. log: 0.5x is as likely as 2x; uniform: uniform in the factor"
@@ -78,13 +81,17 @@ class Data(Section):
     jitter: tuple[Share, Share, Share] = Field(
         (0.3, 0.3, 0.3), description="random brightness, contrast, and saturation: 0.3 draws factors from 0.7 to 1.3"
     )
-    hue: float = Field(0.0, ge=0, le=0.5, description="largest random hue shift, in turns of the color wheel")
-    color_jitter_prob: Share = Field(1.0, description="probability that a sample gets color jitter (jitter and hue)")
+    hue: float = Field(
+        0.0, ge=0, le=0.5, description="largest random hue shift, either way, in turns of the color wheel"
+    )
+    color_jitter_prob: Share = Field(
+        1.0, description="probability that a sample gets color jitter (data.jitter and data.hue)"
+    )
     color_jitter_on: Literal["auto", "cpu", "device"] = Field(
         "auto", description="where color jitter is computed. auto: on the GPU with CUDA, otherwise in the workers"
     )
     class_balanced_crop_prob: Share = Field(
-        0.0, description="probability that a crop is centered on a pixel of a random class, also a rare one"
+        0.0, description="probability that a crop is centered on a pixel of a random class, which favors rare classes"
     )
     transforms: Union[str, dict[str, Any], tuple[dict[str, Any], ...]] = Field(
         "",
@@ -100,7 +107,7 @@ class Data(Section):
         "full", description="'full' reads and checks all images and masks before training, and caches the result"
     )
     faults: Literal["error", "skip"] = Field(
-        "error", description="faulty files stop the start, or are left out of training"
+        "error", description="faulty files: an error before training, or they are left out"
     )
     workers: Union[Annotated[int, Field(ge=0, le=256)], Auto] = Field(
         "auto", description="loader workers per rank; 0: the training loop loads. auto: adapts, up to the rank's cores"

@@ -84,11 +84,14 @@ class Loss(Section):
         "none", description="one weight per class, or 'auto' to compute them from the training masks"
     )
     class_weight_power: float = Field(
-        0.5, ge=0, le=1, description="'auto' weights are (median share / share of the class) ** power"
+        0.5, ge=0, le=1, description="'auto' weights are (median share / share of the class) ** power; 0: all equal"
     )
     aux_weight: float = Field(0.4, ge=0, description="weight of auxiliary heads, for networks that have them")
     stride: int = Field(
-        1, ge=1, le=8, description="use every n-th pixel in both directions, with a random offset per step"
+        1,
+        ge=1,
+        le=8,
+        description="compute the loss on every n-th pixel in both directions, with a random offset per step",
     )
     full_logits: bool = Field(False, description="upsample the logits of the whole batch at once; takes more memory")
 

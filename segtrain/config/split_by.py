@@ -28,11 +28,16 @@ class SplitBy(Section):
     Off unless `val` is set. The resulting splits are `data.train_split` (the rest), `val`, and `test`.
     """
 
-    val: Part = Field("", description="images to validate on: a share (`20%` or 0.2) or a number. Empty: no division")
+    val: Part = Field(
+        "",
+        description="images to validate on: a share (`20%` or 0.2) or a number. Empty: the data set has its own splits",
+    )
     test: Part = Field("", description="images to hold out for testing: a share or a number. Empty: none")
     seed: int = Field(0, ge=0, description="a different seed gives a different split")
     group: str = Field(
-        "", description="regular expression: names with the same first group (or match) stay in one split"
+        "",
+        description="regular expression for image names: images with the same first group (or match), such as those of "
+        "a patient, stay in one split",
     )
     of: str = Field("", description="split to divide, such as `train`, if the layout has splits of its own")
 

@@ -39,7 +39,9 @@ class Train(Section):
     duration: str = Field("20ep", description="length of the run: '20ep' (epochs) or '5000st' (optimizer steps)")
     batch_size: int = Field(16, ge=1, description="images per optimizer step, over all ranks and micro-batches")
     accumulate: int = Field(1, ge=1, description="micro-batches per optimizer step (gradient accumulation)")
-    precision: Literal["fp32", "bf16", "fp16"] = Field("fp32", description="autocast dtype; weights stay fp32")
+    precision: Literal["fp32", "bf16", "fp16"] = Field(
+        "fp32", description="autocast dtype of forward and backward; weights stay fp32"
+    )
     seed: int = Field(0, ge=0, lt=2**64, description="seed of initial weights, sample order, and augmentation")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda if there is a GPU, otherwise cpu")
     channels_last: Union[bool, Literal["auto"]] = Field(
@@ -72,7 +74,7 @@ class Parallel(Section):
         "auto", description="auto: ddp with several ranks, otherwise single"
     )
     backend: Literal["auto", "nccl", "gloo"] = Field(
-        "auto", description="communication: auto is nccl with CUDA, otherwise gloo"
+        "auto", description="communication backend. auto: nccl with CUDA, otherwise gloo"
     )
     procs: Union[Count, Literal["auto"]] = Field(
         "auto", description="ranks that `segtrain train` starts. auto: one per GPU; without a GPU, one per CPU core"
@@ -88,7 +90,9 @@ class Parallel(Section):
     broadcast_buffers: bool = Field(
         False, description="ddp: copy rank 0's batch norm statistics to all before each forward"
     )
-    timeout_s: float = Field(600.0, gt=0, le=2_592_000, description="longest wait of a collective, in seconds")
+    timeout_s: float = Field(
+        600.0, gt=0, le=2_592_000, description="seconds that a collective may wait for other ranks"
+    )
 
 
 Scale = Annotated[float, Field(ge=0.01, le=16)]
@@ -144,7 +148,8 @@ class Log(Section):
         500, ge=0, description="optimizer steps between checks that all ranks hold the same weights; 0: off"
     )
     hang_s: Union[Annotated[float, Field(ge=0)], Literal["auto"]] = Field(
-        "auto", description="seconds without progress until each rank reports why; 0: never. auto: half of timeout_s"
+        "auto",
+        description="seconds without progress until ranks report what they wait for; 0: never. auto: timeout_s / 2",
     )
     profile_ms: int = Field(
         500, ge=0, le=60_000, description="milliseconds between system samples, from 100. 0: `segtrain profile on` only"
