@@ -175,7 +175,7 @@ def test_the_division_is_this_one_for_ever() -> None:
 
 @pytest.mark.parametrize("group", ["[[a-z]+_", "[a||b]", "[a~~b]"])
 def test_a_group_that_a_later_python_reads_otherwise_is_refused(group: str) -> None:
-    with pytest.raises(ValueError, match="a later Python may read it differently") as told:
+    with pytest.raises(ValueError, match="a later Python may read it, and split the data, differently") as told:
         SplitBy(val="30%", group=group)
     assert group in str(told.value)
     assert SplitBy(val="30%", group=r"[\[a-z]+_").group == r"[\[a-z]+_"

@@ -357,7 +357,7 @@ def test_what_a_file_holds_is_in_the_hash(A: Any, tmp_path: Path, monkeypatch: p
     ("setting", "words"),
     [
         ("nowhere.yaml", "nowhere.yaml': cannot be read"),
-        ("nowhere.py:x", "the Python file 'nowhere.py' was not found"),
+        ("nowhere.py:x", "the file 'nowhere.py' was not found"),
         ("no.module:x", "module 'no.module' was not found"),
         ("flip", "file.py:attribute"),
         ("[{HorizontalFlipp: {}}]", "did you mean 'HorizontalFlip'"),

@@ -143,7 +143,8 @@ def _scan(dataset: Dataset, workers: int, decode_images: bool, fingerprint: str)
             mask_crc[index] = found.mask_crc
             if found.look:
                 forms[found.look.form] += 1
-                brightest = max(brightest, (found.look.brightest, dataset.entries[index].image))
+                if found.look.brightest > brightest[0]:
+                    brightest = found.look.brightest, dataset.entries[index].image
             counts += found.counts
             images_with += found.counts > 0
             for kind, file in found.odd:
