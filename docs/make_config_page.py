@@ -17,33 +17,34 @@ INTRO = """# Settings
 
 Every key of a run, by section. This page is made from the code by `python docs/make_config_page.py`; a test keeps it current.
 
-A config is a flat YAML file of sections; a file says only what differs from the defaults below. On the command line each key
-is `section.key=value` (values are YAML), or `--section.key value`, which some launchers pass. What comes later wins: defaults,
-file, command line.
+A config is a YAML file with one mapping per section; write only what differs from the defaults below. On the command line, a
+setting is `section.key=value`, or `--section.key value`, which some launchers pass. The file overrides the defaults, and the
+command line overrides the file.
 
 ```bash
 segtrain train configs/scenes.yaml train.duration=2st "data.crop=[64,96]" "loss.terms=[ce,dice]" --print-config
 ```
 
 `--print-config` prints the resolved config and stops. The same text goes into the run folder as `config.yaml`. Settings that say
-where and how a run goes (ranks, workers, paths, logging, checkpoints, evaluation) may change on resume. Any other one that differs
-from the folder's `config.yaml` is refused by name.
+where and how a run goes (ranks, workers, paths, logging, checkpoints, evaluation) may change on resume. If any other
+setting differs from the folder's `config.yaml`, the run is refused, and the error names the setting.
 
-Without `out`, the run folder is `runs/NAME-HASH`. The hash is made of the settings that change what is trained and are not at
-their defaults, so a release that adds a setting does not change the folder. If a release changes a default, the folder stays
+Without `out`, the run folder is `runs/NAME-HASH`. The hash covers the settings that affect the training and are not at their
+defaults, so a release that adds a setting does not change the folder. If a release changes a default, the folder stays
 the same, and the command is refused with both values.
 
-A wrong key, type or combination is one error that names the key, the value and the fix, with exit code 2. A number that could
-never work (a crop larger than the memory, a scale of 0) is refused before anything is made. A key given twice in a file is refused.
-Dots in keys are for the command line: in a file the settings of a section are nested. A section with nothing in it is at its defaults.
+A wrong key, type, or combination stops the command with exit code 2 and an error that names the key, the value, and the fix. A
+number that cannot work (a crop larger than the memory, a scale of 0) is refused before anything is written. So is a key that
+appears twice in a file. Use dotted keys only on the command line; in a file, nest the settings under their section. An empty
+section has its defaults.
 
-On the command line a value is YAML where its setting takes a number, a list or a mapping. A setting that takes text takes it as it
-stands: `data.images={split}/images` and `name=2026` need no quotes for YAML. Your shell still wants them around spaces and brackets.
+On the command line, numbers, lists, and mappings are parsed as YAML, and text is used as it is:
+`data.images={split}/images` and `name=2026` need no quotes for YAML. Your shell still needs quotes around spaces and brackets.
 
-A folder or file that begins with `~/` lies in the home folder, in a config file as well (`out`, `data.root`, `model.init`,
+A path that begins with `~/` is in your home folder, also in a config file (`out`, `data.root`, `model.init`,
 `model.encoder_weights`).
 
-Durations are texts with a unit: `20ep` (epochs), `500st` (optimizer steps), `15%` (of the run; warm-up only).
+Durations are strings with a unit: `20ep` (epochs), `500st` (optimizer steps), `15%` (of the run; warm-up only).
 Sizes are `[height, width]` in pixels.
 """
 
@@ -72,9 +73,9 @@ def page() -> str:
 
 TERMS = """Each term has a name, a weight, and the settings of its name. `loss.terms=[ce, dice]` is short for
 `loss.terms=[{name: ce, weight: 1}, {name: dice, weight: 1}]`. A setting of another term is refused."""
-OPTIM = """Optimizer, schedule and what is done to the gradient. Each optimizer has settings of its own; one of another optimizer or
-schedule is refused. Where the command line chooses another `optim.name` than the file, the file's settings that this one has not are
-left out."""
+OPTIM = """Optimizer, schedule, and gradient clipping. Each optimizer has its own settings; settings of another optimizer or
+schedule are refused. If the command line changes `optim.name`, settings in the file that the new optimizer does not have are
+dropped."""
 
 
 def _blocks(prefix: str, known: dict[str, type[Section]]) -> list[str]:

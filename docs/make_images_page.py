@@ -59,7 +59,7 @@ price, and speed are unknown. A type that botocore does not know either needs `-
   the driver of the host; a training job cannot. AWS tests these images in training jobs on ml.g4dn.12xlarge.
 - The start script of images since 2.11 compiles a replacement for `gethostname` from `changehostname.c`, but looks for it in
   `/workspace`, while the file is in `/`. It also calls `jq`, which the Dockerfile does not install. According to its source, the script
-  continues to the training nevertheless; this was read, not tried. segtrain takes the host names from `resourceconfig.json`.
+  should still start the training; this has not been tested. segtrain takes the host names from `resourceconfig.json`.
 """
 
 
@@ -67,26 +67,29 @@ def page() -> str:
     """The whole page, Markdown."""
     parts = [INTRO, "## Images\n", DATED, _images(), "## GPUs and images\n", FIT, _fit()]
     parts += ["## GPU types\n", TYPES, _types(one for one in INSTANCES.values() if one.gpus)]
-    parts += ["## CPU types\n", "They can train without a GPU. In a job with GPU instances they are not used yet.\n"]
+    parts += [
+        "## CPU types\n",
+        "segtrain can train on these. It does not yet combine them with GPU instances in one job.\n",
+    ]
     parts += [_types(one for one in INSTANCES.values() if not one.gpus), _left_out(), SOURCES]
     return "\n".join(parts)
 
 
 DATED = (
-    f"Last compared with AWS's list on {IMAGES_DATED}. From {OLD_AFTER_DAYS} days later on, each dry run notes that the table is "
-    "old.\n"
+    f"Last compared with AWS's list on {IMAGES_DATED}. After {OLD_AFTER_DAYS} days, dry runs warn that the "
+    "table is old.\n"
 )
 FIT = (
     "For each GPU: the newest image whose torch has code for it, how long AWS patches it, and the newest image with SMDDP if the "
-    "type supports it.\n"
+    "type supports it. Speed: training throughput of one GPU, relative to a V100.\n"
 )
 TYPES = (
     f"Price: $ an hour, on demand, training, us-east-1, as of {PRICES_DATED} (p3: the last known). "
-    "Speed: training on all GPUs, 8 V100 = 1; empty where no measurement is known. Disk: NVMe; 0 means EBS only.\n"
+    "Speed: training throughput of all GPUs, relative to 8 V100; empty if not known. Disk: NVMe; 0 means EBS only.\n"
 )
 SOURCES = f"""## Sources
 
-- Sizes: {SIZES_FROM}; p3: {P3_SIZES_FROM}. GB are GiB. Names: botocore 1.44.5. Compute capabilities: developer.nvidia.com/cuda-gpus.
+- Sizes: {SIZES_FROM}; p3: {P3_SIZES_FROM}. Memory is in GiB, disk in GB. Names: botocore 1.44.5. Compute capabilities: developer.nvidia.com/cuda-gpus.
 - Prices: {LIST}; p3 and p3dn: {LAST_P3}.
 - Speeds: {SPEEDS_FROM}; geometric mean of ResNet-50 and SSD in mixed precision on one GPU, multiplied by the number of GPUs.
 - Retirement of p3: {P3_RETIRED}.
@@ -147,7 +150,7 @@ def _types(some: Iterable[Instance]) -> str:
         speed = "" if one.speed is None else f"{one.speed:.2f}"
         sizes = (one.vcpus, f"{one.memory_gb:g}", one.nvme_gb, f"{one.network_gbit:g}")
         rows.append((f"`{one.name}`", gpus, one.gpu_memory_gb or "", *sizes, ", ".join(notes), price, speed))
-    names = ("type", "GPUs", "GB per GPU", "vCPUs", "memory GB", "disk GB", "network Gbit/s", "", "price", "speed")
+    names = ("type", "GPUs", "GiB per GPU", "vCPUs", "memory GiB", "disk GB", "network Gbit/s", "", "price", "speed")
     if all(not row[1] for row in rows):
         keep = [0, *range(3, 9)]
         names, rows = tuple(names[k] for k in keep), [tuple(row[k] for k in keep) for row in rows]

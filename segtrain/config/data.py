@@ -44,11 +44,11 @@ class Data(Section):
         "classes of the layout",
     )
     label_map: dict[int, int] = Field(
-        default_factory=dict, description="mask value -> class id; -1 means ignore. Empty: the mapping of the layout"
+        default_factory=dict, description="raw id -> train id; -1 means ignore. Empty: the mapping of the layout"
     )
     ignore_index: int = Field(255, ge=0, le=255, description="class id of pixels that losses and metrics ignore")
     bits: Union[Annotated[int, Field(ge=8, le=16)], Auto] = Field(
-        "auto", description="16-bit images: bits in use, 8 to 16. auto: 16, but nearly black results are an error"
+        "auto", description="bits used in 16-bit images, 8 to 16. auto: 16, and nearly black images are an error"
     )
     extra_bands: Literal["error", "drop"] = Field(
         "error", description="TIFF images with more than three bands: an error, or only the first three bands are used"

@@ -23,7 +23,7 @@ def share(part: Part) -> float | None:
 
 
 class SplitBy(Section):
-    """Splits the images of a data set that has no splits, by name. An image stays in its split when others are added.
+    """Splits a data set, or one of its splits, by a hash of the image names.
 
     Off unless `val` is set. The resulting splits are `data.train_split` (the rest), `val`, and `test`.
     """

@@ -50,7 +50,7 @@ class Train(Section):
     compile: bool = Field(False, description="use torch.compile: a slower start, then faster steps")
     deterministic: bool = Field(False, description="refuse kernels whose results vary from run to run")
     progressive: tuple[tuple[float, float], ...] = Field(
-        (), description="`[[until, factor], ...]`: crops of factor times the size until that fraction of the run"
+        (), description="`[[until, factor], ...]`: until that fraction of the run, multiply the crop size by factor"
     )
 
     _check_duration = field_validator("duration", mode="before")(durations("ep", "st"))
@@ -97,7 +97,7 @@ class Parallel(Section):
 
 Scale = Annotated[float, Field(ge=0.01, le=16)]
 
-AUTO = "auto: every epoch; with few images, every few epochs (about 25 steps), but at least 4 times; always at the end"
+AUTO = "auto: every epoch, or about every 25 steps if epochs are shorter, but at least 4 times; always at the end"
 
 
 class Eval(Section):
@@ -149,10 +149,13 @@ class Log(Section):
     )
     hang_s: Union[Annotated[float, Field(ge=0)], Literal["auto"]] = Field(
         "auto",
-        description="seconds without progress until ranks report what they wait for; 0: never. auto: timeout_s / 2",
+        description="seconds without progress before ranks report what they wait for; 0: never. auto: timeout_s / 2",
     )
     profile_ms: int = Field(
-        500, ge=0, le=60_000, description="milliseconds between system samples, from 100. 0: `segtrain profile on` only"
+        500,
+        ge=0,
+        le=60_000,
+        description="milliseconds between system samples, at least 100; 0: off until `segtrain profile on`",
     )
 
     @field_validator("profile_ms")
