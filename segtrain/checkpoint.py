@@ -38,7 +38,7 @@ def step_of(path: Path) -> int:
 
 
 def fingerprint(path: Path) -> str:
-    """Of a checkpoint's content, from the checksums in its archive's table: equal on two hosts whose files are equal.
+    """SHA-256 of the checksums in a checkpoint's ZIP directory: equal on two hosts whose files are equal.
 
     Raises CheckpointError when the file is not there, or torn.
     """
@@ -63,7 +63,7 @@ class Best:
 
 
 def best_of(state: Mapping[str, Any]) -> Best | None:
-    """What a checkpoint's state says; None where nothing was scored, or an earlier version wrote it."""
+    """The best step according to a checkpoint's state; None if nothing was scored or an early version wrote it."""
     step, miou = state.get("best_step"), state.get("best_miou")
     known = type(step) is int and step > 0 and isinstance(miou, float)
     return Best(step, miou) if known else None  # type: ignore[arg-type]
@@ -85,9 +85,9 @@ def write_best(run_dir: Path, best: Best) -> None:
 
 
 def mend_best(run_dir: Path, state: Mapping[str, Any]) -> tuple[Best | None, list[str]]:
-    """Make best.json say what the checkpoint says that a run goes on from, and remarks where that changed something.
+    """Make best.json agree with the checkpoint that a run resumes from. Returns the best, and a remark per change.
 
-    None where there is no best one yet, or its file is gone: the next score counts then. Checkpoints of earlier
+    None if there is no best yet or its file is gone: the next score is then the best. Checkpoints of earlier
     versions do not name their best one; then best.json does, or else the journal.
     """
     named = named_best(run_dir)
@@ -98,19 +98,17 @@ def mend_best(run_dir: Path, state: Mapping[str, Any]) -> tuple[Best | None, lis
         best = next((one for one in told if one and (run_dir / "checkpoints" / one.file).is_file()), told[0])
     if best is not None and not (run_dir / "checkpoints" / best.file).is_file():
         place.unlink(missing_ok=True)
-        return None, [f"the best checkpoint {best.file} is gone: from now on the best score of what follows counts"]
+        return None, [f"the best checkpoint {best.file} is missing: only scores from here on count toward the best"]
     if best is None:
         if not place.exists():
             return None, []
         place.unlink()
-        return None, [f"{place} names a score of later steps, which are done again: removed"]
+        return None, [f"{place} named a score from later steps, which will be repeated: removed"]
     if best == named:
         return best, []
     before = f"named {named.file}" if named else "was damaged" if place.exists() else "was missing"
     write_best(run_dir, best)
-    return best, [
-        f"{place} {before}: the best so far is {best.file} (mIoU {100 * best.miou:.2f}%), and it says so again"
-    ]
+    return best, [f"{place} {before}: rewritten, the best so far is {best.file} (mIoU {100 * best.miou:.2f}%)"]
 
 
 def _scored(run_dir: Path, miou: float) -> Best | None:
@@ -144,6 +142,9 @@ def read(path: Path, content: bytes | None = None, lazily: bool = False) -> dict
                 raise zipfile.BadZipFile(f"{damaged} has another checksum")
     except FileNotFoundError:
         raise CheckpointError(f"there is no checkpoint {path}", code="checkpoint-missing", file=str(path)) from None
+    except OSError as error:
+        text = f"cannot read the checkpoint {path}: {error.strerror or error}: check its permissions and its disk"
+        raise CheckpointError(text, code="checkpoint-not-read", file=str(path)) from None
     except Exception as error:  # zip, pickle and zlib each have their own
         raise _incomplete(path, type(error).__name__) from None
     if not isinstance(state, dict) or state.get("format") != FORMAT:
@@ -156,12 +157,12 @@ def read(path: Path, content: bytes | None = None, lazily: bool = False) -> dict
 
 
 def _incomplete(path: Path, reason: str) -> CheckpointError:
-    text = f"{path} is incomplete or damaged ({reason}): delete it, or take another checkpoint"
+    text = f"{path} is incomplete or damaged ({reason}): use another checkpoint"
     return CheckpointError(text, code="checkpoint-damaged", file=str(path), reason=reason)
 
 
 def misfits(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[str]:
-    """In which tensors ``weights`` differ from what a model has: one remark each."""
+    """How ``weights`` differ from a model's tensors: one remark per tensor."""
     return [
         *(f"{key} is missing" for key in own if key not in weights),
         *(f"{key} is unknown" for key in weights if key not in own),
@@ -172,7 +173,7 @@ def misfits(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[st
 def refuse_foreign(
     state: Mapping[str, Any], own: Mapping[str, Tensor], run_dir: str, averaged: Mapping[str, Tensor] | None = None
 ) -> None:
-    """Raise CheckpointError where a checkpoint lacks a part, or is of another network than the one that resumes.
+    """Raise CheckpointError if a checkpoint lacks a part or belongs to a different network.
 
     ``averaged``: the moving average to be loaded, where the run has one.
     """
@@ -185,8 +186,8 @@ def refuse_foreign(
     odd += [f"ema: {text}" for text in misfits(averaged, state["ema"])] if averaged is not None and not odd else []
     if odd:
         raise CheckpointError(
-            f"the newest checkpoint of {run_dir} is of another run ({len(odd)} differences; {odd[0]}): "
-            "take that file away, or choose another out=FOLDER",
+            f"the newest checkpoint in {run_dir} is from a different run ({len(odd)} differences; {odd[0]}): "
+            "move it out of checkpoints/, or choose another out=FOLDER",
             code="checkpoint-foreign", run=run_dir, found=odd,
         )  # fmt: skip
 
@@ -214,14 +215,14 @@ def _odd_numbers(state: Mapping[str, Any]) -> list[str]:
 
 
 def _odd_moments(moments: Mapping[str, Any], own: Mapping[str, Tensor]) -> list[str]:
-    """What the optimizer's state of a parameter cannot be: no mapping, or tensors of another shape."""
+    """Faults in the optimizer state: unknown parameters, entries that are no mapping, tensors of the wrong shape."""
     odd = [f"optimizer.{name} is unknown" for name in moments if name not in own]
     for name, slots in moments.items():
         if not isinstance(slots, dict):
             odd.append(f"optimizer.{name} is a {type(slots).__name__}")
         elif name in own:
             odd += [
-                f"optimizer.{name}.{key} has another shape than its weight"
+                f"optimizer.{name}.{key} differs in shape from its weight"
                 for key, value in slots.items()
                 if isinstance(value, Tensor) and value.dim() and value.shape != own[name].shape
             ]
@@ -255,7 +256,7 @@ def best_file(run_dir: Path) -> Path | None:
     files = [run_dir / "checkpoints" / best.file for best in told if best]
     there = next((path for path in files if path.is_file()), None)
     if files and there is None:
-        cure = "use --which last" if last else "no other one loads: restore it, or train again"
+        cure = "use the last one (which=last)" if last else "no other one loads: restore this one, or train again"
         raise CheckpointError(
             f"the best checkpoint of {run_dir}, {files[-1].name}, is not there: {cure}",
             code="checkpoint-missing", file=str(files[-1]),

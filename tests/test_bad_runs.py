@@ -75,17 +75,17 @@ TRAIN: dict[str, tuple[Callable[[Path], Any], list[str], tuple[str, ...]]] = {
     "is below a link to nowhere": (lambda d: os.symlink("nowhere", d / "link"), ["out=link"], ("link", "out=FOLDER")),
     "checkpoint of another network": (
         lambda d: foreign(d / STEP, model={"w": torch.ones(2)}, optimizer={}, ema={}, scaler={}, state={}, world_size=1),
-        [], ("run", "stem", "is missing", "take that file away"),
+        [], ("run", "stem", "is missing", "move it out of checkpoints"),
     ),
     "checkpoint with a foreign state": (
         lambda d: torch.save({**torch.load(d / STEP, weights_only=True), "state": {"step": "two"}}, d / STEP),
-        [], ("run", "step='two'", "take that file away"),
+        [], ("run", "step='two'", "move it out of checkpoints"),
     ),
     "checkpoint without moments": (
         lambda d: torch.save({**torch.load(d / STEP, weights_only=True), "optimizer": []}, d / STEP),
-        [], ("run", "optimizer is a list", "take that file away"),
+        [], ("run", "optimizer is a list", "move it out of checkpoints"),
     ),
-    "checkpoint without parts": (lambda d: foreign(d / STEP, model={}), [], ("run", "optimizer is missing", "take that file away")),
+    "checkpoint without parts": (lambda d: foreign(d / STEP, model={}), [], ("run", "optimizer is missing", "move it out of checkpoints")),
 }  # fmt: skip
 
 

@@ -361,7 +361,7 @@ def test_a_run_that_goes_on_needs_no_file_of_its_encoder(zygote: Any, tmp_path: 
         path.write_bytes(b"torn")
     process = zygote.start("train", *SCENES, *tuned, cwd=tmp_path)
     assert process.wait() == 2
-    assert "take its folder away to begin again with encoder.pth" in process.output
+    assert "to start over from encoder.pth" in process.output
 
 
 def test_ranks_that_read_other_weights_are_refused(zygote: Any, tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def load_config(path: str | Path | None = None, overrides: Sequence[str] = ()) -
     settings: dict[str, Any] = {}
     if not isinstance(path, (str, Path, type(None))):
         raise ConfigError(
-            f"Config.load takes the name of a YAML file, not a {type(path).__name__}: pass its settings as "
+            f"Config.load takes the path of a YAML file, not {type(path).__name__}: pass settings as "
             "Config.load(None, 'section.key=value', ...)",
             code="config-not-a-file",
             found=type(path).__name__,

@@ -117,7 +117,9 @@ class Config(Section):
         if train.channels_last is True and parallel.strategy == "fsdp":
             raise SettingError("train.channels_last=true: fsdp shards contiguous weights only: set it to auto")
         if parallel.compress != "none" and parallel.strategy in ("single", "dp", "fsdp"):
-            raise SettingError(f"parallel.compress={parallel.compress} works with ddp and smddp only: set it to none")
+            raise SettingError(
+                f"parallel.compress={parallel.compress} works with parallel.strategy=ddp and smddp only: set it to none"
+            )
         return self
 
     @classmethod

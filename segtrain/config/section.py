@@ -116,7 +116,7 @@ def durations(*units: str, zero: bool = False, auto: bool = False) -> Callable[[
             words = f"{', '.join(known[:-1])} or {known[-1]}"
             raise ValueError(f"must be a number with a unit: {words}{'; or auto' if auto else ''}")
         if not zero and not float(match["number"]):
-            raise ValueError("must be longer than 0: use at least '1st'")
+            raise ValueError("must be longer than 0: use at least '1st' (one optimizer step)")
         if len(match["number"]) > 15 or float(match["number"]) > MAX_DURATION:
             raise ValueError(f"must be at most {MAX_DURATION:,}")
         return value

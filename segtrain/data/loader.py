@@ -65,7 +65,7 @@ def worker_kind(data: Data) -> str:
 
 
 def colors_on_device(data: Data, device: str) -> bool:
-    """auto: with CUDA, where CPU cores are scarce; not with rotation or user transforms, which follow the colors."""
+    """Whether color jitter runs on the device. auto: on CUDA, unless rotation or user transforms run after it."""
     after = data.transforms or data.rotate
     return data.color_jitter_on == "device" or (data.color_jitter_on == "auto" and device == "cuda" and not after)
 
@@ -102,7 +102,7 @@ class _Loader:
             self._running.first()
 
     def queue(self) -> tuple[int, int]:
-        """The number of items requested in this pass, and the sum of the items that were ready then."""
+        """Requests in this pass, and the number of ready batches summed over those requests."""
         run = self._running
         return (run.asked, run.ready_sum) if run is not None else (0, 0)
 

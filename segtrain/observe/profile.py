@@ -177,7 +177,7 @@ def switch(run: Path, on: bool, ms: int | None = None) -> list[SampledHost]:
     known = hosts(run)
     if all(host.alive is False for host in known):
         raise SegtrainError(
-            f"no sampler of {run} is running, because the run has ended: a profile is written while a run trains",
+            f"{run} has ended: only a run that is still training can be profiled",
             code="run-ended", file=str(run),
         )  # fmt: skip
     asked = time.time()

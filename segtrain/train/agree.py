@@ -52,7 +52,7 @@ def agree_on_config(config: Config, strategy: Strategy) -> None:
     changes = broadcast_json(strategy, odd[0], changes)
     shown = "; ".join(changes[:SHOWN]) + (f" and {len(changes) - SHOWN} more" if len(changes) > SHOWN else "")
     raise ConfigError(
-        f"{names_of(strategy, odd)} was started with other settings than rank 0: {shown}: start all ranks with one "
+        f"the settings of {names_of(strategy, odd)} differ from those of rank 0: {shown}: start all ranks with one "
         "config and the same overrides",
         code="rank-settings-differ", ranks=odd, changes=changes,
     )  # fmt: skip

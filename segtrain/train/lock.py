@@ -247,7 +247,7 @@ class RunLock:
         """
         if self._released:
             raise SegtrainError(
-                f"the lock of {self.folder} is released: nothing is written without it", code="lock-released"
+                f"the lock on {self.folder} has already been released, so nothing more is written", code="lock-released"
             )
         if self._me is None or self._me.pid != os.getpid():
             return
@@ -263,8 +263,8 @@ class RunLock:
             ) from None  # fmt: skip
         if not held:
             raise SegtrainError(
-                f"{self._lost} has taken over {self.folder}, since this process gave no sign of life for long (was it "
-                "suspended?): this process stops and writes nothing more; the other one goes on from the newest "
+                f"{self._lost} has taken over {self.folder}, because this process was unresponsive for too long (was "
+                "it suspended?): this process stops and writes nothing more; the other one resumes from the newest "
                 "checkpoint",
                 code="lock-lost", run=str(self.folder),
             )  # fmt: skip

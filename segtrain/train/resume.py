@@ -26,8 +26,8 @@ def restored(
     if saved is None:
         if resumes and begun:
             raise CheckpointError(
-                f"no checkpoint of {run_dir} loads ({'; '.join(remarks)}): take its folder away to begin again with "
-                f"{begun}",
+                f"no checkpoint in {run_dir} can be loaded ({'; '.join(remarks)}): to start over from {begun}, choose "
+                "another out=FOLDER",
                 code="no-checkpoint-loads", run=run_dir,
             )  # fmt: skip
         return State(), None, remarks

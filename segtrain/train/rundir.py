@@ -39,8 +39,8 @@ def refuse_run_dir(config: Config, parts: dict[str, str] | None = None) -> None:
         return
     if not config.checkpoint.resume:
         raise ConfigError(
-            f"checkpoint.resume=false, but {run_dir} holds a run already: choose another out=FOLDER, or delete that "
-            "one",
+            f"checkpoint.resume=false, but {run_dir} already contains a run: choose another out=FOLDER, or set "
+            "checkpoint.resume=true",
             code="run-folder-used", run=str(run_dir),
         )  # fmt: skip
     try:

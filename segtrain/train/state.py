@@ -53,8 +53,8 @@ class State:
                 return state
             odd = [f"step={state.step}, best_step={state.best_step}, best_miou={state.best_miou}"]
         raise CheckpointError(
-            f"the newest checkpoint of {source} is damaged, or of another version: its state holds {odd[0]}: take that "
-            "file away, so that the run goes on from the one before, or choose another out=FOLDER",
+            f"the newest checkpoint in {source} is damaged or from another version (its state has {odd[0]}): move it "
+            "out of checkpoints/ to resume from the previous one, or choose another out=FOLDER",
             code="checkpoint-damaged", run=source, found=odd[0],
         )  # fmt: skip
 

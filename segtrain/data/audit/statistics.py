@@ -91,7 +91,7 @@ class AuditReport:
         return "\n".join([*lines, f"{counted(count, 'fault')}{where}, {warnings}"])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, without ``mask_crc``; the inverse of ``from_dict``."""
+        """Plain values for JSON, without ``mask_crc``. ``from_dict`` reads them back, except ``findings``."""
         content = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "mask_crc"}
         return {
             **content,
@@ -124,7 +124,7 @@ _ARRAYS = ("pixels", "images_with", "bad")
 def grouped(faults: Sequence[tuple[str, str]]) -> list[str]:
     """One line for each kind of fault: the message of the first file, and which other files are like it.
 
-    faults: (file, message). Two are of one kind if their messages are alike up to a number, without the file.
+    faults: (file, message). Two are of one kind if their messages, without the file, are equal before the first digit.
     """
     kinds: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for file, message in faults:
@@ -143,7 +143,7 @@ def label_warnings(names: Sequence[str], pixels: Sequence[int] | np.ndarray, voi
     if absent:
         texts.append(f"no pixel of {some_of(absent, 10)} ({len(absent)} of {len(names)} classes)")
     if len(names) - len(absent) == 1 < len(names):
-        texts.append("all pixels are of a single class: a score on them says nothing")
+        texts.append("all pixels belong to one class: scores on them are meaningless")
     if void > whole / 2:
         texts.append(f"{void / whole:.1%} of the pixels are void: the loss and the scores ignore them")
     return tuple(texts)

@@ -29,8 +29,9 @@ _GRAY, _PALETTE, _GRAY_ALPHA = 0, 3, 4  # PNG color types (PNG specification, se
 def decode_image(source: Stored, name: str = "", reading: Reading = PLAIN) -> np.ndarray:
     """uint8 (H, W, 3) RGB of a JPEG, a PNG, or any format of Pillow. Gray is repeated, alpha dropped.
 
-    Of 16 bits the upper 8 stay, or those that ``reading.bits`` names. Raises DataError for a file that is missing,
-    empty, cut off, damaged, or not an image, and for a loss of bits or bands that was not requested.
+    Of 16-bit values, the upper 8 bits are kept; with ``reading.bits``, the upper 8 of that many. Raises DataError for a
+    file that is missing, empty, cut off, damaged, or not an image, and for values beyond ``reading.bits`` or extra
+    bands without ``reading.drop``.
     """
     content, name = load(source, name)
     header = header_of(io.BytesIO(content), name)
@@ -109,10 +110,10 @@ def decode_mask(source: Stored, name: str = "") -> np.ndarray:
     content, name = load(source, name)
     header = header_of(io.BytesIO(content), name)
     if header.format == "jpeg":
-        reason = "JPEG changes the labels of a mask at every border: `segtrain data convert` makes it a PNG"
+        reason = "JPEG changes the labels of a mask at class borders: `segtrain data convert` makes it a PNG"
         raise file_error(name, reason, code="mask-lossy", found="jpeg")
     if header.format == "webp" and b"VP8L" not in content[:64] and b"VP8 " in content[:4096]:
-        reason = "lossy WebP changes the labels of a mask at every border: save it as PNG, or as lossless WebP"
+        reason = "lossy WebP changes the labels of a mask at class borders: save it as PNG, or as lossless WebP"
         raise file_error(name, reason, code="mask-lossy", found="webp")
     refuse_pages(header, name)
     if header.format != "png":

@@ -117,9 +117,7 @@ def header_of(stream: BinaryIO, name: str) -> Header:
         raise damaged(name, "the image header is damaged or cut off", "image-header-damaged") from None
     if header.height < 1 or header.width < 1 or header.height * header.width > MAX_PIXELS:
         size = header.height, header.width
-        reason = (
-            f"the header claims {size[0]} x {size[1]} pixels, at most {MAX_PIXELS:,} are read: cut the image into tiles"
-        )
+        reason = f"{size[0]} x {size[1]} pixels exceed the limit of {MAX_PIXELS:,}: cut the image into tiles"
         raise file_error(name, reason, code="image-too-large", found=size, expected=MAX_PIXELS)
     return header
 

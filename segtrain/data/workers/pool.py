@@ -250,7 +250,7 @@ class WorkerPool:
             at.crashes += 1
         if at is not None and at.crashes >= MAX_CRASHES:
             error = DataError(
-                f"{files}: {MAX_CRASHES} worker processes died at this sample, the last one {reason}: repair or "
+                f"{files}: {MAX_CRASHES} worker processes died on this sample (the last one {reason}): repair or "
                 "remove the files (or give the host more memory, if it ran out)",
                 code="sample-kills-workers", files=files, found=reason,
             )  # fmt: skip
