@@ -256,7 +256,7 @@ def best_file(run_dir: Path) -> Path | None:
     files = [run_dir / "checkpoints" / best.file for best in told if best]
     there = next((path for path in files if path.is_file()), None)
     if files and there is None:
-        cure = "use the last one (which=last)" if last else "no other one loads: restore this one, or train again"
+        cure = "use the last one (--which last)" if last else "no other one loads: restore this one, or train again"
         raise CheckpointError(
             f"the best checkpoint of {run_dir}, {files[-1].name}, is not there: {cure}",
             code="checkpoint-missing", file=str(files[-1]),

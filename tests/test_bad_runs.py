@@ -68,7 +68,7 @@ def another_class_count(folder: Path) -> None:
 
 TRAIN: dict[str, tuple[Callable[[Path], Any], list[str], tuple[str, ...]]] = {
     "holds another run": (lambda d: None, ["optim.lr=0.5"], ("run holds a run", "optim.lr: 0.001 there, 0.5 here", "out=FOLDER")),
-    "holds a run, and none is to be resumed": (lambda d: None, ["checkpoint.resume=false"], ("checkpoint.resume=false", "run holds", "out=FOLDER")),
+    "holds a run, and none is to be resumed": (lambda d: None, ["checkpoint.resume=false"], ("checkpoint.resume=false", "run already contains a run", "out=FOLDER")),
     "its config is torn": (lambda d: (d / "run/config.yaml").write_text("data: [1"), [], ("run/config.yaml", "not valid YAML", "out=FOLDER")),
     "is a file": (lambda d: (shutil.rmtree(d / "run"), (d / "run").write_text("x")), [], ("run folder run", "is a file", "out=FOLDER")),
     "is below a file": (lambda d: None, ["out=set/classes.txt/run"], ("set/classes.txt/run", "is a file", "out=FOLDER")),
@@ -114,7 +114,7 @@ VERBS: dict[str, tuple[Callable[[Path], Any], list[str], tuple[str, ...]]] = {
     "eval with an unknown setting": (lambda d: None, ["eval", "run", "eval.tyle=[8,8]"], ("eval.tyle", "did you mean 'eval.tile'?")),
     "eval with a broken image": (lambda d: tear(d / "set/images/val/a0.png"), ["eval", "run"], ("set/images/val/a0.png", "ends early", "again")),
     "eval of another device": (lambda d: None, ["eval", "run", "train.device=tpu"], ("train.device='tpu'", "'cpu'")),
-    "torn checkpoint": (lambda d: tear(d / STEP), ["eval", "run"], (STEP, "is incomplete or damaged", "delete it")),
+    "torn checkpoint": (lambda d: tear(d / STEP), ["eval", "run"], (STEP, "is incomplete or damaged", "another checkpoint")),
     "text as checkpoint": (lambda d: (d / STEP).write_text("weights"), ["eval", "run", "--which", "best"], (STEP, "is incomplete or damaged")),
     "checkpoint of another format": (lambda d: torch.save({"epoch": 3}, d / STEP), ["eval", "run"], (STEP, "is not a checkpoint of format 1")),
     "checkpoint that is code": (

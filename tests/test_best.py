@@ -133,7 +133,7 @@ def test_a_best_file_that_somebody_took_away_is_said_and_the_next_score_counts(t
     (tmp_path / "checkpoints/step-00000002.pt").unlink()
     found, remarks = mend_best(tmp_path, content(3, 2)["state"])
     assert found is None
-    assert "step-00000002.pt is gone" in remarks[0]
+    assert "step-00000002.pt is missing" in remarks[0]
     assert not (tmp_path / "best.json").exists()
 
 
@@ -157,7 +157,7 @@ def test_a_score_of_steps_that_are_done_again_is_forgotten(tmp_path: Path) -> No
     CheckpointWriter(tmp_path / "checkpoints", keep=9, background=False).save(2, content(2, 2))
     found, remarks = mend_best(tmp_path, content(1, 0)["state"])
     assert found is None
-    assert "done again" in remarks[0]
+    assert "will be repeated" in remarks[0]
     assert not (tmp_path / "best.json").exists()
 
 
@@ -278,7 +278,7 @@ SOUND = {
         ({"optimizer": []}, "optimizer is a list"),
         ({"optimizer": {"w": [1]}}, "optimizer.w is a list"),
         ({"optimizer": {"v": {}}}, "optimizer.v is unknown"),
-        ({"optimizer": {"w": {"exp_avg": torch.ones(3)}}}, "optimizer.w.exp_avg has another shape"),
+        ({"optimizer": {"w": {"exp_avg": torch.ones(3)}}}, "optimizer.w.exp_avg differs in shape"),
         ({"model": {"w": 1}}, "model.w is not a tensor"),
         ({"scaler": {}}, "scaler lacks a number"),
         ({"world_size": "two"}, "world_size is a str"),

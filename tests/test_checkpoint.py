@@ -127,6 +127,18 @@ def test_code_in_a_checkpoint_is_not_run(run_dir: Path) -> None:
     assert not (run_dir / "owned").exists()
 
 
+def test_a_file_that_cannot_be_read_is_not_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "step-00000001.pt"
+    torch.save({"format": checkpoint.FORMAT}, path)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(torch, "load", refuse)
+    with refused("checkpoint-not-read", file=str(path)):
+        checkpoint.read(path)
+
+
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 nonsense", None])
 def test_a_file_that_is_no_checkpoint(run_dir: Path, content: bytes | None) -> None:
     (run_dir / "checkpoints").mkdir(parents=True)

@@ -349,7 +349,7 @@ def test_warnings_about_labels() -> None:
     assert label_warnings(("a", "b", "c"), [5, 0, 5], 11) == (
         "no pixel of b (1 of 3 classes)", "52.4% of the pixels are void: the loss and the scores ignore them",
     )  # fmt: skip
-    assert any("single class" in text for text in label_warnings(("a", "b"), [0, 5], 0))
+    assert any("belong to one class" in text for text in label_warnings(("a", "b"), [0, 5], 0))
     assert label_warnings(("a",), [5], 0) == ()
 
 

@@ -167,8 +167,8 @@ def test_a_rank_with_other_settings_is_refused_at_the_start(zygote: Any, tmp_pat
         for rank in range(2)
     ]  # fmt: skip
     error = the_one_error(processes)
-    assert "rank 1 (host " in error
-    assert "other settings than rank 0: log.sentinel=0 there, 2 on rank 0; train.seed=1 there, 0 on rank 0:" in error
+    assert "the settings of rank 1 (host " in error
+    assert "differ from those of rank 0: log.sentinel=0 there, 2 on rank 0; train.seed=1 there, 0 on rank 0:" in error
     assert not (tmp_path / "run").exists()
 
 
