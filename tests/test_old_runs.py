@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from conftest import ROOT, Zygote
 from PIL import Image
 
@@ -97,13 +98,9 @@ def test_a_run_of_two_ranks_goes_on_with_one(old: Path, zygote: Zygote) -> None:
     assert process.wait() == 0, process.output
     assert "going on from step 15 of 30" in process.output
     assert [event["world_size"] for event in journal("sgd", "resume")] == [2]
-    resumed = losses("sgd")
-    # The recorded steps are those of torch 2.15. Rounding grows from step to step: with torch 2.0, to 0.2 % in 15
-    # steps.
-    assert {step: loss for step, loss in resumed.items() if step <= 20} == pytest.approx(
-        {step: loss for step, loss in whole.items() if step <= 20}, rel=ROUNDING
-    )
-    assert resumed == pytest.approx(whole, rel=5 * ROUNDING)
+    # The recorded steps are those of torch 2.15. Rounding grows from step to step: with torch 2.0, to 0.2 % in 15 steps.
+    recent = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
+    assert losses("sgd") == pytest.approx(whole, rel=ROUNDING if recent else 5 * ROUNDING)
     assert json.loads(Path("runs/sgd/best.json").read_text())["step"] == 30
 
 

@@ -17,14 +17,14 @@ class _Term(Section):
 class CrossEntropyTerm(_Term):
     """Cross-entropy."""
 
-    name: Literal["ce"] = "ce"
+    name: Literal["ce"] = Field("ce", description="which loss")
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of the target spread over the other classes")
 
 
 class OHEMTerm(_Term):
     """Cross-entropy on the hardest pixels (online hard example mining)."""
 
-    name: Literal["ohem"] = "ohem"
+    name: Literal["ohem"] = Field("ohem", description="which loss")
     min_kept: float = Field(0.25, gt=0, le=1, description="smallest share of the valid pixels to keep")
     threshold: float = Field(0.7, gt=0, le=1, description="pixels whose true class is less probable are always kept")
 
@@ -32,32 +32,32 @@ class OHEMTerm(_Term):
 class FocalTerm(_Term):
     """Focal loss: cross-entropy with less weight on easy pixels."""
 
-    name: Literal["focal"] = "focal"
+    name: Literal["focal"] = Field("focal", description="which loss")
     gamma: float = Field(2.0, ge=0, description="how strongly easy pixels are down-weighted; 0: plain cross-entropy")
 
 
 class DiceTerm(_Term):
     """Dice loss, averaged over the classes present."""
 
-    name: Literal["dice"] = "dice"
+    name: Literal["dice"] = Field("dice", description="which loss")
 
 
 class JaccardTerm(_Term):
     """Jaccard (IoU) loss, averaged over the classes present."""
 
-    name: Literal["jaccard"] = "jaccard"
+    name: Literal["jaccard"] = Field("jaccard", description="which loss")
 
 
 class LovaszTerm(_Term):
     """Lovasz-softmax loss."""
 
-    name: Literal["lovasz"] = "lovasz"
+    name: Literal["lovasz"] = Field("lovasz", description="which loss")
 
 
 class TverskyTerm(_Term):
     """Tversky loss: Dice with separate weights for false positives and false negatives."""
 
-    name: Literal["tversky"] = "tversky"
+    name: Literal["tversky"] = Field("tversky", description="which loss")
     alpha: float = Field(0.5, ge=0, description="weight of false positives")
     beta: float = Field(0.5, ge=0, description="weight of false negatives")
 

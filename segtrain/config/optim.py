@@ -56,21 +56,21 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 class AdamWOptim(_Optim):
     """AdamW."""
 
-    name: Literal["adamw"] = "adamw"
+    name: Literal["adamw"] = Field("adamw", description="which optimizer")
     betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="decay rates of the two moments")
 
 
 class SGDOptim(_Optim):
     """SGD with Nesterov momentum."""
 
-    name: Literal["sgd"] = "sgd"
+    name: Literal["sgd"] = Field("sgd", description="which optimizer")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum; 0: plain SGD")
 
 
 class MuonOptim(_Optim):
     """Muon for convolution filters, AdamW for all other weights."""
 
-    name: Literal["muon"] = "muon"
+    name: Literal["muon"] = Field("muon", description="which optimizer")
     muon_lr: float = Field(2e-2, gt=0, description="learning rate of convolution filters; lr is for all other weights")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of the convolution filters")
     betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="decay rates of the two moments of AdamW")
