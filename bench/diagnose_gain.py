@@ -6,7 +6,7 @@
     python bench/diagnose_gain.py --real              # by the work that causes them (real_plants.py)
 
 Cured is by the settings of the verdict's own cure where it names some, by those that plants.py has in their place where
-it leaves a choice, else by taking the planted cause out. Measured is the ratio of images a second of the two runs,
+it leaves a choice, else by taking the planted cause out. Measured is the ratio of images/s of the two runs,
 their first second left out. Runs take turns: slow, cured, slow, cured; the median over rounds. A sleeping "device"
 keeps most steps the same on a shared machine; where the CPU itself is the cause, other programs show in the figures.
 """

@@ -7,7 +7,7 @@ Sides take turns, each in a process of its own: segtrain's loader on a folder th
 that it has listed before, and torch's DataLoader over a Dataset as users write it (glob and sort in ``__init__``,
 OpenCV or albumentations in
 ``__getitem__``, normalized to floats, collated). All with two workers, the same batch, crop and flip; the pages of the
-files are in memory for all. The label check of `segtrain train` is no part of it, since the others have none. A ratio
+files are in memory for all. The label check of `segtrain train` is not included, since the others have none. A ratio
 is formed within a round.
 """
 

@@ -2,9 +2,9 @@
 
     python bench/starve.py                     # 2 and 4 ranks, some minutes; writes bench/results/DATE-starve.md and .json
 
-A "device" takes a fixed time a step: the rank sleeps. First the CPU time of a sample is measured; ranks x batch samples
+A "device" takes a fixed time per step: the rank sleeps. First the CPU time of a sample is measured; ranks x batch samples
 then need a step time of ranks * batch * CPU time / cores, and a device with longer steps than that should never wait.
-Sides take turns; medians over rounds. ``naive`` is torch's DataLoader with 8 processes a rank, PIL, and the libraries'
+Sides take turns; medians over rounds. ``naive`` is torch's DataLoader with 8 processes per rank, PIL, and the libraries'
 own threads.
 """
 

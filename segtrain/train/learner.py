@@ -207,7 +207,7 @@ def restore_buffers(model: nn.Module, ema: Ema | None, strategy: Strategy, rows:
 def settle_buckets(learner: Learner, strategy: Strategy, images: int, size: Size, used_heads: int | None) -> None:
     """Let DDP lay its buckets as the run had them before it stopped: a backward pass that has no effect. A collective.
 
-    DDP lays them anew after its first step, and the bucket of a gradient decides in which order it is summed over the
+    DDP rebuilds them after its first step, and the bucket of a gradient decides in which order it is summed over the
     ranks.
     ``images``: of one micro-batch of a rank, ``size``: their height and width. ``used_heads``: how many outputs the
     loss
