@@ -25,8 +25,8 @@ command line overrides the file.
 segtrain train configs/scenes.yaml train.duration=2st "data.crop=[64,96]" "loss.terms=[ce,dice]" --print-config
 ```
 
-`--print-config` prints the resolved config and stops. The same text goes into the run folder as `config.yaml`. Settings that say
-where and how a run goes (ranks, workers, paths, logging, checkpoints, evaluation) may change on resume. If any other
+`--print-config` prints the resolved config and stops. The same text goes into the run folder as `config.yaml`. Settings that decide only
+where and how a run executes (ranks, workers, paths, logging, checkpoints, evaluation) may change on resume. If any other
 setting differs from the folder's `config.yaml`, the run is refused, and the error names the setting.
 
 Without `out`, the run folder is `runs/NAME-HASH`. The hash covers the settings that affect the training and are not at their
