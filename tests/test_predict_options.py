@@ -27,7 +27,7 @@ from segtrain.infer import predict, predictor, view
 from segtrain.losses import build_criterion
 from segtrain.memory import memory_free
 from segtrain.models import build_model
-from segtrain.observe.mlflow import PARAM_LENGTH, flat
+from segtrain.observe.tracker import PARAM_LENGTH, flat
 from segtrain.parallel.cluster import Cluster
 from segtrain.train.score import score
 from segtrain.train.scored import open_folder, refuse_confusion, write_confusion

@@ -18,8 +18,8 @@ import pytest
 from conftest import ROOT, refused
 
 from segtrain.config import Config, Log
-from segtrain.observe.tracker import TrackedRun, TrackerKind
-from segtrain.observe.trackers import TRACKERS, Trackers, open_trackers
+from segtrain.observe.tracker import TrackedRun
+from segtrain.observe.trackers import TRACKERS, TrackerKind, Trackers, open_trackers
 from segtrain.prove.short import shortened
 
 OFF = Log(tensorboard=False)  # type: ignore[call-arg]

@@ -1,14 +1,26 @@
-"""Interface of an experiment tracker, and the type of a row in the table of trackers."""
+"""Interface of an experiment tracker, and the trackers for TensorBoard, MLflow, and Weights & Biases."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import html
+import json
+import os
+import sys
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from segtrain.errors import ConfigError
+
 if TYPE_CHECKING:
     import numpy as np
+
+PARAMS = 100  # maximum of parameters in one call of an MLflow server
+PARAM_LENGTH = 500  # maximum of characters in a value, for MLflow servers of all versions
+FINISH_S = 60  # Default of WANDB_FINISH_TIMEOUT: seconds that the end of a run waits for W&B to send the rest.
 
 
 class Tracker(Protocol):
@@ -38,15 +50,152 @@ class TrackedRun:
     resume_step: int | None = None
 
 
-@dataclass(frozen=True)
-class TrackerKind:
-    """``make(value, run)`` starts the tracker if ``log.SETTING`` has a value other than false or "".
+class TensorBoard:
+    """Event files in RUN/tensorboard; those of a resumed run hide the steps that it repeats."""
 
-    ``extra``: the extra of pyproject.toml that installs ``package``; without it, a run with the tracker is refused.
-    Empty for a package that segtrain requires: without it, the run prints a line and continues without the tracker.
+    name = "TensorBoard"
+
+    def __init__(self, on: bool, run: TrackedRun) -> None:
+        self._folder = run.folder / "tensorboard"
+        self._purge_step = None if run.resume_step is None else run.resume_step + 1
+        self._writer: Any = None
+
+    def _open(self) -> Any:
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(str(self._folder), purge_step=self._purge_step, flush_secs=15)
+        return self._writer
+
+    def scalars(self, values: Mapping[str, float], step: int) -> None:
+        for tag, value in values.items():
+            self._open().add_scalar(tag, value, step)
+
+    def image(self, tag: str, image: np.ndarray, step: int) -> None:
+        self._open().add_image(tag, image, step, dataformats="HWC")
+
+    def text(self, tag: str, text: str) -> None:
+        # Markdown shows indented text unchanged.
+        self._open().add_text(tag, "    " + text.replace("\n", "\n    "))
+
+    def close(self, status: str) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _not_started(key: str, value: str, error: Exception, fix: str) -> ConfigError:
+    reason = " ".join(str(error).split())
+    return ConfigError(
+        f"{key}={value}: cannot start a run: {reason}: {fix}", code="tracker-not-reached", key=key, value=value
+    )
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """``{"optim": {"lr": 0.1}}`` as ``{"optim.lr": "0.1"}``, with texts that are short enough for MLflow."""
+    found: dict[str, str] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            found |= flat(value, f"{prefix}{key}.")
+        else:
+            text = value if isinstance(value, str) else json.dumps(value, default=str)
+            found[f"{prefix}{key}"] = text if len(text) <= PARAM_LENGTH else f"{text[: PARAM_LENGTH - 3]}..."
+    return found
+
+
+class MLflow:
+    """One MLflow run in the experiment ``segtrain`` of a tracking server or folder. Raises ConfigError."""
+
+    name = "MLflow"
+
+    def __init__(self, uri: str, run: TrackedRun) -> None:
+        import mlflow
+
+        try:
+            mlflow.set_tracking_uri(uri)
+            mlflow.set_experiment("segtrain")
+            tags = {"segtrain.hash": run.hash, "segtrain.run_dir": str(run.folder)}
+            self._run = mlflow.start_run(run_name=run.name, tags=tags)
+            settings = list(flat(run.config).items())
+            for at in range(0, len(settings), PARAMS):
+                mlflow.log_params(dict(settings[at : at + PARAMS]))
+        except Exception as error:  # Its client raises errors of many types.
+            raise _not_started("log.mlflow", uri, error, "check the address") from error
+        self._mlflow = mlflow
+
+    def scalars(self, values: Mapping[str, float], step: int) -> None:
+        self._mlflow.log_metrics({tag: float(value) for tag, value in values.items()}, step=step)
+
+    def image(self, tag: str, image: np.ndarray, step: int) -> None:
+        self._mlflow.log_image(image, f"{tag}-{step:08d}.png")
+
+    def text(self, tag: str, text: str) -> None:
+        self._mlflow.log_text(text, f"{tag}.txt")
+
+    def close(self, status: str) -> None:
+        self._mlflow.end_run({"done": "FINISHED", "stopped": "KILLED"}.get(status, "FAILED"))
+
+
+class WandB:
+    """One run of a W&B project; a resumed run continues the one whose id is in RUN/wandb/run-id. Raises ConfigError.
+
+    W&B's own variables say where it goes: WANDB_MODE, WANDB_BASE_URL, WANDB_ENTITY, WANDB_API_KEY. A separate process
+    sends the data and waits for the network. Its files stay in RUN/wandb, for ``wandb sync``.
     """
 
-    setting: str
-    package: str
-    extra: str
-    make: Callable[[Any, TrackedRun], Tracker]
+    name = "W&B"
+
+    def __init__(self, project: str, run: TrackedRun) -> None:
+        import wandb
+
+        try:
+            with _no_terminal():
+                self._run = wandb.init(
+                    project=project, name=run.name, dir=str(run.folder), id=_wandb_id(run.folder / "wandb/run-id"),
+                    resume="allow", config=dict(run.config), tags=[run.hash] if run.hash else [], job_type="train",
+                    settings=wandb.Settings(
+                        console="off",  # The journal has the lines of the run.
+                        finish_timeout=float(os.environ.get("WANDB_FINISH_TIMEOUT", FINISH_S)),
+                        finish_timeout_raises=True,
+                    ),
+                )  # fmt: skip
+        except Exception as error:  # Its client raises errors of many types.
+            fix = (
+                "set WANDB_API_KEY or `wandb login`, check that the server can be reached, or set WANDB_MODE=offline "
+                "and `wandb sync` later"
+            )
+            raise _not_started("log.wandb", project, error, fix) from error
+        self._wandb = wandb
+
+    def scalars(self, values: Mapping[str, float], step: int) -> None:
+        # W&B ignores the steps that a resumed run repeats.
+        self._run.log(dict(values), step=step)
+
+    def image(self, tag: str, image: np.ndarray, step: int) -> None:
+        self._run.log({tag: self._wandb.Image(image)}, step=step)
+
+    def text(self, tag: str, text: str) -> None:
+        # It is sent with the scalars of the step.
+        self._run.log({tag: self._wandb.Html(f"<pre>{html.escape(text)}</pre>")}, commit=False)
+
+    def close(self, status: str) -> None:
+        self._run.finish(exit_code=0 if status == "done" else 1)
+
+
+def _wandb_id(file: Path) -> str:
+    """The id of the W&B run, stored in ``file``: WANDB_RUN_ID, the stored one, or a new one. Raises OSError."""
+    known = file.read_text(encoding="utf-8").strip() if file.is_file() else ""
+    id = os.environ.get("WANDB_RUN_ID") or known or uuid.uuid4().hex[:8]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(id + "\n", encoding="utf-8")
+    return id
+
+
+@contextmanager
+def _no_terminal() -> Iterator[None]:
+    """Close the terminal for the client, which would otherwise ask there for a missing key and wait."""
+    real = sys.stdin
+    with open(os.devnull, encoding="utf-8") as sys.stdin:
+        try:
+            yield
+        finally:
+            sys.stdin = real

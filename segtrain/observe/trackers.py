@@ -1,7 +1,6 @@
-"""Experiment trackers: the table of TensorBoard, MLflow, and W&B, and all trackers of a run as one.
+"""Table of the experiment trackers, and all trackers of a run as one.
 
-A tracker that fails during training prints one line, and the run continues without it. A requested tracker that is not
-installed, or cannot be reached, is an error at the start.
+A requested tracker that is not installed, or cannot be reached, is an error at the start.
 """
 
 from __future__ import annotations
@@ -9,23 +8,38 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segtrain.errors import MissingExtra
-from segtrain.observe import mlflow, tensorboard, wandb
 from segtrain.observe.journal import say_on_stderr
-from segtrain.observe.tracker import TrackedRun, Tracker, TrackerKind
+from segtrain.observe.tracker import MLflow, TensorBoard, TrackedRun, Tracker, WandB
 
 if TYPE_CHECKING:
     import numpy as np
 
     from segtrain.config import Log
 
+
+@dataclass(frozen=True)
+class TrackerKind:
+    """``make(value, run)`` starts the tracker if ``log.SETTING`` has a value other than false or "".
+
+    ``extra``: the extra of pyproject.toml that installs ``package``; without it, a run with the tracker is refused.
+    Empty for a package that segtrain requires: without it, the run prints a line and continues without the tracker.
+    """
+
+    setting: str
+    package: str
+    extra: str
+    make: Callable[[Any, TrackedRun], Tracker]
+
+
 TRACKERS = [
-    TrackerKind("tensorboard", package="tensorboard", extra="", make=tensorboard.TensorBoard),
-    TrackerKind("mlflow", package="mlflow", extra="mlflow", make=mlflow.MLflow),
-    TrackerKind("wandb", package="wandb", extra="wandb", make=wandb.WandB),
+    TrackerKind("tensorboard", package="tensorboard", extra="", make=TensorBoard),
+    TrackerKind("mlflow", package="mlflow", extra="mlflow", make=MLflow),
+    TrackerKind("wandb", package="wandb", extra="wandb", make=WandB),
 ]
 
 
