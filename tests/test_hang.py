@@ -239,7 +239,7 @@ def test_a_store_that_is_gone_stops_no_report(tmp_path: Path) -> None:
 
 
 def notice(rank: int, passed: int, phase: str = "sync", summing: bool = False) -> Notice:
-    return Notice(rank, f"h{rank}", 12, phase, passed, summing, 30.0, "f (a.py:1)")
+    return Notice(12, phase, passed, summing, rank, f"h{rank}", 30.0, "f (a.py:1)")
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ import shutil
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
 from segtrain.observe.journal import say_on_stderr
-from segtrain.terminal import printable
+from segtrain.terminal import columns, printable
 
 _WINDOW = 50  # logged steps over which the remaining time is estimated
 _BAR = 24  # cells of a full bar
@@ -47,17 +47,6 @@ def epochs_text(epochs: float) -> str:
 
 def percent(share: float | None, digits: int = 1) -> str:
     return "-" if share is None else f"{100 * share:.{digits}f} %"
-
-
-def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
-    """Lines of a table with columns two spaces apart; the columns in ``right`` are aligned at their right."""
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    return [
-        "  ".join(
-            f"{cell:>{w}}" if k in right else f"{cell:<{w}}" for k, (cell, w) in enumerate(zip(row, widths))
-        ).rstrip()
-        for row in rows
-    ]
 
 
 def of_classes(pixels: Sequence[int] | None) -> str:
@@ -174,12 +163,8 @@ class Console:
 
 def banner(title: str, quantities: Mapping[str, Any]) -> str:
     """A title and one aligned line per quantity. Floats have four figures."""
-    width = max((len(key) for key in quantities), default=0)
-    lines = [
-        f"  {key:<{width}}  {f'{value:.4g}' if isinstance(value, float) else value}"
-        for key, value in quantities.items()
-    ]
-    return "\n".join([title, *lines])
+    rows = [(key, f"{value:.4g}" if isinstance(value, float) else str(value)) for key, value in quantities.items()]
+    return "\n".join([title, *(f"  {line}" for line in columns(rows))])
 
 
 def bar(share: float, width: int = _BAR, ascii_only: bool = False) -> str:

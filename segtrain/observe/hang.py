@@ -24,6 +24,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
+from segtrain.errors import some_of
+
 FOLDER = "hang"  # in a run folder
 LOOKS = 8
 LONGEST_LOOK_S = 15.0
@@ -42,15 +44,11 @@ class RankPosition:
 
 
 @dataclass(frozen=True)
-class Notice:
+class Notice(RankPosition):
     """The position of a rank, for the other ranks. ``line``: the Python line of its main thread."""
 
     rank: int
     host: str
-    step: int
-    phase: str
-    passed: int
-    summing: bool
     seconds: float
     line: str
 
@@ -65,14 +63,14 @@ class PhaseBoard(Protocol):
 
 
 class Watchdog:
-    """Watches the thread that created it, and calls ``place`` and ``recent`` from another thread.
+    """Watches the thread that created it, and calls ``position`` and ``recent`` from another thread.
 
     ``recent`` returns spans (phase, begin, end; seconds). On rank 0, ``found`` gets the notices and one sentence.
     """
 
     def __init__(
         self,
-        place: Callable[[], RankPosition],
+        position: Callable[[], RankPosition],
         recent: Callable[[], Sequence[tuple[str, float, float]]],
         run: Path,
         *,
@@ -84,14 +82,14 @@ class Watchdog:
         found: Callable[[list[Notice], str], None],
         patient: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._place, self._recent, self._found, self._patient = place, recent, found, patient
+        self._position, self._recent, self._found, self._patient = position, recent, found, patient
         self._path = run / FOLDER / f"rank-{rank:05d}.txt"
         self._rank, self._world, self._board = rank, world_size, board
         self._hang_s, self._limit_s = hang_s, limit_s
         self._every = min(LONGEST_LOOK_S, hang_s / LOOKS)
         self._main = threading.get_ident()
         self._ended = threading.Event()
-        self._seen, self._since, self._told = place(), time.monotonic(), False
+        self._seen, self._since, self._reported = position(), time.monotonic(), False
         self._alarms = 0
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
@@ -109,33 +107,27 @@ class Watchdog:
                 self._board = None  # The store is gone with rank 0, or a disk is full: each rank continues alone.
 
     def _look(self) -> None:
-        place, now = self._place(), time.monotonic()
-        if place != self._seen:
-            self._seen, self._since, self._told = place, now, False
-        hangs = not self._told and now - self._since >= self._hang_s and self._counts(place)
-        if not hangs and not (self._board is not None and self._board.is_raised(self._alarms + 1)):
+        position, now, board = self._position(), time.monotonic(), self._board
+        if position != self._seen:
+            self._seen, self._since, self._reported = position, now, False
+        hangs = not self._reported and now - self._since >= self._hang_s
+        hangs = hangs and (position.summing or (position.phase not in LONG and not self._patient()))
+        if not hangs and (board is None or not board.is_raised(self._alarms + 1)):
             return
-        self._told = True
+        self._reported = True
         self._alarms += 1
-        notice = self._notice(place)
+        line = _line(sys._current_frames().get(self._main))
+        seconds = round(time.monotonic() - self._since, 1)
+        notice = Notice(**asdict(position), rank=self._rank, host=socket.gethostname(), seconds=seconds, line=line)
         self._write(notice)
-        board = self._board
-        if board is None:
-            if self._rank == 0:
-                self._say([notice], asked=False)
-            return
-        if hangs:
-            board.raise_alarm(self._alarms)
-        board.post(self._alarms, self._rank, json.dumps(asdict(notice)))
+        if board is not None:
+            if hangs:
+                board.raise_alarm(self._alarms)
+            board.post(self._alarms, self._rank, json.dumps(asdict(notice)))
         if self._rank == 0:
-            self._say(self._gathered(board))
-
-    def _say(self, notices: list[Notice], asked: bool = True) -> None:
-        self._found(notices, sentence(notices, self._world, self._limit_s, self._path.parent, asked))
-
-    def _counts(self, place: RankPosition) -> bool:
-        """Whether a long time at this position is a hang."""
-        return place.summing or (place.phase not in LONG and not self._patient())
+            notices = [notice] if board is None else self._gathered(board)
+            text = sentence(notices, self._world, self._limit_s, self._path.parent, asked=board is not None)
+            self._found(notices, text)
 
     def _gathered(self, board: PhaseBoard) -> list[Notice]:
         """The notices of all ranks, which look at least every ``self._every`` seconds."""
@@ -144,11 +136,6 @@ class Watchdog:
         while len(texts) < self._world and time.monotonic() < end and not self._ended.wait(self._every / 4):
             texts = board.posted(self._alarms)
         return [Notice(**json.loads(texts[rank])) for rank in sorted(texts)]
-
-    def _notice(self, place: RankPosition) -> Notice:
-        seconds = round(time.monotonic() - self._since, 1)
-        line = _line(sys._current_frames().get(self._main))
-        return Notice(self._rank, socket.gethostname(), **asdict(place), seconds=seconds, line=line)
 
     def _write(self, notice: Notice) -> None:
         """Append the notice and all stacks. faulthandler takes no lock, so it also shows threads that hold one."""
@@ -217,5 +204,4 @@ def _at(notice: Notice) -> str:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
-    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
+    return f"rank{'s' * (len(ranks) > 1)} {some_of(ranks, 8)}"

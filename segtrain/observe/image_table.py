@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from segtrain.errors import DataError
-from segtrain.observe.console import aligned, percent
+from segtrain.observe.console import percent
+from segtrain.terminal import columns
 
 BEST, LAST = "images-best.csv", "images-last.csv"  # of the best and the last evaluation of a run
 COLUMNS = ("image", "miou", "accuracy", "pixels", "worst_class", "worst_iou", "note")
@@ -84,7 +85,7 @@ def table(rows: Sequence[ImageRow]) -> str:
     for name, row in zip(short_names([row.image for row in rows]), rows):
         worst = f"{row.worst_class} {percent(row.worst_iou, 2)}"
         cells.append((name, percent(row.miou, 2), percent(row.accuracy, 2), worst))
-    return "\n".join(aligned(cells, right={1, 2}))
+    return "\n".join(columns(cells, right={1, 2}))
 
 
 def _score(text: str) -> float | None:

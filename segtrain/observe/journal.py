@@ -30,11 +30,9 @@ Every line has ``event`` (its name, always the first key, so that a reader can s
 ``run_end``     ``status`` (``done``; ``stopped`` by a signal, resumable; ``failed``, with ``error``), ``step``,
                 ``seconds`` (wall), ``cpu_s``, ``workers`` of rank 0 at the end
 
-``seconds`` and ``cpu_s`` (process time of all ranks with their workers) of ``run_end`` leave out evaluation and count
-                over
+``seconds`` and ``cpu_s`` (process time of all ranks with their workers) of ``run_end`` leave out evaluation and cover
 the whole run, resumed processes included. An event may have more fields. A number that is not finite is written as
-                null. A
-process that is killed may leave a part of a line: the next event starts on a new line, and readers skip the part.
+null. A killed process may leave a part of a line: the next event starts on a new line, and readers skip the part.
 """
 
 from __future__ import annotations
@@ -73,57 +71,60 @@ def plain(value: Any) -> Any:
     return plain(value.tolist()) if hasattr(value, "tolist") else str(value)
 
 
-class Journal:
-    """Appends events to a file; ranks other than 0 write nothing. Raises ConfigError.
+class LineFile:
+    """Appends JSON lines, each by one ``write``, so that a killed process loses at most the line that it was writing.
 
-    Each event is one ``write`` to a file opened for appending, so a killed process loses at most the line that it was
-    writing. A full disk does not stop training: the first lost event is reported on stderr.
+    A full disk does not stop training: ``say`` gets a warning at the first lost line. Raises OSError if the file cannot
+    be opened.
     """
+
+    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        self._path, self._say, self._has_gap = path, say, False
+        size = os.fstat(self._file).st_size
+        # The next line starts on a new line if the last one was cut off.
+        self._torn = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        text = json.dumps(plain(line), ensure_ascii=False) + "\n"
+        data = b"\n" * self._torn + text.encode("utf-8", "replace")
+        try:
+            self._torn = os.write(self._file, data) < len(data)
+            problem = "the disk is full" * self._torn
+        except OSError as error:
+            problem = error.strerror or str(error)
+        if problem and not self._has_gap:
+            self._has_gap = True
+            self._say(f"warning: {self._path} has a gap: {problem}; training continues")
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+class Journal:
+    """Appends events to a file; ranks other than 0 write nothing. Raises ConfigError if it cannot be opened."""
 
     def __init__(self, path: str | Path, rank: int = 0, say: Callable[[str], None] = say_on_stderr) -> None:
         self.path = Path(path)
-        self.lost = 0
-        self._say = say
-        self._torn = False
-        self._file: int | None = None
+        self._file: LineFile | None = None
         if rank != 0:
             return
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+            self._file = LineFile(self.path, say)
         except OSError as error:
             raise ConfigError(
                 f"cannot write the journal {self.path}: {error.strerror}: set out=FOLDER to a writable folder",
-                code="journal-unwritable", file=str(self.path), reason=error.strerror,
+                code="journal-unwritable", file=str(self.path),
             ) from None  # fmt: skip
-        size = os.fstat(self._file).st_size
-        if size:
-            os.lseek(self._file, size - 1, os.SEEK_SET)
-            self._torn = os.read(self._file, 1) != b"\n"
 
     def write(self, event: str, **fields: Any) -> None:
-        if self._file is None:
-            return
-        line = json.dumps({"event": event, "ts": round(time.time(), 4), **plain(fields)}, ensure_ascii=False) + "\n"
-        data = (b"\n" if self._torn else b"") + line.encode("utf-8", "replace")
-        try:
-            written = os.write(self._file, data)
-        except OSError as error:
-            self._lose(error.strerror or str(error))
-            return
-        # After a short write the disk is full. The next event ends the partial line.
-        self._torn = written < len(data)
-        if self._torn:
-            self._lose("the disk is full")
-
-    def _lose(self, reason: str) -> None:
-        self.lost += 1
-        if self.lost == 1:
-            self._say(f"warning: {self.path} lacks an event: {reason}; training continues")
+        if self._file is not None:
+            self._file.write({"event": event, "ts": round(time.time(), 4), **fields})
 
     def close(self) -> None:
         if self._file is not None:
-            os.close(self._file)
+            self._file.close()
             self._file = None
 
 
@@ -163,7 +164,7 @@ def read_journal(path: str | Path, say: Callable[[str], None] = say_on_stderr) -
     except OSError as error:
         raise DataError(
             f"cannot read the journal {path}: {error.strerror}: name a run folder",
-            code="journal-unreadable", file=str(path), reason=error.strerror,
+            code="journal-unreadable", file=str(path),
         ) from None  # fmt: skip
 
 

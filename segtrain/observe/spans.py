@@ -1,14 +1,11 @@
 """Spans: what each rank and its workers did in each second of a run, as one JSON line per window of steps.
 
 ``docs/spans.md`` describes every field of RUN/spans/rank-00000.jsonl. A reader takes the fields that it knows, and
-                skips
-a line that was cut off when its process ended.
+skips a line that was cut off when its process ended.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +16,7 @@ from typing import Any
 from segtrain import json_text
 from segtrain.errors import DataError
 from segtrain.observe.clock import Clock
-from segtrain.observe.journal import plain, say_on_stderr
+from segtrain.observe.journal import LineFile, plain, say_on_stderr
 
 FOLDER = "spans"  # in a run folder
 WINDOW_S = 1.0
@@ -116,13 +113,15 @@ class Spans:
         say: Callable[[str], None] = say_on_stderr,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._path, self._clock, self._work, self._say, self._now = path, clock, work, say, now
+        self._clock, self._work, self._now = clock, work, now
         self._begin, self._images, self._threads, self._shared = begin, images, threads, shared
-        self._step, self._steps, self._slowest = first, 0, 0.0
-        self._phases: dict[str, float] = {}
+        self._step = first
         self._since = clock.pending[1]
-        self._lost = False
-        self._file = self._open()
+        self._file: LineFile | None = None
+        try:
+            self._file = LineFile(path, say)
+        except OSError as error:
+            say(f"warning: cannot write {path}: {error.strerror}; training continues")
         self._ts, self._times, self._before = now(), self._cpu_times(), work()
         self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
         self._first = {"begin": FORMAT, "ts": round(self._ts, 4), **asdict(begin)}
@@ -144,83 +143,58 @@ class Spans:
         self._since = at
         return self._collect()
 
-    def _collect(self) -> bool:
-        """Make a window of all steps whose times are known; False if there are none."""
-        for lap in self._clock.laps():
-            self._steps += 1
-            for phase, seconds in lap.items():
-                self._phases[phase] = self._phases.get(phase, 0.0) + seconds
-            self._slowest = max(self._slowest, sum(s for phase, s in lap.items() if phase not in NO_STEP))
-        if self._steps:
-            self._end_window()
-            return True
-        return False
-
     @property
     def recent(self) -> Records:
         """The last windows."""
         return Records(self._begin.rank, (self._first,), tuple(self._recent))
 
-    def _end_window(self) -> None:
+    def _collect(self) -> bool:
+        """Write a window of all steps whose times are known; False if there are none."""
+        laps = self._clock.laps()
+        if not laps:
+            return False
+        phases: dict[str, float] = {}
+        for lap in laps:
+            for phase, seconds in lap.items():
+                phases[phase] = phases.get(phase, 0.0) + seconds
+        slowest = max(sum(seconds for phase, seconds in lap.items() if phase not in NO_STEP) for lap in laps)
+        rounded = {phase: round(seconds, 6) for phase, seconds in phases.items()}
         ts, times, work = self._now(), self._cpu_times(), self._work()
-        phases = {phase: round(seconds, 6) for phase, seconds in self._phases.items()}
         window = {
             "ts": round(self._ts, 4),
-            "seconds": round(sum(phases.values()), 6),
+            "seconds": round(sum(rounded.values()), 6),
             "rank": self._begin.rank,
             "host": self._begin.host,
             "first": self._step + 1,
-            "last": self._step + self._steps,
-            "images": self._steps * self._images,
-            "phases": phases,
-            "slowest_ms": round(1000 * self._slowest, 3),
+            "last": self._step + len(laps),
+            "images": len(laps) * self._images,
+            "phases": rounded,
+            "slowest_ms": round(1000.0 * slowest, 3),
         }
         for name, until in times.items():
             since = self._times[name]
             if since is not None and until is not None:
                 window[name] = round(max(0.0, until - since), 6)
-        shared = self._shared()
-        window |= {
-            "threads": self._threads,
-            **({"shared": shared} if shared else {}),
-            "workers": work.since(self._before),
-        }
-        window = plain(window)
+        window["threads"] = self._threads
+        if shared := self._shared():
+            window["shared"] = shared
+        window = plain({**window, "workers": work.since(self._before)})
         self._recent.append(window)
         self._write(window)
-        self._step, self._steps, self._slowest, self._phases = self._step + self._steps, 0, 0.0, {}
+        self._step += len(laps)
         self._ts, self._times, self._before = ts, times, work
+        return True
 
     def close(self) -> None:
         """Write the remaining steps as a last window."""
         self._clock.finish()
         self._collect()
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-
-    def _open(self) -> int:
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-            if os.fstat(file).st_size:
-                os.write(file, b"\n")  # Ends a line that a killed process cut off; readers skip empty lines.
-            return file
-        except OSError as error:
-            self._lose(error)
-            return -1
+        if self._file is not None:
+            self._file.close()
 
     def _write(self, line: dict[str, Any]) -> None:
-        if self._file >= 0:
-            try:
-                os.write(self._file, json.dumps(plain(line)).encode() + b"\n")
-            except OSError as error:
-                self._lose(error)
-
-    def _lose(self, error: OSError) -> None:
-        if not self._lost:
-            self._lost = True
-            self._say(f"warning: {self._path} has a gap: {error.strerror or error}; training continues")
+        if self._file is not None:
+            self._file.write(line)
 
 
 @dataclass(frozen=True)
@@ -248,7 +222,7 @@ def read_spans(run: Path) -> list[Records]:
     except OSError as error:
         raise DataError(
             f"cannot read {error.filename}: {error.strerror}: check its permissions",
-            code="spans-unreadable", file=error.filename, reason=error.strerror,
+            code="spans-unreadable", file=error.filename,
         ) from None  # fmt: skip
 
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from segtrain.diagnose.verify import Verification, verify
 from segtrain.diagnose.verify_words import sentences as verified
 from segtrain.errors import DataError
-from segtrain.observe.console import aligned, duration, percent
+from segtrain.observe.console import duration, percent
 from segtrain.report import classes, facts
 from segtrain.report.html import short_seconds
 from segtrain.report.speed import Speed, phases, speed, words
 from segtrain.report.timeline import Lap, laps, steady
 from segtrain.runs.folder import RunFolder, few
 from segtrain.runs.table import number
+from segtrain.terminal import columns
 
 NOTHING = "-"
 # Differ between any two runs, and change nothing.
@@ -240,7 +241,7 @@ def console(found: Comparison) -> str:
 
 
 def _aligned(head: Sequence[str], rows: Sequence[DiffRow]) -> list[str]:
-    return aligned([head, *((row.what, _clip(row.a), _clip(row.b), row.change) for row in rows)])
+    return columns([head, *((row.what, _clip(row.a), _clip(row.b), row.change) for row in rows)])
 
 
 def _clip(text: str, most: int = 44) -> str:

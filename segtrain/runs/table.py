@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from segtrain.errors import MissingExtra
 from segtrain.files import is_running, now_ns
 from segtrain.observe import journal
-from segtrain.observe.console import aligned, duration, percent
+from segtrain.observe.console import duration, percent
 from segtrain.runs.find import find_runs, read_mapping, started
+from segtrain.terminal import columns
 
 if TYPE_CHECKING:
     import pandas
@@ -157,7 +158,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
             )
         )
     warned = [f"warning: {row['out']}: {text}" for row in rows for text in row.get("warnings") or ()]
-    return "\n".join([*aligned(cells, right={3, 4, 5, 6, 7}), *warned])
+    return "\n".join([*columns(cells, right={3, 4, 5, 6, 7}), *warned])
 
 
 def data_frame(folder: str | Path = "runs") -> pandas.DataFrame:
