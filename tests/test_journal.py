@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from conftest import refused
 
-from segtrain.observe.clock import Clock, shares
+from segtrain.observe.clock import Clock
 from segtrain.observe.journal import Journal, curve, read_journal
 
 
@@ -184,11 +184,6 @@ def test_an_open_span_is_split_where_it_is_taken_and_errors_close_it() -> None:
     assert taken == [{"other": 0, "eval": 1}]
     hands.time += 4
     assert clock.take() == {"eval": 2, "other": 4}
-
-
-def test_shares() -> None:
-    assert shares({"wait": 1.0, "other": 3.0}) == {"wait": 0.25, "other": 0.75}
-    assert shares({"other": 0.0}) == {}
 
 
 def test_nothing_here_imports_torch() -> None:

@@ -1,8 +1,7 @@
 """Clock that splits the time of a thread into phases, which add up to the whole.
 
-``Clock(time.process_time)`` splits process time (all threads) in the same way. Neither clock waits for a GPU: with
-                one, a
-phase is the time in which the loop launched its kernels, and device_clock.py measures the GPU.
+``Clock(time.process_time)`` splits process time (all threads) in the same way. Neither clock waits for a GPU: with one,
+a phase is the time in which the loop launched its kernels, and device_clock.py measures the GPU.
 """
 
 from __future__ import annotations
@@ -196,9 +195,3 @@ class _Span:
             clock._rest_since, clock._rest_cpu_wait_since = time.thread_time(), runqueue_wait() or 0.0
             if self._phase == WAIT:
                 clock._cpu_wait_lap += clock._rest_cpu_wait_since
-
-
-def shares(sums: dict[str, float]) -> dict[str, float]:
-    """Share of each phase in the whole, 0 to 1; empty if the whole is 0."""
-    whole = sum(sums.values())
-    return {phase: seconds / whole for phase, seconds in sums.items()} if whole > 0 else {}

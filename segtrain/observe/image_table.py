@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from segtrain.errors import DataError
+from segtrain.errors import file_error
 from segtrain.observe.console import percent
 from segtrain.terminal import columns
 
@@ -47,35 +47,24 @@ def read(path: Path) -> list[ImageRow]:
     """Raises DataError if the file is missing or is not such a table."""
     try:
         with open(path, newline="", encoding="utf-8", errors="surrogateescape") as file:
-            reader = csv.DictReader(file)
-            if tuple(reader.fieldnames or ()) != COLUMNS:
-                raise ValueError("other columns")
-            return [
-                ImageRow(
-                    cells["image"], _score(cells["miou"]), _score(cells["accuracy"]), int(cells["pixels"]),
-                    cells["worst_class"], _score(cells["worst_iou"]),
-                )
-                for cells in reader
-            ]  # fmt: skip
+            head, *lines = filter(None, csv.reader(file))
+        if tuple(head) != COLUMNS:
+            raise ValueError("other columns")
+        return [
+            ImageRow(image, _score(miou), _score(accuracy), int(pixels), worst_class, _score(worst_iou))
+            for image, miou, accuracy, pixels, worst_class, worst_iou, _ in lines
+        ]
     except OSError as error:
-        raise DataError(
-            f"cannot read {path}: {error.strerror}",
-            code="image-table-unreadable",
-            file=str(path),
-            reason=error.strerror,
-        ) from None
+        raise file_error(str(path), f"cannot be read: {error.strerror}", code="image-table-unreadable") from None
     except (TypeError, ValueError, csv.Error):
-        raise DataError(
-            f"{path} is not a table of images with the columns {', '.join(COLUMNS)}",
-            code="not-an-image-table", file=str(path),
-        ) from None  # fmt: skip
+        wanted = f"it is not a table of images with the columns {', '.join(COLUMNS)}"
+        raise file_error(str(path), wanted, code="not-an-image-table") from None
 
 
 def short_names(images: Sequence[str]) -> list[str]:
     """The names without the folders that they share."""
     parts = [image.split("/") for image in images]
-    first, last = min(parts, default=[]), max(parts, default=[])
-    shared = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first[:-1], last[:-1]))))
+    shared = len(os.path.commonprefix([part[:-1] for part in parts]))
     return ["/".join(part[shared:]) for part in parts]
 
 

@@ -25,7 +25,7 @@ from segtrain.json_text import read_json, write_json
 from segtrain.observe.console import duration
 from segtrain.observe.journal import say_on_stderr
 from segtrain.observe.system import DEFAULT_MS, state_file
-from segtrain.observe.trace import request
+from segtrain.observe.trace import request, run_ended, wait_until
 
 FOLDER = "profile"  # of a run folder
 ANSWER_S = 5.0  # within which a sampler of this host answers
@@ -147,11 +147,7 @@ def _host(folder: Path, state: dict[str, Any]) -> SampledHost:
     files = [path.stat() for path in folder.glob(f"system/incremental/*/*.{state['node']}.json")]
     here = state["host"] == socket.gethostname()
     return SampledHost(
-        node=state["node"],
-        host=state["host"],
-        pid=state["pid"],
-        on=state["on"],
-        ms=state["ms"],
+        **{name: state[name] for name in ("node", "host", "pid", "on", "ms")},
         asked=state.get("asked", 0.0),
         alive=False if not state["pid"] else _is_sampler(state["pid"]) if here else None,
         last=max((file.st_mtime for file in files), default=None),
@@ -176,19 +172,11 @@ def switch(run: Path, on: bool, ms: int | None = None) -> list[SampledHost]:
     """
     known = hosts(run)
     if all(host.alive is False for host in known):
-        raise SegtrainError(
-            f"{run} has ended: only a run that is still training can be profiled",
-            code="run-ended", file=str(run),
-        )  # fmt: skip
+        raise run_ended(run)
     asked = time.time()
     request(run / FOLDER, {"on": on, "ms": ms or next((host.ms for host in known), DEFAULT_MS), "asked": asked})
-    until = time.monotonic() + ANSWER_S  # The wall clock may be set meanwhile.
-    while time.monotonic() < until:
-        known = hosts(run)
-        if all(host.asked == asked or host.alive is False for host in known):
-            break
-        time.sleep(0.05)
-    return known
+    wait_until(lambda: all(host.asked == asked or host.alive is False for host in hosts(run)), ANSWER_S)
+    return hosts(run)
 
 
 def profile(verb: str, run: Path, ms: int | None) -> tuple[str, bool]:

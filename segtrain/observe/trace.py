@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -46,14 +46,8 @@ def read_order(run: Path) -> TraceRequest | None:
     """The request in a run folder; None if there is no valid one."""
     known = read_json(run / FOLDER / CONTROL)
     asked, first, steps = known.get("asked"), known.get("from"), known.get("steps")
-    if (
-        isinstance(asked, (int, float))
-        and isinstance(first, int)
-        and isinstance(steps, int)
-        and 0 < steps <= MOST_STEPS
-    ):
-        return TraceRequest(asked, first, steps)
-    return None
+    valid = isinstance(asked, (int, float)) and isinstance(first, int) and isinstance(steps, int)
+    return TraceRequest(asked, first, steps) if valid and 0 < steps <= MOST_STEPS else None
 
 
 def events(
@@ -109,33 +103,27 @@ def trace(run: Path, steps: int) -> tuple[str, bool]:
 
     Raises SegtrainError for a run that does not train.
     """
-    if not 0 < steps <= MOST_STEPS:
-        raise SegtrainError(
-            f"--steps {steps} is not from 1 to {MOST_STEPS}: viewers cannot show longer traces",
-            code="request-out-of-range", key="--steps", value=steps,
-        )  # fmt: skip
+    _refuse_out_of_range("--steps", steps, MOST_STEPS)
     ranks = training_ranks(run)
     step_s, done = pace(ranks)
     if not step_s:
         raise SegtrainError(f"{run} has not finished a second of steps: try again", code="run-too-young", file=str(run))
-    traces = "rank-*-step-*[0-9].json"
-    before = {path: path.stat().st_mtime_ns for path in (run / FOLDER).glob(traces)}
+
+    def times() -> dict[Path, int]:
+        return {path: path.stat().st_mtime_ns for path in (run / FOLDER).glob("rank-*-step-*[0-9].json")}
+
+    before = times()
     first = done + 1 + max(1, math.ceil(AHEAD_S / step_s))
     request(run / FOLDER, {"asked": time.time(), "from": first, "steps": steps})
     world = ranks[0].begins[-1]["world_size"]
-    until = time.monotonic() + 60 + 2 * (AHEAD_S + step_s * (steps + 2))  # The wall clock may be set meanwhile.
-    written: set[Path] = set()
-    while time.monotonic() < until and len(written) < world:
-        time.sleep(0.1)
-        found = (run / FOLDER).glob(traces)
-        written = {path for path in found if path.stat().st_mtime_ns != before.get(path)}
+    wait_until(lambda: len(times().items() - before.items()) >= world, 60 + 2 * (AHEAD_S + step_s * (steps + 2)))
+    written = dict(times().items() - before.items())
     lines = [str(path) for path in sorted(written)]
-    if len(written) < world:
-        missing = world - len(written)
+    if missing := max(0, world - len(written)):
         lines.append(f"{missing} of {world} ranks have not answered: check that the run trains and all see this folder")
     else:
         lines.append(f"open one in https://ui.perfetto.dev, or all: tensorboard --logdir {quote(str(run))}")
-    return "\n".join(lines), len(written) == world
+    return "\n".join(lines), not missing
 
 
 def stacks(run: Path, seconds: float, hz: float = HZ) -> tuple[str, bool]:
@@ -143,37 +131,54 @@ def stacks(run: Path, seconds: float, hz: float = HZ) -> tuple[str, bool]:
 
     Raises SegtrainError for a run that does not train.
     """
-    for key, value, most in (("--seconds", seconds, sampler.MOST_S), ("--hz", hz, sampler.MOST_HZ)):
-        if not 0 < value <= most:
-            raise SegtrainError(
-                f"{key} {value:g} is not from 1 to {most:g}: the defaults suit most runs",
-                code="request-out-of-range", key=key, value=value,
-            )  # fmt: skip
+    _refuse_out_of_range("--seconds", seconds, sampler.MOST_S)
+    _refuse_out_of_range("--hz", hz, sampler.MOST_HZ)
     ranks = training_ranks(run)
     world, (step_s, _) = ranks[0].begins[-1]["world_size"], pace(ranks)
     folder, asked = run / sampler.FOLDER, time.time()
     # An earlier request may have been answered by more workers.
     request(folder, {"asked": asked, "seconds": seconds, "hz": hz}, stale=list(folder.glob("rank-*.*")))
-    until = time.monotonic() + seconds + LATE_S + 5 * step_s
-    while True:
-        answers = {path: read_json(path) for path in sorted(folder.glob("rank-*.json"))}
-        whole = {path: facts for path, facts in answers.items() if facts.get("asked") == asked}
-        of_ranks = [facts for facts in whole.values() if "workers" in facts]
-        workers = sum(facts["workers"] for facts in of_ranks)
-        missing = world - len(of_ranks) + max(0, workers - (len(whole) - len(of_ranks)))
-        if not missing or time.monotonic() >= until:
-            break
-        time.sleep(0.1)
+
+    def answers() -> dict[Path, dict[str, Any]]:
+        found = {path: read_json(path) for path in sorted(folder.glob("rank-*.json"))}
+        return {path: facts for path, facts in found.items() if facts.get("asked") == asked}
+
+    def absent() -> tuple[int, int]:
+        """Ranks and workers that have not answered."""
+        workers = [facts["workers"] for facts in answers().values() if "workers" in facts]
+        return world - len(workers), max(0, sum(workers) + len(workers) - len(answers()))
+
+    wait_until(lambda: not any(absent()), seconds + LATE_S + 5 * step_s)
     lines = [
         f"{path.with_suffix('.txt')}  {facts['samples']} samples in {facts['seconds']:g} s"
-        for path, facts in whole.items()
+        for path, facts in answers().items()
     ]
-    if missing:
+    ranks_absent, workers_absent = absent()
+    if missing := ranks_absent + workers_absent:
         lines.append(
             f"{missing} processes have not answered: idle workers, a slow step, or ranks that do not see this folder"
         )
     lines.append(f"look: segtrain report {quote(str(run))}; or one file in https://speedscope.app")
-    return "\n".join(lines), len(of_ranks) == world
+    return "\n".join(lines), not ranks_absent
+
+
+def _refuse_out_of_range(key: str, value: float, most: float) -> None:
+    if not 0 < value <= most:
+        problem = f"{key} {value:g} is not from 1 to {most:g}: choose another value, or leave {key} out"
+        raise SegtrainError(problem, code="request-out-of-range", key=key, value=value)
+
+
+def wait_until(true: Callable[[], bool], seconds: float) -> None:
+    """Wait until ``true()``, for at most about ``seconds``. The wall clock may be set meanwhile."""
+    end = time.monotonic() + seconds
+    while not true() and time.monotonic() < end:
+        time.sleep(0.1)
+
+
+def run_ended(run: Path) -> SegtrainError:
+    return SegtrainError(
+        f"{run} has ended: only a run that still trains can be profiled", code="run-ended", file=str(run)
+    )
 
 
 def training_ranks(run: Path) -> list[Records]:
@@ -185,9 +190,7 @@ def training_ranks(run: Path) -> list[Records]:
     except OSError:
         last = []
     if last == ["run_end"]:
-        raise SegtrainError(
-            f"{run} has ended: only a run that trains can write traces and stacks", code="run-ended", file=str(run)
-        )
+        raise run_ended(run)
     return ranks
 
 
@@ -201,7 +204,7 @@ def request(folder: Path, content: dict[str, Any], stale: Iterable[Path] = ()) -
     except OSError as error:
         raise SegtrainError(
             f"cannot write {folder / CONTROL}: {error.strerror}: use the account that started the run",
-            code="request-unwritable", file=str(folder / CONTROL), reason=error.strerror,
+            code="request-unwritable", file=str(folder / CONTROL),
         ) from None  # fmt: skip
 
 
