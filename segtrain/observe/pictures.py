@@ -129,20 +129,25 @@ def _check(samples: Sequence[Sample]) -> None:
                 )  # fmt: skip
 
 
-def _legend_rows(
-    draw: ImageDraw.ImageDraw, font: Font, items: Sequence[tuple[str, Color | None]], width: int
-) -> list[list[tuple[int, str, Color | None]]]:
-    """Swatches in rows of at most ``width`` pixels: (x, text, color)."""
-    rows: list[list[tuple[int, str, Color | None]]] = [[]]
-    x = 0
-    for text, color in items:
-        needs = 20 + math.ceil(_length(draw, text, font)) + 18
-        if rows[-1] and x + needs > width:
-            rows.append([])
-            x = 0
-        rows[-1].append((x, text, color))
+def _legend(items: Sequence[tuple[str, Color | None]], font: Font, width: int) -> Image.Image:
+    """Swatches with their texts, in rows of at most ``width`` pixels; a swatch without a color is hatched."""
+    ruler = ImageDraw.Draw(Image.new("RGB", (1, 1)))
+    places, x, y = [], 0, 0
+    for text, _ in items:
+        needs = 20 + math.ceil(_length(ruler, text, font)) + 18
+        if x and x + needs > width:
+            x, y = 0, y + _KEY
+        places.append((x, y))
         x += needs
-    return rows
+    legend = Image.new("RGB", (width + _MARGIN, y + _KEY), PAPER)
+    draw = ImageDraw.Draw(legend)
+    for (x, y), (text, color) in zip(places, items):
+        box = (x, y + 2, x + 13, y + 15)
+        if color is None:
+            legend.paste(Image.fromarray(np.where(_hatch(14, 14), _STRIPE, np.array(VOID, np.uint8))), box[:2])
+        draw.rectangle(box, fill=color, outline=PALE)
+        _write(draw, (x + 20, y), text, font)
+    return legend
 
 
 def contact_sheet(
@@ -171,15 +176,14 @@ def contact_sheet(
 
     whole = 2 * _MARGIN + len(heads) * width + (len(heads) - 1) * _GAP
     font, small, large = _font(14), _font(12), _font(17)
-    ruler = ImageDraw.Draw(Image.new("RGB", (1, 1)))
-    legend = _legend_rows(ruler, font, items, whole - 2 * _MARGIN)
+    legend = _legend(items, font, whole - 2 * _MARGIN)
     heights = [max(1, round(s.image.shape[0] * width / s.image.shape[1])) for s in samples]
-    top = _MARGIN + (32 if title else 0) + len(legend) * _KEY + 8
+    top = _MARGIN + (32 if title else 0) + legend.height + 8
     sheet = Image.new("RGB", (whole, top + _HEAD + sum(h + _CAPTION for h in heights) + _MARGIN), PAPER)
     draw = ImageDraw.Draw(sheet)
     if title:
         _write(draw, (_MARGIN, _MARGIN - 2), _clip(draw, title, large, whole - 2 * _MARGIN), large)
-    _draw_legend(sheet, draw, legend, font, top - 8 - len(legend) * _KEY)
+    sheet.paste(legend, (_MARGIN, top - 8 - legend.height))
     for column, head in enumerate(heads):
         _write(draw, (_MARGIN + column * (width + _GAP), top + 4), head, font, PALE)
     y = top + _HEAD
@@ -218,26 +222,6 @@ def _draw_caption(
     wrong = float((sample.truth != sample.prediction)[valid].mean()) if valid.any() else math.nan
     for column, text in ((2, f"mIoU {100 * miou:.1f} %"), (3, f"{100 * wrong:.1f} % of the pixels wrong")):
         _write(draw, (_MARGIN + column * (width + _GAP), y), "all void" if math.isnan(miou) else text, font)
-
-
-def _draw_legend(
-    sheet: Image.Image,
-    draw: ImageDraw.ImageDraw,
-    rows: Sequence[Sequence[tuple[int, str, Color | None]]],
-    font: Font,
-    y: int,
-) -> None:
-    for row in rows:
-        for x, text, color in row:
-            left = _MARGIN + x
-            if color is None:
-                swatch = np.where(_hatch(14, 14), _STRIPE, np.array(VOID, np.uint8))
-                sheet.paste(Image.fromarray(swatch), (left, y + 2))
-            else:
-                draw.rectangle((left, y + 2, left + 13, y + 15), fill=color)
-            draw.rectangle((left, y + 2, left + 13, y + 15), outline=PALE)
-            _write(draw, (left + 20, y), text, font)
-        y += _KEY
 
 
 def save_png(path: str | Path, picture: np.ndarray) -> Path:
