@@ -311,12 +311,7 @@ def written(folder: Path, rows: list[ImageRow] | None, names: tuple[str, ...] = 
 
 def shown(run: RunFolder) -> tuple[str, dict[str, Any]]:
     drawn: dict[str, Any] = {}
-
-    def add(found: Any, key: str) -> str:
-        drawn[key] = found[1]
-        return str(found[0])
-
-    return gallery(run, add), drawn
+    return gallery(drawn, run), drawn
 
 
 def test_the_page_names_the_worst_and_the_best(tmp_path: Path) -> None:
@@ -349,7 +344,9 @@ def test_few_images_are_shown_once_and_without_a_distribution(tmp_path: Path, im
     "values", [[0.0], [1.0], [0.0, 1.0], [0.7, 0.7], [0.701, 0.72, 0.99, 1.0], [k / 99 for k in range(100)]]
 )
 def test_every_image_is_in_one_bin(values: list[float]) -> None:
-    _, chart = image_scores(values, "")
+    drawn: dict[str, Any] = {}
+    image_scores(drawn, values, "")
+    chart = drawn["imagescores"]
     for place, count in zip(chart["x"], chart["series"][0]["y"]):
         low, high = place - chart["width"] / 2, place + chart["width"] / 2
         assert count == sum(low <= 100 * value < high or 100 * value == high == 100 for value in values)

@@ -1,8 +1,13 @@
-"""Charts of a run: for each figure the data that report.js draws, its description, and its table."""
+"""Charts of a run as HTML: each with its description and its table.
+
+The data that report.js draws is added to ``charts``, by the id of the figure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from segtrain.observe.console import duration, percent
@@ -14,53 +19,48 @@ from segtrain.runs.folder import Event, RunFolder
 from segtrain.runs.table import number
 
 Chart = dict[str, Any]
-Figure = tuple[str, Chart]  # HTML, data
-# Names with a color of their own in report.css: by Okabe and Ito, distinct for the color-blind as well.
+Charts = dict[str, Chart]  # by the id of the figure
+Curve = tuple[str, str, Sequence[Event], Callable[[Event], float | None]]  # label, color, events, value of an event
 LOOP, STEPS = "What the loop did", "Time of a step"  # titles
 KINDS = {"start": "start-up", "eval": "evaluation", "checkpoint": "checkpoint"}
+# Names with a color of their own in report.css: by Okabe and Ito, distinct for the color-blind as well.
 COLORS = {*PHASES, *KINDS}
-
-
-def color(phase: str, place: int = 0) -> str:
-    return phase if phase in COLORS else f"extra{place % 3 + 1}"
 
 
 def clock(run: RunFolder, time: Axis) -> Chart:
     """Steps by seconds of the run: charts over steps and charts over time zoom together by it."""
     points = [(at, step["step"]) for step in run.steps if (at := time.at(step["ts"])) is not None]
-    rising = [point for place, point in enumerate(points) if place == 0 or point[0] > points[place - 1][0]]
-    kept = thinned(rising, 2000)
+    kept = thinned([*points[:1], *(point for before, point in pairwise(points) if point[0] > before[0])], 2000)
     return {"t": [round(at, 3) for at, _ in kept], "step": [step for _, step in kept], "end": round(time.length, 3)}
 
 
-def loop(parts: Sequence[Stretch], names: Sequence[str], time: Axis) -> Figure:
+def loop(charts: Charts, parts: Sequence[Stretch], names: Sequence[str], time: Axis) -> str:
     """What the loop did at each moment, as shares of its time."""
     stops = [kind for kind in KINDS if any(piece.kind == kind for piece in parts)]
-    rows = _over_time(parts, time, lambda piece: 100 / piece.lap.seconds if piece.lap and piece.lap.seconds else 0.0)
+    rows = _over_time(parts, time, lambda lap: 100 / lap.seconds if lap.seconds else 0.0)
     for piece, row in zip(parts, rows):
         row.update({kind: 100.0 if piece.kind == kind else None for kind in stops})
     series = [(name, words(name)) for name in names] + [(kind, KINDS[kind]) for kind in stops]
-    wall: dict[str, float] = {}
+    wall: Counter[str] = Counter()
     for piece in parts:
-        seconds = piece.end - piece.begin
-        for name, value in piece.lap.spans.items() if piece.lap and piece.lap.seconds else [(piece.kind, 1.0)]:
-            wall[name] = wall.get(name, 0.0) + seconds * value / (piece.lap.seconds if piece.lap else 1.0)
+        lap = piece.lap if piece.lap and piece.lap.seconds else None
+        for name, value in lap.spans.items() if lap else [(piece.kind, 1.0)]:
+            wall[name] += (piece.end - piece.begin) * value / (lap.seconds if lap else 1.0)
     whole = sum(wall.values()) or 1.0
     numbers = table(
         ("what", "time", "share"),
-        [(label, duration(wall.get(name, 0.0)), percent(wall.get(name, 0.0) / whole)) for name, label in series],
+        [(label, duration(wall[name]), percent(wall[name] / whole)) for name, label in series],
     )
-    most = sorted(series, key=lambda item: -wall.get(item[0], 0.0))[:3]
+    most = sorted(series, key=lambda item: -wall[item[0]])[:3]
     alt = "What the loop did over time. Most of it: " + ", ".join(
-        f"{label} {percent(wall.get(name, 0.0) / whole, 0)}" for name, label in most
+        f"{label} {percent(wall[name] / whole, 0)}" for name, label in most
     )
-    html = figure("loop", LOOP, alt, numbers, "share of the time, each stretch between two log lines")
-    return html, _stack(rows, series, "%", 130, 100)
+    charts["loop"] = _stack(rows, series, "%", 130, 100)
+    return figure("loop", LOOP, alt, numbers, "share of the time, each stretch between two log lines")
 
 
-def steps(parts: Sequence[Stretch], found: Sequence[Lap], names: Sequence[str], time: Axis) -> Figure:
+def steps(charts: Charts, parts: Sequence[Stretch], found: Sequence[Lap], names: Sequence[str], time: Axis) -> str:
     """Milliseconds of each phase of a step, stacked over time."""
-    rows = _over_time(parts, time, lambda piece: 1000 / piece.lap.steps if piece.lap else 0.0)
     series = [(name, words(name)) for name in names]
     numbers = table(
         ("until step", "step time", *(label for _, label in series)),
@@ -70,23 +70,20 @@ def steps(parts: Sequence[Stretch], found: Sequence[Lap], names: Sequence[str], 
             for lap in thinned(found)
         ],
     )  # fmt: skip
-    kept = steady(found)
     # One slow first lap would press all others flat: it is cut off at the top.
-    top = 1150 * max(lap.seconds / lap.steps for lap in kept)
-    low, middle, high = quantiles([lap.seconds / lap.steps for lap in kept], 0.1, 0.5, 0.9)
-    alt = (
-        f"Time of a step over the run: median {short_seconds(middle)}, one in ten below {short_seconds(low)}, "
-        f"one in ten above {short_seconds(high)}"
-    )
-    html = figure("steptime", STEPS, alt, numbers, "milliseconds, the phases on top of each other")
-    return html, _stack(rows, series, "ms", 240, top)
+    times = [lap.seconds / lap.steps for lap in steady(found)]
+    low, middle, high = map(short_seconds, quantiles(times, 0.1, 0.5, 0.9))
+    alt = f"Time of a step over the run: median {middle}, one in ten below {low}, one in ten above {high}"
+    rows = _over_time(parts, time, lambda lap: 1000 / lap.steps)
+    charts["steptime"] = _stack(rows, series, "ms", 240, 1150 * max(times))
+    return figure("steptime", STEPS, alt, numbers, "milliseconds, the phases on top of each other")
 
 
-def _over_time(parts: Sequence[Stretch], time: Axis, factor: Any) -> list[dict[str, Any]]:
+def _over_time(parts: Sequence[Stretch], time: Axis, scale: Callable[[Lap], float]) -> list[dict[str, Any]]:
     rows = []
     for piece in parts:
-        scale = factor(piece)
-        values = {name: seconds * scale for name, seconds in piece.lap.spans.items()} if piece.lap else {}
+        lap = piece.lap
+        values = {name: seconds * scale(lap) for name, seconds in lap.spans.items()} if lap else {}
         rows.append({"begin": time.at(piece.begin), "end": time.at(piece.end), **values})
     return rows
 
@@ -101,14 +98,14 @@ def _stack(
         "type": "stack", "axis": "time", "unit": unit, "height": height, "top": figures(top),
         "x": [round(row["begin"], 3) for row in kept], "ends": [round(row["end"], 3) for row in kept],
         "series": [
-            {"label": label, "color": color(name, extra.index(name) if name in extra else 0),
+            {"label": label, "color": f"extra{extra.index(name) % 3 + 1}" if name in extra else name,
              "y": [figures(row.get(name)) for row in kept]}
             for name, label in series
         ],
     }  # fmt: skip
 
 
-def spread(found: Sequence[Lap], names: Sequence[str]) -> Figure:
+def spread(charts: Charts, found: Sequence[Lap], names: Sequence[str]) -> str:
     kept = steady(found)
     times = [lap.seconds / lap.steps for lap in kept]
     edges, counts = histogram(times)
@@ -120,19 +117,17 @@ def spread(found: Sequence[Lap], names: Sequence[str]) -> Figure:
     width = edges[1] - edges[0] if len(edges) > 1 else max(edges[0] * 0.01, 1e-9)
     marks = [(1000 * value, label) for value, label in zip(quantiles(times, 0.5, 0.9), ("median", "90 %"))]
     each = "" if all(lap.steps == 1 for lap in kept) else ", each the mean of the steps between two log lines"
-    html = figure(
-        "spread", "Distribution of step times", f"Step times: median {rows[0][2]}, longest {rows[0][4]}", numbers,
-        f"{len(kept)} stretches{each}",
-    )  # fmt: skip
-    return html, {
+    charts["spread"] = {
         "type": "bars", "axis": "value", "unit": "ms", "height": 200,
         "x": [figures(1000 * (edge + width / 2)) for edge in edges], "width": figures(1000 * width),
         "marks": [{"x": figures(value), "label": label} for value, label in marks],
         "series": [{"label": "stretches", "color": "forward", "y": counts}],
     }  # fmt: skip
+    alt = f"Step times: median {rows[0][2]}, longest {rows[0][4]}"
+    return figure("spread", "Distribution of step times", alt, numbers, f"{len(kept)} stretches{each}")
 
 
-def image_scores(values: Sequence[float], note: str) -> Figure:
+def image_scores(charts: Charts, values: Sequence[float], note: str) -> str:
     """How many images have which mIoU; ``values`` in [0, 1], at least one."""
     shares = [100 * value for value in values]
     low, high = min(shares), max(shares)
@@ -143,63 +138,55 @@ def image_scores(values: Sequence[float], note: str) -> Figure:
     found = quantiles(shares, 0.0, 0.1, 0.5, 0.9, 1.0)
     numbers = table(names, [tuple(f"{value:.1f} %" for value in found)], left=())
     alt = f"mIoU of single images: worst {found[0]:.1f} %, median {found[2]:.1f} %, best {found[4]:.1f} %"
-    html = figure("imagescores", "Distribution of the images' mIoU", alt, numbers, note)
-    return html, {
+    charts["imagescores"] = {
         "type": "bars", "axis": "value", "unit": "%", "height": 180,
         "x": [(min(bins) + place + 0.5) * width for place in range(len(counts))], "width": width,
         "marks": [{"x": figures(found[k], 3), "label": label} for k, label in ((1, "one in ten below"), (2, "median"))],
         "series": [{"label": "images", "color": "forward", "y": counts}],
     }  # fmt: skip
+    return figure("imagescores", "Distribution of the images' mIoU", alt, numbers, note)
 
 
 def lines(
-    key: str, title: str, series: Sequence[tuple[str, str, Sequence[Event], Any]], *, unit: str = "", height: int = 220,
-    note: str = "", points: bool = False, log: bool = False,
-) -> Figure | None:  # fmt: skip
-    """Curves over steps; series: (label, color, events, value of an event). None where nothing can be drawn."""
+    charts: Charts, key: str, title: str, series: Sequence[Curve], *, unit: str = "", height: int = 220,
+    points: bool = False, log: bool = False,
+) -> str:  # fmt: skip
+    """Curves over steps. Empty if there are no values."""
     drawn: list[dict[str, Any]] = []
-    rows: dict[int, dict[str, float]] = {}
-    for label, name, events, value in series:
+    rows: dict[int, dict[str, str]] = {}
+    for label, color, events, value in series:
         kept = [(event["step"], y) for event in events if (y := value(event)) is not None]
+        for step, y in kept:
+            rows.setdefault(step, {})[label] = f"{y:.4g}"
         if kept:
             few = thinned(kept, 1500)
-            drawn.append(
-                {"label": label, "color": name, "x": [step for step, _ in few], "y": [figures(y, 5) for _, y in few]}
-            )
-            for step, y in kept:
-                rows.setdefault(step, {})[label] = y
+            x, y_few = [step for step, _ in few], [figures(y, 5) for _, y in few]
+            drawn.append({"label": label, "color": color, "x": x, "y": y_few})
     if not drawn:
-        return None
+        return ""
     labels = [item["label"] for item in drawn]
-    numbers = table(
-        ("step", *labels),
-        [
-            (step, *("" if label not in row else f"{row[label]:.4g}" for label in labels))
-            for step, row in thinned(sorted(rows.items()))
-        ],
-        left=(),
-    )
+    cells = [(step, *(row.get(label, "") for label in labels)) for step, row in thinned(sorted(rows.items()))]
     said = "; ".join(f"{item['label']} from {item['y'][0]:.4g} to {item['y'][-1]:.4g}" for item in drawn)
     # Of a loss only a scale by factors shows both its fall and its end; it knows no zero.
     log = log and all(y > 0 for item in drawn for y in item["y"])
-    note = note or ("logarithmic axis" if log else "the axis is cut to the range of the values")
-    html = figure(key, title, f"{title}: {said}", numbers, note)
-    return html, {
+    charts[key] = {
         "type": "lines", "axis": "step", "unit": unit, "height": height, "points": points, "log": log, "series": drawn,
     }  # fmt: skip
+    note = "logarithmic axis" if log else "the axis is cut to the range of the values"
+    return figure(key, title, f"{title}: {said}", table(("step", *labels), cells, left=()), note)
 
 
-def score(name: str) -> Any:
+def field(name: str) -> Callable[[Event], float | None]:
+    """A function from an event to one of its numbers."""
+    return lambda event: number(event.get(name))
+
+
+def score(name: str) -> Callable[[Event], float | None]:
     """A function from an ``eval`` event to a score in percent."""
-
-    def value(event: Event) -> float | None:
-        found = number(event["scores"].get(name))
-        return None if found is None else 100 * found
-
-    return value
+    return lambda event: None if (found := number(event["scores"].get(name))) is None else 100 * found
 
 
-def heat_map(key: str, found: heat.Map, what: str = "use") -> Figure:
+def heat_map(charts: Charts, key: str, found: heat.Map, what: str) -> str:
     means = found.means()
     numbers = table(
         ("", f"mean {what}"), [(row, percent(None if m is None else m / 100)) for row, m in zip(found.rows, means)]
@@ -210,11 +197,10 @@ def heat_map(key: str, found: heat.Map, what: str = "use") -> Figure:
         (low, least), (high, most) = min(there), max(there)
         mean = sum(m for m, _ in there) / len(there)
         alt += f": mean {mean:.0f} %, least {least} with {low:.0f} %, most {most} with {high:.0f} %"
-    html = figure(
-        key, found.title, alt, numbers, f"percent {what} of each over time" if what == "use" else f"{what} over time"
-    )
     cell = 22 if len(found.rows) <= 10 else 14 if len(found.rows) <= 24 else 7 if len(found.rows) <= 64 else 4
-    return html, {
+    charts[key] = {
         "type": "heat", "axis": "time", "unit": "%", "height": cell * len(found.rows) + 44, "rows": found.rows,
         "width": found.width, "columns": found.cells.shape[1], "cells": found.encoded(),
     }  # fmt: skip
+    note = f"percent {what} of each over time" if what == "use" else f"{what} over time"
+    return figure(key, found.title, alt, numbers, note)

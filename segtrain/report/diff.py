@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from segtrain import __version__
 from segtrain.observe.journal import say_on_stderr
@@ -13,8 +12,7 @@ from segtrain.report.compare import Comparison, DiffRow, compare, console, names
 from segtrain.report.html import esc, page, table, utc
 from segtrain.report.page import write
 from segtrain.report.timeline import axis
-from segtrain.runs.folder import RunFolder, load
-from segtrain.runs.table import number
+from segtrain.runs.folder import Event, RunFolder, load
 
 MARKS = {1: "up", -1: "down", 0: ""}
 
@@ -28,30 +26,20 @@ def diff(a: str | Path, b: str | Path, out: Path | None = None, say: Callable[[s
 
 
 def render(found: Comparison) -> str:
-    drawn: dict[str, Any] = {}
-
-    def add(figure: charts.Figure | None, key: str) -> str:
-        if figure is None:
-            return ""
-        html, drawn[key] = figure
-        return html
-
     a, b = found.a, found.b
     # Charts over steps zoom by the clock of the longer run. This page itself shows no time.
     longer = max((a, b), key=lambda run: run.steps[-1]["step"] if run.steps else 0)
-    drawn["clock"] = {**charts.clock(longer, axis(longer.events)), "steps_only": True}
-    learning = add(
-        charts.lines("loss", "Loss", _both(a, b, "steps", lambda e: number(e.get("loss"))), log=True), "loss"
-    )
-    learning += add(
-        charts.lines(
-            "miou", "mIoU on the validation split", _both(a, b, "evals", charts.score("miou")), unit="%", points=True
-        ),
-        "miou",
-    )
-    rate = add(charts.lines("rate", "Images/s", _both(a, b, "steps", lambda e: number(e.get("images_per_s")))), "rate")
-    said = "".join(f"<p>{esc(sentence)}</p>" for sentence in sentences(found))
+    drawn: charts.Charts = {"clock": {**charts.clock(longer, axis(longer.events)), "steps_only": True}}
     name_a, name_b = names(a, b)
+
+    def of_both(events: str, value: Callable[[Event], float | None]) -> list[charts.Curve]:
+        return [(f"A {name_a}", "a", getattr(a, events), value), (f"B {name_b}", "b", getattr(b, events), value)]
+
+    learning = charts.lines(drawn, "loss", "Loss", of_both("steps", charts.field("loss")), log=True)
+    scores = of_both("evals", charts.score("miou"))
+    learning += charts.lines(drawn, "miou", "mIoU on the validation split", scores, unit="%", points=True)
+    rate = charts.lines(drawn, "rate", "Images/s", of_both("steps", charts.field("images_per_s")))
+    said = "".join(f"<p>{esc(sentence)}</p>" for sentence in sentences(found))
     tables = _rows("", found.figures) + (_rows("mean in a step", found.stages) if found.stages else "")
     sections = [
         ("", "", f"<h1>{esc(name_a)} and {esc(name_b)}</h1>{_who(a, b)}"),
@@ -64,16 +52,6 @@ def render(found: Comparison) -> str:
         ("classes", "Classes", _rows("class", found.classes, "IoU, best evaluation of each") if found.classes else ""),
     ]
     return page(f"{name_a} and {name_b}: difference", sections, drawn, f"segtrain {__version__}, made {utc()}")
-
-
-def _both(
-    a: RunFolder, b: RunFolder, events: str, value: Callable[[Any], float | None]
-) -> list[tuple[str, str, Sequence[Any], Any]]:
-    name_a, name_b = names(a, b)
-    return [
-        (f"A {name_a}", "a", getattr(a, events), value),
-        (f"B {name_b}", "b", getattr(b, events), value),
-    ]
 
 
 def _who(a: RunFolder, b: RunFolder) -> str:

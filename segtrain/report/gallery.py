@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from PIL import Image
@@ -33,18 +33,18 @@ _SHEETS = {
 _ALT = "image, truth, prediction and errors side by side, each with its own mIoU"
 
 
-def gallery(run: RunFolder, add: Callable[[charts.Figure | None, str], str]) -> str:
+def gallery(drawn: charts.Charts, run: RunFolder) -> str:
     """The images by their scores, then the sheets under ``pictures/``.
 
     Files that cannot be read or are too large are named.
     """
     rows, when = _table(run)
     few = 0 < len(rows) < _FEW
-    return _scores(rows, when, None if few else add) + _sheets(run.folder / "pictures", few)
+    return _scores(drawn, rows, when, few) + _sheets(run.folder / "pictures", few)
 
 
-def _scores(rows: list[ImageRow], when: str, add: Callable[[charts.Figure | None, str], str] | None) -> str:
-    """Scores of the images. ``add``: adds their distribution; None: there are too few images for one."""
+def _scores(drawn: charts.Charts, rows: list[ImageRow], when: str, few: bool) -> str:
+    """Scores of the images. ``few``: there are too few images for a distribution."""
     scored = [row for row in rows if row.miou is not None]
     if not scored:
         return ""
@@ -53,7 +53,7 @@ def _scores(rows: list[ImageRow], when: str, add: Callable[[charts.Figure | None
     worst = scored[: min(_LISTED, (len(scored) + 1) // 2)]
     best = scored[::-1][: min(_LISTED, len(scored) // 2)]
     shares = [row.miou for row in scored if row.miou is not None]
-    chart = add(charts.image_scores(shares, note), "imagescores") if add else ""
+    chart = "" if few else charts.image_scores(drawn, shares, note)
     return chart + f'<div class="side">{_names("The worst images", worst)}{_names("The best images", best)}</div>'
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import webbrowser
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from segtrain import __version__
 from segtrain.errors import DataError
@@ -13,12 +12,11 @@ from segtrain.files import writing
 from segtrain.observe.journal import say_on_stderr
 from segtrain.report import bound, charts, classes, facts, flame, summary
 from segtrain.report.gallery import gallery
-from segtrain.report.heat import Map, read_maps, read_waits
+from segtrain.report.heat import read_maps, read_waits
 from segtrain.report.html import esc, page, utc
 from segtrain.report.speed import phases, speed
 from segtrain.report.timeline import axis, laps, merged, pauses, pieces
 from segtrain.runs.folder import RunFolder, load
-from segtrain.runs.table import number
 
 FILE = "report.html"
 _LAPS = 700  # stretches of a chart, more than a screen has columns
@@ -63,28 +61,20 @@ def render(run: RunFolder, say: Callable[[str], None] = say_on_stderr, shown: st
     maps, waits = read_maps(run, time, say), read_waits(run, time)
     pace = speed(whole)
     diagnosis, why_none = bound.diagnosis_of(run)
-    drawn: dict[str, Any] = {"clock": charts.clock(run, time)}
+    drawn: charts.Charts = {"clock": charts.clock(run, time)}
     places: dict[str, str] = {}  # title -> id
-
-    def add(found: charts.Figure | None, key: str) -> str:
-        if found is None:
-            return ""
-        html, drawn[key] = found
-        return html
-
     few = merged(whole, _LAPS)
     names, stops = phases(whole), pauses(run.events, few)
     parts = pieces(few, stops)
     when = when_it_worked = ""
     if pace is not None:
-        when = add(charts.loop(parts, names, time), "loop")
-        when_it_worked = add(charts.steps(parts, few, names, time), "steptime") + add(
-            charts.spread(whole, names), "spread"
-        )
+        when = charts.loop(drawn, parts, names, time)
+        when_it_worked = charts.steps(drawn, parts, few, names, time) + charts.spread(drawn, whole, names)
         places |= {charts.LOOP: "loop", charts.STEPS: "steptime"}
-    for key, found, what in _maps(maps, waits):
-        when += add(charts.heat_map(key, found, what), key)
-        places[found.title] = key
+    for kind, of_kind, what in (("heat", maps, "use"), ("wait", waits, "share of each second")):
+        for number_of, found in enumerate(of_kind):
+            places[found.title] = f"{kind}{number_of}"
+            when += charts.heat_map(drawn, places[found.title], found, what)
     if when and not maps:
         when += facts.quiet(NO_READING if facts.mapping(run.config.get("log")).get("profile_ms") else NO_PROFILE)
     sample = bound.sample_cost(diagnosis)
@@ -99,22 +89,15 @@ def render(run: RunFolder, say: Callable[[str], None] = say_on_stderr, shown: st
         ("when", "Over time", when),
         ("speed", "Time of a step", when_it_worked + sample),
         ("stacks", "Python stacks", flame.section(run.folder)),
-        ("learning", "Learning", _learning(run, add)),
+        ("learning", "Learning", _learning(drawn, run)),
         ("classes", "Classes", classes.section(run)),
-        ("pictures", "Pictures", gallery(run, add)),
+        ("pictures", "Pictures", gallery(drawn, run)),
         ("facts", "Facts", facts.config_table(run) + facts.pairs("Environment", facts.environment(run))
          + facts.pairs("Data and protocol", facts.data(run)) + facts.happenings(run)),
     ]  # fmt: skip
     return page(
         f"{run.name}: report", sections, drawn, f"segtrain {__version__}, made {utc()} from {esc(shown or run.folder)}"
     )
-
-
-def _maps(busy: Sequence[Map], waits: Sequence[Map]) -> Iterator[tuple[str, Map, str]]:
-    """The id of each map, the map, and what it shows."""
-    for key, maps, what in (("heat", busy, "use"), ("wait", waits, "share of each second")):
-        for place, found in enumerate(maps):
-            yield f"{key}{place}", found, what
 
 
 def _subtitle(run: RunFolder) -> str:
@@ -127,16 +110,13 @@ def _subtitle(run: RunFolder) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def _learning(run: RunFolder, add: Callable[[charts.Figure | None, str], str]) -> str:
-    def field(name: str) -> Callable[[Any], float | None]:
-        return lambda event: number(event.get(name))
-
-    score = [
+def _learning(drawn: charts.Charts, run: RunFolder) -> str:
+    scores: list[charts.Curve] = [
         ("mIoU", "a", run.evals, charts.score("miou")),
         ("pixel accuracy", "eval", run.evals, charts.score("accuracy")),
     ]
     return (
-        add(charts.lines("loss", "Loss", [("loss", "a", run.steps, field("loss"))], log=True), "loss")
-        + add(charts.lines("miou", "Scores on the validation split", score, unit="%", points=True), "miou")
-        + add(charts.lines("lr", "Learning rate", [("lr", "a", run.steps, field("lr"))], height=140), "lr")
+        charts.lines(drawn, "loss", "Loss", [("loss", "a", run.steps, charts.field("loss"))], log=True)
+        + charts.lines(drawn, "miou", "Scores on the validation split", scores, unit="%", points=True)
+        + charts.lines(drawn, "lr", "Learning rate", [("lr", "a", run.steps, charts.field("lr"))], height=140)
     )
