@@ -15,7 +15,7 @@ from segtrain.report.speed import Speed, phases, speed, words
 from segtrain.report.timeline import Lap, laps, steady
 from segtrain.runs.folder import RunFolder, few
 from segtrain.runs.table import number
-from segtrain.terminal import columns
+from segtrain.terminal import columns, counted
 
 NOTHING = "-"
 # Differ between any two runs, and change nothing.
@@ -37,47 +37,31 @@ class DiffRow:
 class Comparison:
     a: RunFolder
     b: RunFolder
-    figures: tuple[DiffRow, ...]
-    stages: tuple[DiffRow, ...]
-    moved: str  # the phase whose time differs most; empty where steps cannot be compared
-    classes: tuple[DiffRow, ...]
-    config: tuple[DiffRow, ...]
-    environment: tuple[DiffRow, ...]
-    data: tuple[DiffRow, ...]
-    protocol: tuple[str, ...]  # what differs in how the scores were made: they cannot be compared
-    cure: Verification | None  # whether one run is the other with the fix of its diagnosis; None without spans of both
+    figures: Sequence[DiffRow]
+    stages: Sequence[DiffRow]
+    moved: DiffRow | None  # the phase whose time differs most; None if steps cannot be compared
+    classes: Sequence[DiffRow]
+    config: Sequence[DiffRow]
+    environment: Sequence[DiffRow]
+    data: Sequence[DiffRow]
+    verification: Verification | None  # whether one run is the other with its fix; None without spans of both
 
 
 def compare(a: RunFolder, b: RunFolder) -> Comparison:
     laps_a, laps_b = laps(a.events), laps(b.events)
-    pace_a, pace_b = speed(laps_a), speed(laps_b)
-    data = differences(facts.data(a), facts.data(b))
-    means = _means(laps_a), _means(laps_b)
-    scored = (
-        tuple(row.what.removeprefix("scored: ") for row in data if row.what.startswith("scored: "))
-        if a.best and b.best
-        else ()
-    )
+    stages, moved = _stages(_means(laps_a), _means(laps_b))
+    try:
+        # Loading the runs has already warned about files.
+        verification = verify(a.folder, b.folder, say=lambda text: None)
+    except DataError:
+        verification = None
     return Comparison(
-        a,
-        b,
-        figures=tuple(_figures(a, b, pace_a, pace_b)),
-        stages=tuple(_stages(*means)),
-        moved=_moved(*means),
-        classes=tuple(_classes(a, b)),
+        a, b, _figures(a, b, speed(laps_a), speed(laps_b)), stages, moved, _classes(a, b),
         config=differences(_in_full(a), _in_full(b)),
         environment=differences(facts.environment(a), facts.environment(b)),
-        data=data,
-        protocol=scored,
-        cure=_cure(a, b),
-    )
-
-
-def _cure(a: RunFolder, b: RunFolder) -> Verification | None:
-    try:
-        return verify(a.folder, b.folder, say=lambda text: None)  # Loading the runs has already warned about files.
-    except DataError:
-        return None
+        data=differences(facts.data(a), facts.data(b)),
+        verification=verification,
+    )  # fmt: skip
 
 
 def _in_full(run: RunFolder) -> dict[str, str]:
@@ -88,13 +72,9 @@ def _in_full(run: RunFolder) -> dict[str, str]:
     return {**known, **{key: value for key, value in usual.items() if known and key not in known}}
 
 
-def differences(a: Mapping[str, str], b: Mapping[str, str]) -> tuple[DiffRow, ...]:
-    keys = dict.fromkeys([*a, *b])
-    return tuple(
-        DiffRow(key, a.get(key, NOTHING), b.get(key, NOTHING))
-        for key in keys
-        if a.get(key) != b.get(key) and key not in _IDLE
-    )
+def differences(a: Mapping[str, str], b: Mapping[str, str]) -> list[DiffRow]:
+    keys = [key for key in dict.fromkeys([*a, *b]) if a.get(key) != b.get(key) and key not in _IDLE]
+    return [DiffRow(key, a.get(key, NOTHING), b.get(key, NOTHING)) for key in keys]
 
 
 def _figures(a: RunFolder, b: RunFolder, pace_a: Speed | None, pace_b: Speed | None) -> list[DiffRow]:
@@ -156,16 +136,13 @@ def _means(found: Sequence[Lap]) -> dict[str, float]:
     return {name: sum(lap.spans.get(name, 0.0) for lap in kept) / count for name in phases(kept)} if count else {}
 
 
-def _stages(a: dict[str, float], b: dict[str, float]) -> list[DiffRow]:
-    rows = [_ratio(words(name), a.get(name), b.get(name), short_seconds) for name in dict.fromkeys([*a, *b])]
-    return rows + ([_ratio("whole step, mean", sum(a.values()), sum(b.values()), short_seconds)] if a and b else [])
-
-
-def _moved(a: dict[str, float], b: dict[str, float]) -> str:
+def _stages(a: dict[str, float], b: dict[str, float]) -> tuple[list[DiffRow], DiffRow | None]:
+    """The times of all phases, and the one that differs most."""
+    rows = {name: _ratio(words(name), a.get(name), b.get(name), short_seconds) for name in {**a, **b}}
     if not a or not b:
-        return ""
-    name = max({**a, **b}, key=lambda phase: abs(b.get(phase, 0.0) - a.get(phase, 0.0)))
-    return words(name)
+        return list(rows.values()), None
+    whole = _ratio("whole step, mean", sum(a.values()), sum(b.values()), short_seconds)
+    return [*rows.values(), whole], rows[max(rows, key=lambda name: abs(b.get(name, 0.0) - a.get(name, 0.0)))]
 
 
 def _classes(a: RunFolder, b: RunFolder) -> list[DiffRow]:
@@ -190,24 +167,18 @@ def sentences(found: Comparison) -> list[str]:
     if score and score.change:
         word = {1: "higher than", -1: "lower than", 0: "the same as"}[score.better]
         said.append(f"B's best mIoU is {word} A's: {score.b} against {score.a} ({score.change}).")
-    if found.protocol:
-        said.append(
-            f"The evaluation protocols differ ({', '.join(found.protocol)}), so these scores cannot be compared."
-        )
+    protocol = [row.what.removeprefix("scored: ") for row in found.data if row.what.startswith("scored: ")]
+    if protocol and found.a.best and found.b.best:
+        said.append(f"The evaluation protocols differ ({', '.join(protocol)}), so these scores cannot be compared.")
     if step and step.change:
         said.append(f"A step of B takes {step.b}, of A {step.a} ({step.change}).")
-        row = next((row for row in found.stages if row.what == found.moved), None)
-        if row is not None and step.better:
-            said.append(f"Most of the difference is in: {row.what} ({row.a} in A, {row.b} in B).")
-    counts = (
-        (len(found.config), "setting", ""),
-        (len(found.environment), "fact", " of the environment"),
-        (len(found.data), "fact", " of the data"),
-    )
-    if found.cure is not None:
-        order = ("B", "A") if found.cure.swapped else ("A", "B")
-        said += verified(found.cure, *order)
-    differing = [f"{count} {what}{'s' * (count > 1)}{of}" for count, what, of in counts if count]
+        if (moved := found.moved) is not None and step.better:
+            said.append(f"Most of the difference is in: {moved.what} ({moved.a} in A, {moved.b} in B).")
+    if found.verification is not None:
+        said += verified(found.verification, *("BA" if found.verification.swapped else "AB"))
+    counts = ((found.config, "setting", ""), (found.environment, "fact", " of the environment"),
+              (found.data, "fact", " of the data"))  # fmt: skip
+    differing = [counted(len(rows), what) + of for rows, what, of in counts if rows]
     said.append(f"They differ in {', '.join(differing)}." if differing else "Config, environment, and data are equal.")
     return said
 
