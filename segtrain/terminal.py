@@ -23,8 +23,8 @@ def printable(text: str) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """``1 fault``, ``1,200 faults``."""
-    return f"{count:,} {noun}{'s' * (count != 1)}"
+    """``1 fault``, ``1,200 faults``, ``2 processes``."""
+    return f"{count:,} {noun}{'' if count == 1 else 'es' if noun.endswith('s') else 's'}"
 
 
 def columns(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -64,7 +64,8 @@ def read(path: Path) -> list[ImageRow]:
 def short_names(images: Sequence[str]) -> list[str]:
     """The names without the folders that they share."""
     parts = [image.split("/") for image in images]
-    shared = len(os.path.commonprefix([part[:-1] for part in parts]))
+    first, last = min(parts, default=[]), max(parts, default=[])
+    shared = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first[:-1], last[:-1]))))
     return ["/".join(part[shared:]) for part in parts]
 
 

@@ -16,6 +16,7 @@ from segtrain.report import charts
 from segtrain.report.heat import GPUS, WAITS
 from segtrain.report.html import bars, esc, short_seconds
 from segtrain.runs.folder import RunFolder
+from segtrain.terminal import counted
 
 NO_SPANS = "This run wrote no spans, so this page cannot say what held it up: log.spans=true (the default) writes them."
 TOO_SHORT = "The run was too short to tell what held it up: its figures are from its start."
@@ -85,16 +86,12 @@ def _plain(text: str) -> str:
 
 def _basis(found: Diagnosis, running: bool) -> str:
     facts = found.facts
-    what = [_many(facts[key], key[:-1]) for key in ("steps", "ranks", "hosts")]
+    steps, ranks, hosts = (counted(facts[key], key[:-1]) for key in ("steps", "ranks", "hosts"))
     return (
-        f"From the spans of {what[0]} of {what[1]} on {what[2]}{', so far' * running}; "
+        f"From the spans of {steps} of {ranks} on {hosts}{', so far' * running}; "
         "the first second of each process and an evaluation at the end do not count. "
         "A step's time here is a mean, with its share of the evaluations and checkpoints between steps."
     )
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}{'s' * (count != 1)}"
 
 
 def _card(number: int, verdict: Verdict, places: Mapping[str, str]) -> str:
@@ -102,10 +99,13 @@ def _card(number: int, verdict: Verdict, places: Mapping[str, str]) -> str:
     said = f"Bound by {cause.words}" if number == 0 else f"Also held up by {cause.words}"
     sure = _SURE.get(verdict.confidence, 0)
     dots = "●" * sure + "○" * (3 - sure)
+    known = f"about {verdict.gain:.3g}x faster, predicted by the model of a step"
+    gain = known if verdict.gain > 1.005 else "not predicted"
     rows = [
         ("Why", esc(verdict.evidence)),
-        ("Do", _cure(verdict)),
-        ("Gain", esc(_gain(verdict.gain))),
+        # Each choice has its settings, with a button that copies them, and its advice.
+        ("Do", '<span class="words">or</span>'.join(map(_choice, verdict.fix.choices))),
+        ("Gain", gain),
         ("Confidence", f'<span class="dots" aria-hidden="true">{dots}</span> {esc(verdict.confidence)}'),
     ]
     links = _links(cause.charts, places)
@@ -121,11 +121,6 @@ def _card(number: int, verdict: Verdict, places: Mapping[str, str]) -> str:
     )
 
 
-def _cure(verdict: Verdict) -> str:
-    """Each choice: its settings with a button that copies them, and its advice."""
-    return '<span class="words">or</span>'.join(map(_choice, verdict.fix.choices))
-
-
 def _choice(fix: Fix) -> str:
     line = esc(" ".join(fix.words))
     copied = (
@@ -133,10 +128,6 @@ def _choice(fix: Fix) -> str:
         f'<button type="button" data-copy="{line}" aria-label="Copy {line}" hidden>copy</button></span>'
     )
     return (copied if fix.settings else "") + (f'<span class="words">{esc(fix.advice)}</span>' if fix.advice else "")
-
-
-def _gain(gain: float) -> str:
-    return f"about {gain:.3g}x faster, predicted by the model of a step" if gain > 1.005 else "not predicted"
 
 
 def _links(shown: tuple[Chart, ...], places: Mapping[str, str]) -> str:

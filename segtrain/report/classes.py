@@ -23,8 +23,14 @@ def ious(scored: Event) -> list[float | None]:
 
 
 def section(run: RunFolder) -> str:
-    bars = by_class(run)
-    return f'<div class="side">{bars}{mistakes(run)}</div>{confusion(run)}' if bars else ""
+    bars, counts = by_class(run), matrix(run.best)
+    if not bars:
+        return ""
+    if counts is None:
+        missing = "The journal of this run holds no confusion matrix (it is kept for up to 64 classes)."
+        return f'<div class="side">{bars}</div><p class=quiet>{missing}</p>'
+    names = names_of(run, len(counts))
+    return f'<div class="side">{bars}{mistakes(names, counts)}</div>{confusion(names, counts)}'
 
 
 def by_class(run: RunFolder) -> str:
@@ -53,16 +59,8 @@ def matrix(scored: Event) -> list[list[int]] | None:
     return counts if square else None
 
 
-def confusion(run: RunFolder) -> str:
-    """Of each true class's pixels, the share given to each class: a table whose cells are colored."""
-    counts = matrix(run.best)
-    if counts is None:
-        return (
-            "<p class=quiet>The journal of this run holds no confusion matrix (it is kept for up to 64 classes).</p>"
-            if run.best
-            else ""
-        )
-    names = names_of(run, len(counts))
+def confusion(names: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
+    """For each true class, the share of its pixels that got each class: a table whose cells are colored."""
     numbered = len(names) <= _NUMBERED
     head = "".join(f'<th scope="col"><span>{esc(name)}</span></th>' for name in names)
     rows = "".join(
@@ -90,33 +88,18 @@ def _cells(name: str, row: Sequence[int], names: Sequence[str], numbered: bool) 
     return "".join(cells)
 
 
-def mistakes(run: RunFolder) -> str:
+def mistakes(names: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
     """The pairs of classes whose confusion costs the most pixels."""
-    counts = matrix(run.best)
-    if counts is None:
-        return ""
-    names = names_of(run, len(counts))
-    whole = sum(map(sum, counts)) or 1
-    wrong = sum(map(sum, counts)) - sum(row[place] for place, row in enumerate(counts))
-    pairs = sorted(
-        (
-            (count, true, guess)
-            for true, row in enumerate(counts)
-            for guess, count in enumerate(row)
-            if true != guess and count
-        ),
-        reverse=True,
-    )
+    pairs = [
+        (count, true, guess) for true, row in enumerate(counts) for guess, count in enumerate(row) if true != guess
+    ]
+    wrong = sum(count for count, _, _ in pairs)
     rows = [
-        (
-            f"{names[true]} as {names[guess]}",
-            f"{count:,}",
-            percent(count / (sum(counts[true]) or 1)),
-            percent(count / (wrong or 1)),
-        )
-        for count, true, guess in pairs[:_WORST]
+        (f"{names[true]} as {names[guess]}", f"{count:,}", percent(count / sum(counts[true])), percent(count / wrong))
+        for count, true, guess in sorted(pairs, reverse=True)[:_WORST]
+        if count
     ]
     if not rows:
         return ""
-    said = f"The largest mistakes; {percent(wrong / whole, 2)} of all pixels are wrong"
+    said = f"The largest mistakes; {percent(wrong / sum(map(sum, counts)), 2)} of all pixels are wrong"
     return table(("truth as prediction", "pixels", "of the class", "of all mistakes"), rows, caption=said)

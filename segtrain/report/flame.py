@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from segtrain.observe.console import percent
 from segtrain.report.html import details, esc, table
 from segtrain.runs.table import number
 from segtrain.stacks import FOLDER
+from segtrain.terminal import counted
 
 LEAST = 0.004  # of a graph's time: narrower frames cannot be read, and are left out
 ROW = 19  # pixels
@@ -96,9 +98,8 @@ def _about(run: Path, stacks: list[Stack]) -> str:
     facts = [read_json(path) for path in sorted((run / FOLDER).glob("rank-*.json"))]
     seconds = max((number(one.get("seconds")) or 0.0 for one in facts), default=0.0)
     samples = sum(int(number(one.get("samples")) or 0) for one in facts)
-    processes = len({stack.process for stack in stacks})
     return (
-        f"{samples:,} samples of {processes} {'process' if processes == 1 else 'processes'} in {seconds:g} s, by "
+        f"{samples:,} samples of {_processes(stacks, 'process')} in {seconds:g} s, by "
         "<code>segtrain profile stacks</code>. The width of a function is the wall time in it and in what it "
         "called; frames above it were called by it. Click one to zoom, click the lowest one to zoom out. "
         '<span class="flame-key"><i class="own"></i>segtrain <i class="torch"></i>torch <i class="lib"></i>other '
@@ -115,12 +116,12 @@ def _groups(stacks: list[Stack]) -> Iterator[tuple[str, list[Stack]]]:
             begin = next((place for place, label in enumerate(frames) if label.startswith(_LOOP)), 0)
             stack = replace(stack, frames=frames[begin:])
         parts[part].append(stack)
-    yield f"The loop of {_count(parts['loop'], 'rank')}", parts["loop"]
+    yield f"The loop of {_processes(parts['loop'], 'rank')}", parts["loop"]
     if parts["process"]:
-        yield f"Data workers: {_count(parts['process'], 'process')}", parts["process"]
+        yield f"Data workers: {_processes(parts['process'], 'process')}", parts["process"]
     else:
-        threads = len({(stack.process, stack.thread) for stack in parts["thread"]})
-        yield f"Data workers: {threads} {'thread' if threads == 1 else 'threads'}", parts["thread"]
+        threads = {(stack.process, stack.thread) for stack in parts["thread"]}
+        yield f"Data workers: {counted(len(threads), 'thread')}", parts["thread"]
     yield "Other threads, where they do not wait", [stack for stack in parts["other"] if not stack.waits]
 
 
@@ -132,9 +133,8 @@ def _part(stack: Stack) -> str:
     return "thread" if not in_worker and stack.thread.startswith("segtrain-data") else "other"
 
 
-def _count(stacks: list[Stack], what: str) -> str:
-    count = len({stack.process for stack in stacks})
-    return f"{count} {what if count == 1 else {'process': 'processes'}.get(what, what + 's')}"
+def _processes(stacks: list[Stack], noun: str) -> str:
+    return counted(len({stack.process for stack in stacks}), noun)
 
 
 def _graph(key: str, title: str, stacks: list[Stack]) -> str:
@@ -143,12 +143,14 @@ def _graph(key: str, title: str, stacks: list[Stack]) -> str:
         root.add(stack.frames, stack.seconds)
     skipped = 0
     top = root
-    while (
-        len(top.inner) == 1 and (only := next(iter(top.inner.values()))).inner and only.seconds > 0.999 * root.seconds
-    ):
+    while len(top.inner) == 1:
+        (only,) = top.inner.values()
+        if not only.inner or only.seconds <= 0.999 * root.seconds:
+            break
         top, skipped = only, skipped + 1
     top = Frame("all", root.seconds, top.inner if skipped < 2 else {top.label: top})
-    drawn = list(_frames(top, 0.0, 1.0, 0, root.seconds, idle_of(stacks)))
+    idle = {stack.frames[-1] for stack in stacks if stack.waits}  # innermost frames of threads that wait
+    drawn = list(_frames(top, 0.0, 1.0, 0, root.seconds, idle))
     depth = 1 + max(level for level, *_ in drawn)
     hot = own_times(stacks)
     alt = f"{title}: most time in {hot[0][0]}, {percent(hot[0][1] / root.seconds)}" if hot else title
@@ -165,15 +167,10 @@ def _graph(key: str, title: str, stacks: list[Stack]) -> str:
 
 def own_times(stacks: list[Stack]) -> list[tuple[str, float]]:
     """Seconds in each function itself, not in what it called; most first."""
-    own: dict[str, float] = {}
+    own: Counter[str] = Counter()
     for stack in stacks:
-        own[stack.frames[-1]] = own.get(stack.frames[-1], 0.0) + stack.seconds
-    return sorted(own.items(), key=lambda item: -item[1])
-
-
-def idle_of(stacks: list[Stack]) -> set[str]:
-    """Labels of the innermost frames of threads that wait."""
-    return {stack.frames[-1] for stack in stacks if stack.waits}
+        own[stack.frames[-1]] += stack.seconds
+    return own.most_common()
 
 
 def _frames(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from segtrain.diagnose.data_rules import STARVED
@@ -12,6 +13,7 @@ from segtrain.report.speed import Speed, words
 from segtrain.report.timeline import Stretch
 from segtrain.runs.folder import RunFolder, few
 from segtrain.runs.table import number
+from segtrain.terminal import counted
 
 _FULL = 90.0  # percent of the cores
 
@@ -42,24 +44,18 @@ def summary(
 
 
 def _state(run: RunFolder) -> tuple[str, str]:
-    status, step, steps = run.row["status"], run.row["step"], run.row["steps"]
-    place = f"step {step or 0} of {steps or '?'}"
-    if status == "done":
-        return "good", f"Finished: {place}, {duration(run.row['time'] or 0)}"
-    if status == "failed":
-        return "bad", f"Failed at {place}: {run.end.get('error') or 'no error was recorded'}"
-    if status == "stopped":
-        signal = next((event.get("signal") for event in reversed(run.events) if event["event"] == "signal"), "a signal")
-        return "open", f"Stopped by {signal} at {place}: the same command continues it"
-    if status == "killed":
-        return (
-            "bad",
-            f"Ended without a message at {place}: its process is gone; the same command continues from the last "
-            "checkpoint",
-        )
-    if status == "running":
-        return "open", f"Running: {place} when this page was made"
-    return "open", "No process of this run has written anything yet"
+    """Mood and headline."""
+    place = f"step {run.row['step'] or 0} of {run.row['steps'] or '?'}"
+    signal = next((event.get("signal") for event in reversed(run.events) if event["event"] == "signal"), "a signal")
+    gone = "its process is gone; the same command continues from the last checkpoint"
+    states = {
+        "done": ("good", f"Finished: {place}, {duration(run.row['time'] or 0)}"),
+        "failed": ("bad", f"Failed at {place}: {run.end.get('error') or 'no error was recorded'}"),
+        "stopped": ("open", f"Stopped by {signal} at {place}: the same command continues it"),
+        "killed": ("bad", f"Ended without a message at {place}: {gone}"),
+        "running": ("open", f"Running: {place} when this page was made"),
+    }
+    return states.get(run.row["status"], ("open", "No process of this run has written anything yet"))
 
 
 def _scores(run: RunFolder) -> str:
@@ -69,22 +65,19 @@ def _scores(run: RunFolder) -> str:
     last = run.evals[-1]
     text = f"Best mIoU {percent(best['scores']['miou'], 2)}{few(best)} at step {best['step']}"
     if last["step"] != best["step"]:
-        text += (
-            f", {percent(number(last['scores'].get('miou')), 2)}{few(last)} at the last evaluation (step "
-            f"{last['step']})"
-        )
+        miou = percent(number(last["scores"].get("miou")), 2)
+        text += f", {miou}{few(last)} at the last evaluation (step {last['step']})"
     return text + "."
 
 
 def where_time_went(pace: Speed, device: str) -> str:
     """The sentence about a step: the largest phases, up to 95 % of the time."""
-    told = 0.0
+    shown = 0.0
     parts: list[str] = []
     for phase, share in sorted(pace.shares.items(), key=lambda item: -item[1]):
-        if told > 0.95 and parts:
-            break
-        parts.append(f"{percent(share, 0)} {words(phase)}")
-        told += share
+        if shown <= 0.95:
+            parts.append(f"{percent(share, 0)} {words(phase)}")
+        shown += share
     text = f"A step took {short_seconds(pace.step_s)}: {', '.join(parts)}."
     if device.startswith("cuda"):
         text += " These are GPU times: a wait for data that is hidden behind GPU work counts as that work."
@@ -103,15 +96,14 @@ def _worst_tenth(pace: Speed) -> str:
 
 def _pauses(parts: list[Stretch]) -> str:
     whole = sum(part.end - part.begin for part in parts)
-    stood: dict[str, float] = {}
+    stood: Counter[str] = Counter()
     for part in parts:
-        if part.kind:
-            stood[part.kind] = stood.get(part.kind, 0.0) + part.end - part.begin
+        stood[part.kind] += part.end - part.begin
     names = {"eval": "evaluation", "checkpoint": "checkpoints", "start": "start-up"}
     large = [
-        f"{names[kind]} {percent(s / whole, 0)}"
-        for kind, s in sorted(stood.items(), key=lambda i: -i[1])
-        if s > 0.05 * whole
+        f"{names[kind]} {percent(seconds / whole, 0)}"
+        for kind, seconds in stood.most_common()
+        if kind and seconds > 0.05 * whole
     ]
     return f"Outside of steps: {', '.join(large)} of the run's time." if large else ""
 
@@ -120,38 +112,27 @@ def _cores(pace: Speed, maps: list[Map], others: float | None) -> str:
     if pace.cores is None:
         return ""
     text = f"All ranks together kept {pace.cores:.2g} cores busy"
-    rows = [
-        (name, mean)
-        for found in maps
-        if found.title.startswith("Cores")
-        for name, mean in zip(found.rows, found.means())
-        if name.startswith("cpu") and mean is not None
-    ]
-    if rows:
-        mean = sum(mean for _, mean in rows) / len(rows)
-        text += f"; the system profile shows {len(rows)} cores at {mean:.0f} % on average"
-    gpus = [mean for found in maps if found.title == GPUS for mean in found.means() if mean is not None]
+    busy = [(found.title, name, mean) for found in maps for name, mean in zip(found.rows, found.means())]
+    cores = [m for title, name, m in busy if title.startswith("Cores") and name.startswith("cpu") and m is not None]
+    gpus = [mean for title, _, mean in busy if title == GPUS and mean is not None]
+    mean = sum(cores) / len(cores) if cores else 0.0
+    if cores:
+        text += f"; the system profile shows {len(cores)} cores at {mean:.0f} % on average"
     if gpus:
-        text += f" and {len(gpus)} GPU{'s' * (len(gpus) > 1)} at {sum(gpus) / len(gpus):.0f} %"
+        text += f" and {counted(len(gpus), 'GPU')} at {sum(gpus) / len(gpus):.0f} %"
     text += "."
     # The profile also contains the work of the system itself, so a small difference means nothing.
-    if others is not None and rows and others > max(0.5, 0.25 * len(rows)):
-        text += (
-            f" Other programs used about {others:.1f} cores meanwhile{': they slowed this run down' * (mean > _FULL)}."
-        )
+    if others is not None and cores and others > max(0.5, 0.25 * len(cores)):
+        slowed = ": they slowed this run down" * (mean > _FULL)
+        text += f" Other programs used about {others:.1f} cores meanwhile{slowed}."
     return text
 
 
 def tiles(run: RunFolder, pace: Speed | None) -> list[tuple[str, str, str]]:
     """(what, value, remark) of the figures that matter most."""
-    best = run.best
-    found = [
-        (
-            "best mIoU",
-            percent(best["scores"]["miou"], 2) if best else "-",
-            f"step {best['step']}{few(best)}" if best else "not evaluated",
-        )
-    ]
+    found = [("best mIoU", "-", "not evaluated")]
+    if best := run.best:
+        found = [("best mIoU", percent(best["scores"]["miou"], 2), f"step {best['step']}{few(best)}")]
     if pace is not None:
         rate = "-" if pace.images_per_s is None else f"{pace.images_per_s:.3g}"
         found += [
