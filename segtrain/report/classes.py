@@ -55,7 +55,7 @@ def matrix(scored: Event) -> list[list[int]] | None:
     counts = scored.get("confusion") if scored else None
     if not isinstance(counts, list) or not counts or any(not isinstance(row, list) for row in counts):
         return None
-    square = all(len(row) == len(counts) and all(isinstance(cell, int) for cell in row) for row in counts)
+    square = all(len(row) == len(counts) and all(isinstance(cell, int) and cell >= 0 for cell in row) for row in counts)
     return counts if square else None
 
 
