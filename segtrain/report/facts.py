@@ -9,11 +9,9 @@ from typing import Any
 
 from segtrain.config import Config
 from segtrain.observe.console import duration, percent
-from segtrain.report.html import details, esc, table, thinned
+from segtrain.report.html import details, table, thinned
 from segtrain.runs.folder import RunFolder, few
 from segtrain.runs.table import number
-
-_DATA = ("data",)  # derived quantities that are not about the environment
 
 
 def mapping(value: Any) -> dict[str, Any]:
@@ -26,12 +24,14 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     found: dict[str, str] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping) and value and not prefix:
-            found.update(flat(value, f"{key}."))
+            found |= flat(value, f"{key}.")
         else:
-            found[f"{prefix}{key}"] = (
-                value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-            )
+            found[f"{prefix}{key}"] = _text(value)
     return found
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def defaults() -> dict[str, str]:
@@ -40,32 +40,23 @@ def defaults() -> dict[str, str]:
 
 def environment(run: RunFolder) -> dict[str, str]:
     start = run.start
-    derived = mapping(start.get("derived"))
     found = {
-        "segtrain": start.get("version"),
-        **mapping(start.get("versions")),
-        "host": start.get("host"),
-        "device": start.get("device"),
-        "ranks": start.get("world_size"),
-        **{key: value for key, value in derived.items() if key not in _DATA},
-    }
-    return {str(key): str(value) for key, value in found.items() if value not in (None, "")}
+        "segtrain": start.get("version"), **mapping(start.get("versions")), "host": start.get("host"),
+        "device": start.get("device"), "ranks": start.get("world_size"), **mapping(start.get("derived")),
+    }  # fmt: skip
+    return {str(key): str(value) for key, value in found.items() if key != "data" and value not in (None, "")}
 
 
 def data(run: RunFolder) -> dict[str, str]:
     """Facts about the data and the evaluation protocol: scores can be compared where the protocol is equal."""
-    start = run.start
-    derived = mapping(start.get("derived"))
-    found = {key: derived[key] for key in _DATA if key in derived}
+    found = {key: value for key, value in mapping(run.start.get("derived")).items() if key == "data"}
     for event in run.events:
         if event["event"] == "faults":
-            found[f"left out of {event.get('role')}"] = (
-                f"{event.get('skipped')} of {event.get('images')} images, see {event.get('file')}"
-            )
-    protocol = run.evals[-1].get("protocol") if run.evals else None
-    if isinstance(protocol, Mapping):
-        found.update({f"scored: {key.replace('_', ' ')}": value for key, value in protocol.items() if key != "line"})
-    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in found.items()}
+            skipped = f"{event.get('skipped')} of {event.get('images')} images, see {event.get('file')}"
+            found[f"left out of {event.get('role')}"] = skipped
+    protocol = mapping(run.evals[-1].get("protocol")) if run.evals else {}
+    found |= {f"scored: {key.replace('_', ' ')}": value for key, value in protocol.items() if key != "line"}
+    return {key: _text(value) for key, value in found.items()}
 
 
 def config_table(run: RunFolder) -> str:
@@ -75,13 +66,9 @@ def config_table(run: RunFolder) -> str:
     rest = {key: value for key, value in rows.items() if key not in changed}
     if not rows:
         return "<p class=quiet>The folder has no config.yaml.</p>"
-    own = table(
-        ("setting", "value", "default"),
-        [(key, value, usual.get(key, "")) for key, value in changed.items()],
-        left=(0, 1, 2),
-        kind="facts",
-        caption="Settings that differ from the defaults",
-    )
+    caption = "Settings that differ from the defaults"
+    cells = [(key, value, usual.get(key, "")) for key, value in changed.items()]
+    own = table(("setting", "value", "default"), cells, left=(0, 1, 2), kind="facts", caption=caption)
     others = table(("setting", "value"), list(rest.items()), left=(0, 1), kind="facts")
     return own + details(f"{len(rest)} settings at their defaults", others)
 
@@ -92,17 +79,13 @@ def pairs(caption: str, facts: Mapping[str, str]) -> str:
 
 def happenings(run: RunFolder) -> str:
     """Starts, evaluations, checkpoints, and ends, in order."""
-    rows = []
-    for event in run.events:
-        said = _said(event)
-        if said:
-            moment = datetime.fromtimestamp(event["ts"], timezone.utc)
-            rows.append((moment.strftime("%Y-%m-%d %H:%M:%S"), event.get("step", ""), said))
-    shown = thinned(rows, 200)
-    return details(
-        f"What happened, in order ({len(rows)} events)",
-        table(("UTC", "step", "event"), shown, left=(0, 2), kind="facts"),
-    )
+    rows = [
+        (f"{datetime.fromtimestamp(event['ts'], timezone.utc):%Y-%m-%d %H:%M:%S}", event.get("step", ""), said)
+        for event in run.events
+        if (said := _said(event))
+    ]
+    shown = table(("UTC", "step", "event"), thinned(rows, 200), left=(0, 2), kind="facts")
+    return details(f"What happened, in order ({len(rows)} events)", shown)
 
 
 def _said(event: Mapping[str, Any]) -> str:
@@ -122,7 +105,3 @@ def _said(event: Mapping[str, Any]) -> str:
     if kind == "run_end":
         return f"{event.get('status')}" + (f": {event['error']}" if event.get("error") else "")
     return ""
-
-
-def quiet(text: str) -> str:
-    return f"<p class=quiet>{esc(text)}</p>"

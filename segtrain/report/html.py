@@ -117,8 +117,8 @@ def utc(ts: float | None = None) -> str:
     return "" if ts == 0 else moment.strftime("%Y-%m-%d %H:%M UTC")
 
 
-def details(summary: str, content: str, is_open: bool = False) -> str:
-    return f"<details{' open' * is_open}><summary>{esc(summary)}</summary>{content}</details>"
+def details(summary: str, content: str) -> str:
+    return f"<details><summary>{esc(summary)}</summary>{content}</details>"
 
 
 def figure(key: str, title: str, alt: str, numbers: str, note: str = "") -> str:

@@ -76,7 +76,8 @@ def render(run: RunFolder, say: Callable[[str], None] = say_on_stderr, shown: st
             places[found.title] = f"{kind}{number_of}"
             when += charts.heat_map(drawn, places[found.title], found, what)
     if when and not maps:
-        when += facts.quiet(NO_READING if facts.mapping(run.config.get("log")).get("profile_ms") else NO_PROFILE)
+        missing = NO_READING if facts.mapping(run.config.get("log")).get("profile_ms") else NO_PROFILE
+        when += f"<p class=quiet>{missing}</p>"
     sample = bound.sample_cost(diagnosis)
     if sample:
         places[bound.COST] = bound.COST_ID

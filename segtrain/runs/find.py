@@ -30,13 +30,10 @@ def find_runs(folder: str | Path) -> list[Path]:
             code="folder-missing", file=str(folder),
         )  # fmt: skip
     found = []
-    for place, folders, files in os.walk(folder):
-        if (
-            any(name in files for name in (journal.FILE, "best.json"))
-            or {"config.yaml", "checkpoints"} <= {*files, *folders}
-            or (SPANS in folders and _has_spans(Path(place)))
-        ):
-            found.append(Path(place))
+    for path, folders, files in os.walk(folder):
+        records = {*files} & {journal.FILE, "best.json"} or {*files, *folders} >= {"config.yaml", "checkpoints"}
+        if records or (SPANS in folders and _has_spans(Path(path))):
+            found.append(Path(path))
             folders.clear()  # a run holds no runs
         else:
             folders[:] = [name for name in folders if not name.startswith(".")]

@@ -7,7 +7,9 @@ then has gaps.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socket
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,9 +41,8 @@ def read_run(run: Path) -> dict[str, Any]:
     config = read_mapping(run / "config.yaml")
     best = read_mapping(run / "best.json")
     events = list(_milestones(run / journal.FILE))
-    starts = [event for event in events if event["event"] == "run_start"]
+    start = next((event for event in reversed(events) if event["event"] == "run_start"), {})
     scores = [event for event in journal.curve(events, "eval") if isinstance(event.get("scores"), dict)]
-    start = starts[-1] if starts else {}
     warnings = start.get("warnings")
     pixels = pixels_of(scores[-1]) if scores else None
     return {
@@ -76,23 +77,16 @@ def _hash(run: Path) -> str | None:
 def _milestones(path: Path) -> Iterator[dict[str, Any]]:
     """All events, but only the last of several step events in a row, so that long journals are read fast."""
 
-    def lines() -> Iterator[bytes]:
-        step = b""
-        with contextlib.suppress(OSError), path.open("rb") as file:
-            for line in file:
-                if line.startswith(b'{"event": "step"') and line.endswith(b"}\n"):
-                    step = line
-                    continue
-                if step:
-                    yield step
-                    step = b""
-                yield line
-            if step:
-                yield step
+    def is_step(line: bytes) -> bool:
+        return line.startswith(b'{"event": "step"') and line.endswith(b"}\n")
 
-    for event in journal.parse_lines(lines(), str(path), say=lambda text: None):
-        if journal.is_time(event.get("ts")):
-            yield event
+    def lines() -> Iterator[bytes]:
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            for are_steps, group in itertools.groupby(file, is_step):
+                yield from deque(group, maxlen=1 if are_steps else None)
+
+    events = journal.parse_lines(lines(), str(path), say=lambda text: None)
+    return (event for event in events if journal.is_time(event.get("ts")))
 
 
 def _sessions(events: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
@@ -143,20 +137,11 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         step = "-" if row["step"] is None else f"{row['step']}/{row['steps'] or '?'}"
         present, classes = row.get("classes_present"), row.get("classes")
         few = f" ({present} of {classes} classes)" if present is not None and present != classes else ""
+        best, last = (percent(row[key], 2) + few for key in ("miou", "last_miou"))
+        best_step = "-" if row["best_step"] is None else str(row["best_step"])
         seconds = "-" if row["time"] is None else duration(row["time"])
-        cells.append(
-            (
-                str(row["name"]),
-                row["hash"] or "-",
-                row["status"],
-                step,
-                percent(row["miou"], 2) + few,
-                "-" if row["best_step"] is None else str(row["best_step"]),
-                percent(row["last_miou"], 2) + few,
-                seconds,
-                row["out"],
-            )
-        )
+        name, hash = str(row["name"]), row["hash"] or "-"
+        cells.append((name, hash, row["status"], step, best, best_step, last, seconds, row["out"]))
     warned = [f"warning: {row['out']}: {text}" for row in rows for text in row.get("warnings") or ()]
     return "\n".join([*columns(cells, right={3, 4, 5, 6, 7}), *warned])
 
