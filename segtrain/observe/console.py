@@ -74,9 +74,9 @@ def step_line(
 
     Learning rate, epoch, and images/s are left out, in that order, if ``width`` columns are too few.
     """
-    steps, place = len(str(total_steps)), len(f"{int(epochs)}.00")
+    steps, digits = len(str(total_steps)), len(f"{int(epochs)}.00")
     parts = {
-        "epoch": f"epoch {epoch:{place}.2f}/{epochs_text(epochs)}",
+        "epoch": f"epoch {epoch:{digits}.2f}/{epochs_text(epochs)}",
         "step": f"step {step:{steps}d}/{total_steps}",
         "loss": f"loss {loss:8.4f}",
         "lr": f"lr {lr:.2e}",

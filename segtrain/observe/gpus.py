@@ -37,7 +37,7 @@ def visible(nvml: Any, environ: Mapping[str, str], say: Callable[[str], None]) -
     NVML numbers GPUs by bus id. CUDA does so only with CUDA_DEVICE_ORDER=PCI_BUS_ID, and otherwise by speed, so a
     number is ambiguous on a host with several kinds of GPUs.
     """
-    handles = [nvml.nvmlDeviceGetHandleByIndex(place) for place in range(nvml.nvmlDeviceGetCount())]
+    handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
     listed = environ.get("CUDA_VISIBLE_DEVICES")
     if listed is None:
         return handles

@@ -187,16 +187,16 @@ def sentence(notices: Sequence[Notice], world_size: int, limit_s: float, folder:
     behind = [notice for notice in notices if notice.passed == least]
     before = next((notice for notice in notices if notice.passed > least), None)
     if missing and asked:
-        who = f"{_ranks(missing)} did not answer: stopped processes, or their hosts are gone; {_at(behind[0])}"
+        problem = f"{_ranks(missing)} did not answer: stopped processes, or their hosts are gone; {_at(behind[0])}"
     elif missing:
-        who = f"the other ranks cannot be asked; {_at(behind[0])}"
+        problem = f"the other ranks cannot be asked; {_at(behind[0])}"
     elif before is None:
-        who = ("all ranks are at one place: " if world_size > 1 else "") + "; ".join(map(_at, behind[:4]))
+        problem = ("all ranks are at one place: " if world_size > 1 else "") + "; ".join(map(_at, behind[:4]))
     else:
         ranks, first = _ranks([notice.rank for notice in behind]), behind[0]
-        who = f"{ranks} (host {first.host}) did not arrive: {_at(first)}; {_at(before)}"
+        problem = f"{ranks} (host {first.host}) did not arrive: {_at(first)}; {_at(before)}"
     end = f"; a rank that waits {limit_s:g} s (parallel.timeout_s) ends the job" if world_size > 1 else ""
-    return f"hang: no progress for {longest:.0f} s: {who}. Stacks: {folder}/rank-*.txt on each host{end}"
+    return f"hang: no progress for {longest:.0f} s: {problem}. Stacks: {folder}/rank-*.txt on each host{end}"
 
 
 def _at(notice: Notice) -> str:

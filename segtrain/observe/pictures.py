@@ -94,8 +94,8 @@ def _font(size: int) -> Font:
         return ImageFont.load_default()  # the small bitmap font of older versions
 
 
-def _write(draw: ImageDraw.ImageDraw, place: tuple[int, int], text: str, font: Font, color: Color = INK) -> None:
-    draw.text(place, _readable(text, font), color, font)
+def _write(draw: ImageDraw.ImageDraw, xy: tuple[int, int], text: str, font: Font, color: Color = INK) -> None:
+    draw.text(xy, _readable(text, font), color, font)
 
 
 def _readable(text: str, font: Font) -> str:
@@ -174,15 +174,15 @@ def contact_sheet(
     items: list[tuple[str, Color | None]] = [(name, palette[i]) for i, name in enumerate(names) if i in used]
     items += ([("void", None)] if ignore_index in used else []) + ([("wrong", WRONG)] if judged else [])
 
-    whole = 2 * _MARGIN + len(heads) * width + (len(heads) - 1) * _GAP
+    total_width = 2 * _MARGIN + len(heads) * width + (len(heads) - 1) * _GAP
     font, small, large = _font(14), _font(12), _font(17)
-    legend = _legend(items, font, whole - 2 * _MARGIN)
+    legend = _legend(items, font, total_width - 2 * _MARGIN)
     heights = [max(1, round(s.image.shape[0] * width / s.image.shape[1])) for s in samples]
     top = _MARGIN + (32 if title else 0) + legend.height + 8
-    sheet = Image.new("RGB", (whole, top + _HEAD + sum(h + _CAPTION for h in heights) + _MARGIN), PAPER)
+    sheet = Image.new("RGB", (total_width, top + _HEAD + sum(h + _CAPTION for h in heights) + _MARGIN), PAPER)
     draw = ImageDraw.Draw(sheet)
     if title:
-        _write(draw, (_MARGIN, _MARGIN - 2), _clip(draw, title, large, whole - 2 * _MARGIN), large)
+        _write(draw, (_MARGIN, _MARGIN - 2), _clip(draw, title, large, total_width - 2 * _MARGIN), large)
     sheet.paste(legend, (_MARGIN, top - 8 - legend.height))
     for column, head in enumerate(heads):
         _write(draw, (_MARGIN + column * (width + _GAP), top + 4), head, font, PALE)

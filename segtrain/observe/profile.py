@@ -43,14 +43,14 @@ class ProfileOwner(Protocol):
     def local_world_size(self) -> int: ...
 
 
-def node_name(place: ProfileOwner, environ: Mapping[str, str] = os.environ) -> str:
+def node_name(owner: ProfileOwner, environ: Mapping[str, str] = os.environ) -> str:
     """``algo-N``: the name that SageMaker gives to the host, else its number in the order of ranks."""
     named = environ.get("SM_CURRENT_HOST", "")
-    return named if re.fullmatch(r"algo-\d+", named) else f"algo-{place.rank // place.local_world_size + 1}"
+    return named if re.fullmatch(r"algo-\d+", named) else f"algo-{owner.rank // owner.local_world_size + 1}"
 
 
 @contextlib.contextmanager
-def sampling(run_dir: Path, ms: int, place: ProfileOwner, say: Callable[[str], None] = say_on_stderr) -> Iterator[None]:
+def sampling(run_dir: Path, ms: int, owner: ProfileOwner, say: Callable[[str], None] = say_on_stderr) -> Iterator[None]:
     """Profile this host in ``run_dir`` while the context lasts. ``ms`` 0: wait for a request.
 
     SIGUSR2 to the rank that starts the sampler turns it on and off; the other ranks ignore the signal.
@@ -58,8 +58,8 @@ def sampling(run_dir: Path, ms: int, place: ProfileOwner, say: Callable[[str], N
     may_listen = threading.current_thread() is threading.main_thread()
     # The sampler inherits this, so that an early signal does not end it.
     before = signal.signal(signal.SIGUSR2, signal.SIG_IGN) if may_listen else None
-    folder, node = run_dir / FOLDER, node_name(place)
-    process = _start(folder, ms, node, say, place.local_world_size) if place.local_rank == 0 else None
+    folder, node = run_dir / FOLDER, node_name(owner)
+    process = _start(folder, ms, node, say, owner.local_world_size) if owner.local_rank == 0 else None
     try:
         if may_listen and process is not None:
             signal.signal(signal.SIGUSR2, lambda number, frame: process.send_signal(number))

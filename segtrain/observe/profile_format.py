@@ -5,8 +5,7 @@
     {"Type":"cpu","Name":"cpu5","Dimension":"CPUUtilization","Value":1.36,"NodeId":"algo-1","Timestamp":1591748109.2322}
 
 ``docs/profile.md`` lists types, names, and dimensions. Older profiles have no folder per hour, and file names that
-                are not
-full minutes. The sampler is a small process, so this file imports nothing large.
+are not full minutes. The sampler is a small process, so this file imports nothing large.
 """
 
 from __future__ import annotations
@@ -89,9 +88,9 @@ class ProfileWriter:
 
     def _open(self, path: str) -> None:
         self.close()
-        place = self.folder / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(place, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        target = self.folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        self._file = os.open(target, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         self._path = path
         _cut_torn_line(self._file)
 
@@ -135,7 +134,7 @@ def read_profile(
     ``folder``: a run folder, a profile, or the output of a SageMaker job. Invalid lines are skipped and reported.
     Raises DataError if there is no file of a profile.
     """
-    paths = (Path(place, name) for place, _, names in os.walk(Path(folder).absolute()) for name in names)
+    paths = (Path(parent, name) for parent, _, names in os.walk(Path(folder).absolute()) for name in names)
     found = sorted((*moment, path) for path in paths if (moment := minute_and_node(path.as_posix())) is not None)
     if not found:
         raise DataError(

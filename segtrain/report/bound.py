@@ -140,10 +140,10 @@ def sample_cost(found: Diagnosis | None) -> str:
     work = found.facts.get("workers") if found is not None else None
     if not isinstance(work, Mapping) or not work.get("sample_ms"):
         return ""
-    whole, names = work["sample_ms"], {"assemble": "put into its batch"}
+    total, names = work["sample_ms"], {"assemble": "put into its batch"}
     costs = [(names.get(stage, stage), ms, "stage") for stage, ms in work["stages_ms"].items()]
-    costs += [("total", whole, "whole"), ("CPU time", work["cpu_ms"], "cpu")]
-    rows = [(name, short_seconds(ms / 1000), ms / whole, percent(ms / whole), kind) for name, ms, kind in costs]
+    costs += [("total", total, "whole"), ("CPU time", work["cpu_ms"], "cpu")]
+    rows = [(name, short_seconds(ms / 1000), ms / total, percent(ms / total), kind) for name, ms, kind in costs]
     count, kind = work["count"], work["kind"]
     many = kind if count == 1 else "processes" if kind == "process" else f"{kind}s"
     workers = f"{count:g} {many}" if count else "the loop itself"

@@ -46,14 +46,14 @@ def loop(charts: Charts, parts: Sequence[Stretch], names: Sequence[str], time: A
         lap = piece.lap if piece.lap and piece.lap.seconds else None
         for name, value in lap.spans.items() if lap else [(piece.kind, 1.0)]:
             wall[name] += (piece.end - piece.begin) * value / (lap.seconds if lap else 1.0)
-    whole = sum(wall.values()) or 1.0
+    total = sum(wall.values()) or 1.0
     numbers = table(
         ("what", "time", "share"),
-        [(label, duration(wall[name]), percent(wall[name] / whole)) for name, label in series],
+        [(label, duration(wall[name]), percent(wall[name] / total)) for name, label in series],
     )
     most = sorted(series, key=lambda item: -wall[item[0]])[:3]
     alt = "What the loop did over time. Most of it: " + ", ".join(
-        f"{label} {percent(wall[name] / whole, 0)}" for name, label in most
+        f"{label} {percent(wall[name] / total, 0)}" for name, label in most
     )
     charts["loop"] = _stack(rows, series, "%", 130, 100)
     return figure("loop", LOOP, alt, numbers, "share of the time, each stretch between two log lines")
@@ -133,14 +133,14 @@ def image_scores(charts: Charts, values: Sequence[float], note: str) -> str:
     low, high = min(shares), max(shares)
     width = next((width for width in (1, 2) if (high - low) / width <= 30), 5)
     bins = [min(int(share // width), 100 // width - 1) for share in shares]  # 100 % belongs to the last bin
-    counts = [bins.count(place) for place in range(min(bins), max(bins) + 1)]
+    counts = [bins.count(index) for index in range(min(bins), max(bins) + 1)]
     names = ("worst", "10 %", "median", "90 %", "best")
     found = quantiles(shares, 0.0, 0.1, 0.5, 0.9, 1.0)
     numbers = table(names, [tuple(f"{value:.1f} %" for value in found)], left=())
     alt = f"mIoU of single images: worst {found[0]:.1f} %, median {found[2]:.1f} %, best {found[4]:.1f} %"
     charts["imagescores"] = {
         "type": "bars", "axis": "value", "unit": "%", "height": 180,
-        "x": [(min(bins) + place + 0.5) * width for place in range(len(counts))], "width": width,
+        "x": [(min(bins) + index + 0.5) * width for index in range(len(counts))], "width": width,
         "marks": [{"x": figures(found[k], 3), "label": label} for k, label in ((1, "one in ten below"), (2, "median"))],
         "series": [{"label": "images", "color": "forward", "y": counts}],
     }  # fmt: skip

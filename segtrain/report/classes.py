@@ -14,7 +14,7 @@ _WORST = 10
 
 
 def names_of(run: RunFolder, count: int) -> list[str]:
-    return [*run.classes[:count], *(f"class {place}" for place in range(len(run.classes), count))]
+    return [*run.classes[:count], *(f"class {index}" for index in range(len(run.classes), count))]
 
 
 def ious(scored: Event) -> list[float | None]:
@@ -42,9 +42,9 @@ def by_class(run: RunFolder) -> str:
     names = names_of(run, len(values))
     pixels = scored["scores"].get("pixels")
     counts = pixels if isinstance(pixels, list) and len(pixels) == len(values) else [0] * len(values)
-    whole = sum(counts) or 1
+    total = sum(counts) or 1
     rows = [
-        (name, "absent" if value is None else percent(value), value or 0.0, percent(count / whole, 2), "")
+        (name, "absent" if value is None else percent(value), value or 0.0, percent(count / total, 2), "")
         for name, value, count in zip(names, values, counts)
     ]
     return bars(f"IoU by class at step {scored['step']}, the best evaluation", ("class", "IoU", "pixels"), rows)
@@ -75,13 +75,13 @@ def confusion(names: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
 
 
 def _cells(name: str, row: Sequence[int], names: Sequence[str], numbered: bool) -> str:
-    whole = sum(row)
+    total = sum(row)
     cells = []
     for other, count in zip(names, row):
-        share = count / whole if whole else 0.0
+        share = count / total if total else 0.0
         # A root brings out the small shares, which are the mistakes; the text turns where the color gets strong.
         strength = round(100 * share**0.6)
-        text = "" if not whole or share < 0.0005 else f"{100 * share:.1f}" if share < 0.0995 else f"{100 * share:.0f}"
+        text = "" if not total or share < 0.0005 else f"{100 * share:.1f}" if share < 0.0995 else f"{100 * share:.0f}"
         kind = ("hit" if other == name else "miss") + (" strong" if strength > 55 else "")
         title = f"{name} as {other}: {percent(share, 2)}, {count:,} pixels"
         cells.append(f'<td class="{kind}" style="--s:{strength}%" title="{esc(title)}">{text if numbered else ""}</td>')

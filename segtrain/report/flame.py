@@ -90,7 +90,7 @@ def section(run: Path) -> str:
     if not stacks:
         return ""
     return f"<p class=quiet>{_about(run, stacks)}</p>" + "".join(
-        _graph(f"stacks{place}", title, chosen) for place, (title, chosen) in enumerate(_groups(stacks)) if chosen
+        _graph(f"stacks{index}", title, chosen) for index, (title, chosen) in enumerate(_groups(stacks)) if chosen
     )
 
 
@@ -113,7 +113,7 @@ def _groups(stacks: list[Stack]) -> Iterator[tuple[str, list[Stack]]]:
     for stack in stacks:
         part, frames = _part(stack), stack.frames
         if part == "loop":
-            begin = next((place for place, label in enumerate(frames) if label.startswith(_LOOP)), 0)
+            begin = next((index for index, label in enumerate(frames) if label.startswith(_LOOP)), 0)
             stack = replace(stack, frames=frames[begin:])
         parts[part].append(stack)
     yield f"The loop of {_processes(parts['loop'], 'rank')}", parts["loop"]
@@ -174,27 +174,27 @@ def own_times(stacks: list[Stack]) -> list[tuple[str, float]]:
 
 
 def _frames(
-    frame: Frame, left: float, width: float, level: int, whole: float, idle: set[str]
+    frame: Frame, left: float, width: float, level: int, total: float, idle: set[str]
 ) -> Iterator[tuple[int, str]]:
     """(level, HTML) of a frame and of those inside it: as shares of the graph's width."""
-    name, _, place = frame.label.partition(" (")
-    kind = "idle" if frame.label in idle and not frame.inner else _kind(place)
-    said = f"{frame.label}: {percent(frame.seconds / whole)}, {frame.seconds:.2f} s"
+    name, _, code = frame.label.partition(" (")
+    kind = "idle" if frame.label in idle and not frame.inner else _kind(code)
+    said = f"{frame.label}: {percent(frame.seconds / total)}, {frame.seconds:.2f} s"
     yield (
         level,
         f'<i class="{kind}" data-x="{left:.5f}" data-w="{width:.5f}" title="{esc(said)}" '
         f'style="left:{100 * left:.3f}%;width:{100 * width:.3f}%;bottom:{level * ROW}px">{esc(name)}</i>',
     )
     for inner in sorted(frame.inner.values(), key=lambda one: -one.seconds):
-        share = inner.seconds / whole
+        share = inner.seconds / total
         if share >= LEAST:
-            yield from _frames(inner, left, share, level + 1, whole, idle)
+            yield from _frames(inner, left, share, level + 1, total, idle)
         left += share
 
 
-def _kind(place: str) -> str:
+def _kind(code: str) -> str:
     """Whose code a frame is."""
-    file = place.rpartition(":")[0]
+    file = code.rpartition(":")[0]
     if file.startswith("segtrain/"):
         return "own"
     if file.startswith(("torch/", "torchvision/")):

@@ -121,8 +121,8 @@ def _fitted(paths: Sequence[Path]) -> dict[Path, tuple[bytes, tuple[int, int]] |
         except (OSError, ValueError) as error:
             found[path] = f"{path.name} cannot be read: {error}"
     left = _MOST_BYTES
-    for place, (_, path, picture) in enumerate(sorted(sheets, key=lambda item: item[0])):
-        share = left // (len(sheets) - place)
+    for index, (_, path, picture) in enumerate(sorted(sheets, key=lambda item: item[0])):
+        share = left // (len(sheets) - index)
         small = next((form for size in _FORMS if len((form := _jpeg(picture, *size))[0]) <= share), None)
         left -= len(small[0]) if small else 0
         found[path] = small or f"{path.name} is left out, it would make the page heavy: see {path}"

@@ -103,9 +103,9 @@ def _row(tracks: Sequence[Track], time: Axis, width: float, columns: int) -> np.
         before = 0.0
         for begin, end in time.parts:
             inside = (times >= begin) & (times <= end)
-            place = np.minimum(((times[inside] - begin + before) / width).astype(np.int64), columns - 1)
-            sums += np.bincount(place, values[inside], columns)
-            counts += np.bincount(place, minlength=columns)
+            column = np.minimum(((times[inside] - begin + before) / width).astype(np.int64), columns - 1)
+            sums += np.bincount(column, values[inside], columns)
+            counts += np.bincount(column, minlength=columns)
             before += end - begin
     # Readings come a little late now and then: a single empty column is the one before it.
     missed = (counts == 0) & (np.roll(counts, 1) > 0) & (np.roll(counts, -1) > 0)

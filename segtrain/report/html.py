@@ -82,9 +82,9 @@ def table(
 
     def cells(row: Sequence[Any], scope: str = "") -> str:
         found = []
-        for place, cell in enumerate(row):
-            tag = f'th scope="{scope}"' if scope else 'th scope="row"' if heads and place == 0 else "td"
-            found.append(f"<{tag}{'' if place in left else ' class=n'}>{esc(cell)}</{tag[:2]}>")
+        for column, cell in enumerate(row):
+            tag = f'th scope="{scope}"' if scope else 'th scope="row"' if heads and column == 0 else "td"
+            found.append(f"<{tag}{'' if column in left else ' class=n'}>{esc(cell)}</{tag[:2]}>")
         return "".join(found)
 
     top = f"<thead><tr>{cells(head, 'col')}</tr></thead>" if head else ""
@@ -122,7 +122,7 @@ def details(summary: str, content: str) -> str:
 
 
 def figure(key: str, title: str, alt: str, numbers: str, note: str = "") -> str:
-    """A place for the chart ``key``. ``alt`` says in words what it shows, ``numbers`` is its table."""
+    """The box of the chart ``key``. ``alt`` says in words what it shows, ``numbers`` is its table."""
     return (
         f'<figure id="{key}"><figcaption><b>{esc(title)}</b>{f" <span>{esc(note)}</span>" if note else ""}</figcaption>'
         f'<div class="plot" tabindex="0" role="img" aria-label="{esc(alt)}"></div>'
@@ -134,7 +134,7 @@ def thinned(rows: Sequence[Any], most: int = 40) -> list[Any]:
     """At most ``most`` rows, evenly spread, including the last one."""
     if len(rows) <= most:
         return list(rows)
-    return [rows[round((place + 1) * len(rows) / most) - 1] for place in range(most)]
+    return [rows[round((index + 1) * len(rows) / most) - 1] for index in range(most)]
 
 
 def short_seconds(seconds: float | None) -> str:

@@ -57,19 +57,19 @@ def write(path: Path, text: str) -> Path:
 
 
 def render(run: RunFolder, say: Callable[[str], None] = say_on_stderr, shown: str = "") -> str:
-    time, whole = axis(run.events), laps(run.events)
+    time, all_laps = axis(run.events), laps(run.events)
     maps, waits = read_maps(run, time, say), read_waits(run, time)
-    pace = speed(whole)
+    pace = speed(all_laps)
     diagnosis, why_none = bound.diagnosis_of(run)
     drawn: charts.Charts = {"clock": charts.clock(run, time)}
     places: dict[str, str] = {}  # title -> id
-    few = merged(whole, _LAPS)
-    names, stops = phases(whole), pauses(run.events, few)
+    few = merged(all_laps, _LAPS)
+    names, stops = phases(all_laps), pauses(run.events, few)
     parts = pieces(few, stops)
     when = when_it_worked = ""
     if pace is not None:
         when = charts.loop(drawn, parts, names, time)
-        when_it_worked = charts.steps(drawn, parts, few, names, time) + charts.spread(drawn, whole, names)
+        when_it_worked = charts.steps(drawn, parts, few, names, time) + charts.spread(drawn, all_laps, names)
         places |= {charts.LOOP: "loop", charts.STEPS: "steptime"}
     for kind, of_kind, what in (("heat", maps, "use"), ("wait", waits, "share of each second")):
         for number_of, found in enumerate(of_kind):

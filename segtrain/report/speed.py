@@ -70,7 +70,7 @@ def speed(found: Sequence[Lap]) -> Speed | None:
 
 def _worst_wait(kept: Sequence[Lap]) -> tuple[float, int]:
     size = -(-len(kept) // 10)
-    tenths = [kept[place : place + size] for place in range(0, len(kept), size)]
+    tenths = [kept[index : index + size] for index in range(0, len(kept), size)]
     shares = []
     for tenth in tenths:
         seconds = sum(lap.seconds for lap in tenth)
@@ -113,4 +113,4 @@ def histogram(values: Sequence[float], bins: int = 40) -> tuple[list[float], lis
     counts = [0] * bins
     for value in values:
         counts[min(bins - 1, int((value - low) / width))] += 1
-    return [low + place * width for place in range(bins)], counts
+    return [low + index * width for index in range(bins)], counts

@@ -45,15 +45,15 @@ def summary(
 
 def _state(run: RunFolder) -> tuple[str, str]:
     """Mood and headline."""
-    place = f"step {run.row['step'] or 0} of {run.row['steps'] or '?'}"
+    progress = f"step {run.row['step'] or 0} of {run.row['steps'] or '?'}"
     signal = next((event.get("signal") for event in reversed(run.events) if event["event"] == "signal"), "a signal")
     gone = "its process is gone; the same command continues from the last checkpoint"
     states = {
-        "done": ("good", f"Finished: {place}, {duration(run.row['time'] or 0)}"),
-        "failed": ("bad", f"Failed at {place}: {run.end.get('error') or 'no error was recorded'}"),
-        "stopped": ("open", f"Stopped by {signal} at {place}: the same command continues it"),
-        "killed": ("bad", f"Ended without a message at {place}: {gone}"),
-        "running": ("open", f"Running: {place} when this page was made"),
+        "done": ("good", f"Finished: {progress}, {duration(run.row['time'] or 0)}"),
+        "failed": ("bad", f"Failed at {progress}: {run.end.get('error') or 'no error was recorded'}"),
+        "stopped": ("open", f"Stopped by {signal} at {progress}: the same command continues it"),
+        "killed": ("bad", f"Ended without a message at {progress}: {gone}"),
+        "running": ("open", f"Running: {progress} when this page was made"),
     }
     return states.get(run.row["status"], ("open", "No process of this run has written anything yet"))
 
@@ -95,15 +95,15 @@ def _worst_tenth(pace: Speed) -> str:
 
 
 def _pauses(parts: list[Stretch]) -> str:
-    whole = sum(part.end - part.begin for part in parts)
+    total = sum(part.end - part.begin for part in parts)
     stood: Counter[str] = Counter()
     for part in parts:
         stood[part.kind] += part.end - part.begin
     names = {"eval": "evaluation", "checkpoint": "checkpoints", "start": "start-up"}
     large = [
-        f"{names[kind]} {percent(seconds / whole, 0)}"
+        f"{names[kind]} {percent(seconds / total, 0)}"
         for kind, seconds in stood.most_common()
-        if kind and seconds > 0.05 * whole
+        if kind and seconds > 0.05 * total
     ]
     return f"Outside of steps: {', '.join(large)} of the run's time." if large else ""
 

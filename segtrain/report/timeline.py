@@ -103,14 +103,14 @@ def steady(found: Sequence[Lap]) -> list[Lap]:
 
 def pauses(events: Sequence[Event], found: Sequence[Lap]) -> list[Stretch]:
     kept = []
-    for place, event in enumerate(events):
+    for index, event in enumerate(events):
         seconds = number(event.get("seconds"))
         if event["event"] in (EVAL, CHECKPOINT) and seconds:
             begin = event["ts"] - seconds
-            before = events[place - 1] if place else event
+            before = events[index - 1] if index else event
             if event["event"] == EVAL and before["event"] == "step" and before.get("step") == event.get("step"):
                 begin = min(begin, before["ts"])  # weights are averaged first
-            end = _until(event, events[place + 1 :], found)
+            end = _until(event, events[index + 1 :], found)
             kept.append(Stretch(begin, end, kind=event["event"]))
         elif event["event"] == "run_start":
             begins = [lap.begin for lap in found if lap.first and lap.begin >= event["ts"]]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from segtrain.errors import ConfigError, DataError
+from segtrain.errors import ConfigError, DataError, some_of
 from segtrain.files import cache_folder
 from segtrain.observe.journal import FILE, parse_lines, say_on_stderr
 from segtrain.observe.profile_format import MINUTE, minute_and_node
@@ -49,28 +49,29 @@ class S3Location:
     stem: str = ""
 
 
-def is_remote(place: str) -> bool:
-    return place.startswith(("sagemaker:", "arn:")) or "://" in place
+def is_remote(location: str) -> bool:
+    return location.startswith(("sagemaker:", "arn:")) or "://" in location
 
 
-def local(place: str, say: Say = say_on_stderr) -> S3Location:
-    """A folder, or a copy of the one run in a remote place. Raises SegtrainError."""
-    if not is_remote(place):
-        return S3Location(Path(place), place)
-    account, uris, objects = _objects(place)
+def local(location: str, say: Say = say_on_stderr) -> S3Location:
+    """A folder, or a copy of the one run in a remote location. Raises SegtrainError."""
+    if not is_remote(location):
+        return S3Location(Path(location), location)
+    account, uris, objects = _objects(location)
     homes = _homes(objects)
     archives = [item for item in objects if item.uri.endswith(ARCHIVE)]
     if len(homes) > 1 or (not homes and len(archives) != 1):
-        raise _not_one(place, homes or [item.uri.removesuffix(ARCHIVE) for item in archives], objects)
-    copy = Copy(_folder(place, uris))
+        raise _not_one(location, homes or [item.uri.removesuffix(ARCHIVE) for item in archives], objects)
+    copy = Copy(_folder(location, uris))
     wanted: dict[str, WantedFile] = {}
     if homes:
-        wanted = {name: WantedFile(item, MOST_LINES) for name, item in _records(objects, homes[0])}
+        inside = _inside(objects, homes[0])
+        wanted = {name: WantedFile(inside[name], MOST_LINES) for name in _RECORDS if name in inside}
         # The journal shows which minutes of the profile are needed.
         copy.take(account, {name: wanted[name] for name in (FILE,) if name in wanted})
-        spans = [(name, item) for name, item in _inside(objects, homes[0]) if re.fullmatch(_SPANS, name)]
-        wanted |= {name: WantedFile(item, MOST_SPANS // len(spans)) for name, item in spans}
-        wanted |= _pictures(objects, homes[0])
+        spans = [name for name in inside if re.fullmatch(_SPANS, name)]
+        wanted |= {name: WantedFile(inside[name], MOST_SPANS // len(spans)) for name in spans}
+        wanted |= _pictures(inside)
         _warn_of_cuts(homes[0], wanted, say)
     elif archives[0].size > MOST_ARCHIVE:
         uri = archives[0].uri
@@ -82,56 +83,59 @@ def local(place: str, say: Say = say_on_stderr) -> S3Location:
     else:
         copy.unpack(account, WantedFile(archives[0], MOST_ARCHIVE), _UNPACK, MOST_PROFILE, say)
     wanted |= _profile(objects, homes, copy.folder, say)
-    _fetch(account, place, copy, wanted, objects, say)
+    _fetch(account, location, copy, wanted, objects, say)
     copy.keep_only({*wanted, *([] if homes else [UNPACKED])})
-    return S3Location(copy.folder, place, _stem(homes[0] if homes and place.startswith("s3:") else place))
+    return S3Location(copy.folder, location, _stem(homes[0] if homes and location.startswith("s3:") else location))
 
 
-def rows(place: str, say: Say = say_on_stderr) -> list[dict[str, Any]]:
+def rows(location: str, say: Say = say_on_stderr) -> list[dict[str, Any]]:
     """``list_runs`` of a folder, or of all runs below a prefix. Raises SegtrainError."""
-    if not is_remote(place):
-        return list_runs(place)
-    account, uris, objects = _objects(place)
+    if not is_remote(location):
+        return list_runs(location)
+    account, uris, objects = _objects(location)
     homes = _homes(objects)
     folders = {home: f"{number}/{home.rsplit('/', 1)[-1]}" for number, home in enumerate(homes)}
     share = MOST_LINES // max(1, len(homes))
     wanted = {
-        f"{folders[home]}/{name}": WantedFile(item, share) for home in homes for name, item in _records(objects, home)
+        f"{folders[home]}/{name}": WantedFile(item, share)
+        for home in homes
+        for name, item in _inside(objects, home).items()
+        if name in _RECORDS
     }
-    copy = Copy(_folder(place, ["runs", *uris]))
-    _fetch(account, place, copy, wanted, objects, say)
+    copy = Copy(_folder(location, ["runs", *uris]))
+    _fetch(account, location, copy, wanted, objects, say)
     copy.keep_only(wanted)
     origin = {str(copy.folder / folder): home for home, folder in folders.items()}
     return [{**row, "out": origin[row["out"]]} for row in list_runs(copy.folder)]
 
 
-def _objects(place: str) -> tuple[Account, list[str], list[Object]]:
-    """The account, the S3 folders of a remote place, and their objects. Raises SegtrainError if there are none."""
-    account, uris = _resolve(place)
+def _objects(location: str) -> tuple[Account, list[str], list[Object]]:
+    """The account, the S3 folders of a remote location, and their objects. Raises SegtrainError if there are none."""
+    account, uris = _resolve(location)
     found = {item.uri: item for uri in uris for item in account.list(uri)}  # One folder may include another.
     if not found:
         raise DataError(
-            f"{place}: there are no objects below {' or '.join(f'{uri}/' for uri in uris)}: check the name with "
+            f"{location}: there are no objects below {' or '.join(f'{uri}/' for uri in uris)}: check the name with "
             "`aws s3 ls`; the first files of a job appear some minutes after it started to train",
-            code="no-objects", place=place,
+            code="no-objects", place=location,
         )  # fmt: skip
     return account, uris, list(found.values())
 
 
-def _resolve(place: str) -> tuple[Account, list[str]]:
-    if place.startswith("s3://"):
-        split(place)
-        return Account(), [place.rstrip("/")]
-    if place.startswith("sagemaker:"):
-        return (account := Account()), _uris_of(account.training_job(place.removeprefix("sagemaker:")))
-    if arn := re.fullmatch(r"arn:[\w-]+:sagemaker:([\w-]+):\d+:training-job/(.+)", place):
+def _resolve(location: str) -> tuple[Account, list[str]]:
+    if location.startswith("s3://"):
+        split(location)
+        return Account(), [location.rstrip("/")]
+    if location.startswith("sagemaker:"):
+        return (account := Account()), _uris_of(account.training_job(location.removeprefix("sagemaker:")))
+    if arn := re.fullmatch(r"arn:[\w-]+:sagemaker:([\w-]+):\d+:training-job/(.+)", location):
         return (account := Account(arn[1])), _uris_of(account.training_job(arn[2]))
     fix = "name a folder, s3://BUCKET/PREFIX, or sagemaker:JOB"
-    if place.startswith("gs://"):
-        fix = f"gcloud storage rsync -r --exclude='.*\\.pt$' {place} FOLDER, then name FOLDER"
-    if place.startswith("arn:"):
+    if location.startswith("gs://"):
+        fix = f"gcloud storage rsync -r --exclude='.*\\.pt$' {location} FOLDER, then name FOLDER"
+    if location.startswith("arn:"):
         fix = "the ARN of a training job is arn:aws:sagemaker:REGION:ACCOUNT:training-job/NAME"
-    raise ConfigError(f"{place}: runs cannot be read from there: {fix}", code="unknown-place", place=place)
+    raise ConfigError(f"{location}: runs cannot be read from there: {fix}", code="unknown-place", place=location)
 
 
 def _uris_of(job: Mapping[str, Any]) -> list[str]:
@@ -153,28 +157,19 @@ def _homes(objects: Iterable[Object]) -> list[str]:
     ]
 
 
-def _not_one(place: str, several: Sequence[str], objects: Sequence[Object]) -> DataError:
+def _not_one(location: str, several: Sequence[str], objects: Sequence[Object]) -> DataError:
     if several:
-        names = ", ".join(several[:5]) + (", ..." if len(several) > 5 else "")
-        return DataError(
-            f"{place} has {len(several)} runs: name one of {names} (segtrain runs {place} lists them)",
-            code="several-runs", place=place, found=len(several),
-        )  # fmt: skip
-    return DataError(
-        f"{place} has {len(objects)} objects and no run (no {FILE}, no spans/): name the prefix of the checkpoints, or "
-        "sagemaker:JOB, which finds it",
-        code="no-run", place=place, found=len(objects),
-    )  # fmt: skip
+        problem = f"has {len(several)} runs: name one of {some_of(several)} (segtrain runs {location} lists them)"
+        return DataError(f"{location} {problem}", code="several-runs", place=location, found=len(several))
+    problem = f"has {len(objects)} objects and no run (no {FILE}, no spans/)"
+    fix = "name the prefix of the checkpoints, or sagemaker:JOB, which finds it"
+    return DataError(f"{location} {problem}: {fix}", code="no-run", place=location, found=len(objects))
 
 
-def _inside(objects: Iterable[Object], home: str) -> Iterable[tuple[str, Object]]:
-    """Path relative to the run folder, and object."""
+def _inside(objects: Iterable[Object], home: str) -> dict[str, Object]:
+    """The objects of a run folder by their paths in it."""
     start = f"{home.rstrip('/')}/"
-    return ((item.uri[len(start) :], item) for item in objects if item.uri.startswith(start))
-
-
-def _records(objects: Iterable[Object], home: str) -> list[tuple[str, Object]]:
-    return [(name, item) for name, item in _inside(objects, home) if name in _RECORDS]
+    return {item.uri[len(start) :]: item for item in objects if item.uri.startswith(start)}
 
 
 def _warn_of_cuts(home: str, wanted: Mapping[str, WantedFile], say: Say) -> None:
@@ -192,10 +187,10 @@ def _all_of(home: str) -> str:
     return f"To read all of it: aws s3 sync {home} FOLDER --exclude 'checkpoints/*', then name FOLDER"
 
 
-def _pictures(objects: Iterable[Object], home: str) -> dict[str, WantedFile]:
+def _pictures(inside: Mapping[str, Object]) -> dict[str, WantedFile]:
     """The newest pictures and tables that fit in MOST_PICTURES."""
     left, found = MOST_PICTURES, dict[str, WantedFile]()
-    for name, item in sorted(_inside(objects, home), reverse=True):
+    for name, item in sorted(inside.items(), reverse=True):
         if re.fullmatch(_PICTURES, name) and item.size <= left:
             found[name] = WantedFile(item, item.size)
             left -= item.size
@@ -206,7 +201,7 @@ def _profile(objects: Sequence[Object], homes: Sequence[str], folder: Path, say:
     """The profile of the run, else of the platform, during the run. A long one is reduced to evenly spread minutes."""
     if any((folder / UNPACKED / "profile").rglob("*.algo-*.json")):
         return {}
-    own = [item for home in homes for name, item in _inside(objects, home) if name.startswith("profile/")]
+    own = [item for home in homes for name, item in _inside(objects, home).items() if name.startswith("profile/")]
     first, last = _times(folder)
     start, end = first - _MARGIN_S, max(last, *(item.modified for item in objects)) + _MARGIN_S
     found = _minutes(own, start, end) or _minutes(objects, start, end)
@@ -248,14 +243,14 @@ def _times(folder: Path) -> tuple[float, float]:
 
 
 def _fetch(
-    account: Account, place: str, copy: Copy, wanted: Mapping[str, WantedFile], objects: Sequence[Object], say: Say
+    account: Account, location: str, copy: Copy, wanted: Mapping[str, WantedFile], objects: Sequence[Object], say: Say
 ) -> None:
     """Fetch the missing files, and print how many."""
     todo = copy.missing(wanted)
     size, fetched = (sum(want.bytes for want in files.values()) for files in (wanted, todo))
     left = sum(item.size for item in objects) - sum(want.item.size for want in wanted.values())
     say(
-        f"{place}: {len(wanted)} files of records ({_mb(size)}), to fetch: {len(todo)} ({_mb(fetched)}), into "
+        f"{location}: {len(wanted)} files of records ({_mb(size)}), to fetch: {len(todo)} ({_mb(fetched)}), into "
         f"{copy.folder}; {len(objects) - len(wanted)} other files ({_mb(left)}) stay there"
     )
     copy.take(account, wanted)
@@ -265,9 +260,10 @@ def _mb(size: int) -> str:
     return f"{size / 1e6:.1f} MB"
 
 
-def _stem(place: str) -> str:
-    return re.sub(r"[^\w.-]+", "-", re.split(r"[/:]", place.rstrip("/"))[-1]).strip("-.") or "run"
+def _stem(location: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", re.split(r"[/:]", location.rstrip("/"))[-1]).strip("-.") or "run"
 
 
-def _folder(place: str, uris: Sequence[str]) -> Path:
-    return cache_folder() / "remote" / f"{_stem(place)}-{hashlib.sha256(chr(10).join(uris).encode()).hexdigest()[:12]}"
+def _folder(location: str, uris: Sequence[str]) -> Path:
+    digest = hashlib.sha256("\n".join(uris).encode()).hexdigest()[:12]
+    return cache_folder() / "remote" / f"{_stem(location)}-{digest}"
