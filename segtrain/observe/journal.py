@@ -46,8 +46,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from segtrain.errors import ConfigError, DataError
-from segtrain.terminal import printable
+from segtrain.errors import ConfigError, DataError, some_of
+from segtrain.terminal import counted, printable
 
 FILE = "journal.jsonl"
 LAST_TS = 253402300799.0  # the end of the year 9999, which datetime can still represent
@@ -150,8 +150,7 @@ def parse_lines(
         else:
             bad.append(number)
     if bad:
-        shown = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
-        say(f"warning: {source}: skipped {len(bad)} torn line{'s' * (len(bad) > 1)} (line {shown})")
+        say(f"warning: {source}: skipped {counted(len(bad), 'torn line')} (line {some_of(bad)})")
 
 
 def read_journal(path: str | Path, say: Callable[[str], None] = say_on_stderr) -> list[dict[str, Any]]:

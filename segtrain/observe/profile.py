@@ -73,11 +73,11 @@ def sampling(run_dir: Path, ms: int, owner: ProfileOwner, say: Callable[[str], N
 
 def _start(folder: Path, ms: int, node: str, say: Callable[[str], None], ranks: int) -> subprocess.Popen[bytes] | None:
     """Start the sampler. ``ranks``: the number of ranks on this host."""
-    words = [str(folder.absolute()), "--ms", str(ms), "--node", node, "--parent", str(os.getpid())]
+    call = f"run(Path({str(folder.absolute())!r}), {ms}, {node!r}, {os.getpid()})"
     path = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
     try:
         return subprocess.Popen(
-            [sys.executable, "-c", "import sys; from segtrain.observe.system import main; sys.exit(main())", *words],
+            [sys.executable, "-c", f"from pathlib import Path; from segtrain.observe.system import run; {call}"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             env={**_whose_gpus(os.environ, ranks), "PYTHONPATH": path},

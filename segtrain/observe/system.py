@@ -1,7 +1,5 @@
 """Sampler of a host: a small process beside its first rank that reads the counters of the host twice per second.
 
-    python -m segtrain.observe.system RUN/profile --ms 500
-
 In its own process, no sample waits for the Python lock of the rank. It imports no torch, and ends with the process that
 started it. It writes the readings (profile_format.py) and its state, ``algo-N.state.json``, and reads requests from
 ``control.json``: ``on``, ``ms``, and ``asked``, a number that the state repeats.
@@ -9,11 +7,9 @@ started it. It writes the readings (profile_format.py) and its state, ``algo-N.s
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -175,31 +171,20 @@ def _end(number: int, frame: Any) -> None:
     raise _Ended
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m segtrain.observe.system", description="Write a system profile.")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--ms", type=int, default=DEFAULT_MS, help="time between samples; 0: wait for a request")
-    parser.add_argument("--node", default="algo-1", help="algo-N: the name of this host in the profile")
-    parser.add_argument("--parent", type=int, default=os.getppid(), help="id of the process with which it ends")
-    known = parser.parse_args(arguments)
+def run(folder: Path, ms: int, node: str, parent: int) -> None:
+    """Profile this host until the process ``parent`` is gone. ``ms`` 0: wait for a request."""
 
     def tell(order: SamplerRequest) -> None:
-        state = {"node": known.node, "host": socket.gethostname(), "pid": os.getpid(), "on": order.on, "ms": order.ms}
-        write_json(state_file(known.folder, known.node), {**state, "since": time.time(), "asked": order.asked})
+        state = {"node": node, "host": socket.gethostname(), "pid": os.getpid(), "on": order.on, "ms": order.ms}
+        write_json(state_file(folder, node), {**state, "since": time.time(), "asked": order.asked})
 
     try:
-        known.folder.mkdir(parents=True, exist_ok=True)
-        requests = Requests(known.folder / CONTROL)
-        sampler = HostSampler(ProfileWriter(known.folder, known.node), say_on_stderr)
-        before = sum(path.stat().st_size for path in known.folder.glob(f"system/incremental/*/*.{known.node}.json"))
+        folder.mkdir(parents=True, exist_ok=True)
+        requests = Requests(folder / CONTROL)
+        sampler = HostSampler(ProfileWriter(folder, node), say_on_stderr)
+        before = sum(path.stat().st_size for path in folder.glob(f"system/incremental/*/*.{node}.json"))
         sampler.written = before % WIDEN_BYTES  # A resumed run keeps the interval.
-        ms = min((known.ms or DEFAULT_MS) * 2 ** (before // WIDEN_BYTES), MOST_MS)
-        keep_sampling(sampler, SamplerRequest(known.ms > 0, ms), requests, tell, known.parent)
+        interval = min((ms or DEFAULT_MS) * 2 ** (before // WIDEN_BYTES), MOST_MS)
+        keep_sampling(sampler, SamplerRequest(ms > 0, interval), requests, tell, parent)
     except (OSError, SegtrainError) as error:
-        say_on_stderr(f"warning: the run has no system profile in {known.folder}: {error}; training continues")
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        say_on_stderr(f"warning: the run has no system profile in {folder}: {error}; training continues")

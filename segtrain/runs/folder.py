@@ -78,10 +78,8 @@ class RunFolder:
     @property
     def end(self) -> Event:
         """The ``run_end`` of the newest process; empty where it has said nothing yet, or never will."""
-        for event in reversed(self.events):
-            if event["event"] in ("run_end", "run_start"):
-                return event if event["event"] == "run_end" else {}
-        return {}
+        last = next((event for event in reversed(self.events) if event["event"] in ("run_end", "run_start")), {})
+        return last if last.get("event") == "run_end" else {}
 
     @property
     def best(self) -> Event:
