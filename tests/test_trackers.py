@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,18 @@ import pytest
 from conftest import ROOT, refused
 
 from segtrain.config import Config, Log
+from segtrain.observe.journal import say_on_stderr
 from segtrain.observe.tracker import TrackedRun
 from segtrain.observe.trackers import TRACKERS, TrackerKind, Trackers, open_trackers
 from segtrain.prove.short import shortened
 
 OFF = Log(tensorboard=False)  # type: ignore[call-arg]
+
+
+def opened(
+    log: Log, folder: Path, *, rank: int = 0, say: Callable[[str], None] = say_on_stderr, **facts: Any
+) -> Trackers:
+    return open_trackers(log, TrackedRun(folder, **facts), rank=rank, say=say)
 
 
 def hide(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
@@ -35,7 +43,7 @@ def test_tensorboard_gets_scalars_and_images(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    trackers = open_trackers(Log(), tmp_path)  # type: ignore[call-arg]
+    trackers = opened(Log(), tmp_path)  # type: ignore[call-arg]
     assert not (tmp_path / "tensorboard").exists()  # nothing is opened before there is something to write
     trackers.scalars({"train/loss": 1.5, "iou/bus": math.nan}, 10)
     trackers.scalars({"train/loss": 0.5}, 20)
@@ -55,11 +63,11 @@ def test_a_resumed_run_hides_what_is_done_again(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    trackers = open_trackers(Log(), tmp_path)  # type: ignore[call-arg]
+    trackers = opened(Log(), tmp_path)  # type: ignore[call-arg]
     for step in (1, 2, 3):
         trackers.scalars({"loss": 1.0}, step)
     trackers.close("stopped")
-    again = open_trackers(Log(), tmp_path, resume_step=1)  # type: ignore[call-arg]
+    again = opened(Log(), tmp_path, resume_step=1)  # type: ignore[call-arg]
     again.scalars({"loss": 0.5}, 2)
     again.close()
     events = EventAccumulator(str(tmp_path / "tensorboard"))
@@ -70,7 +78,7 @@ def test_a_resumed_run_hides_what_is_done_again(tmp_path: Path) -> None:
 def test_tensorboard_that_is_absent_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hide(monkeypatch, "tensorboard")
     said: list[str] = []
-    trackers = open_trackers(Log(), tmp_path, say=said.append)  # type: ignore[call-arg]
+    trackers = opened(Log(), tmp_path, say=said.append)  # type: ignore[call-arg]
     trackers.scalars({"loss": 1.0}, 1)
     trackers.close()
     assert len(said) == 1
@@ -81,16 +89,16 @@ def test_mlflow_that_is_absent_names_the_extra(tmp_path: Path, monkeypatch: pyte
     hide(monkeypatch, "mlflow")
     log = OFF.model_copy(update={"mlflow": "http://127.0.0.1:5000"})
     with refused("missing-package", package="mlflow"):
-        open_trackers(log, tmp_path)
-    open_trackers(log, tmp_path, rank=1)  # only rank 0 tracks
+        opened(log, tmp_path)
+    opened(log, tmp_path, rank=1)  # only rank 0 tracks
 
 
 def test_wandb_that_is_absent_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hide(monkeypatch, "wandb")
     log = OFF.model_copy(update={"wandb": "streets"})
     with refused("missing-package", package="wandb"):
-        open_trackers(log, tmp_path)
-    open_trackers(log, tmp_path, rank=1)  # only rank 0 tracks
+        opened(log, tmp_path)
+    opened(log, tmp_path, rank=1)  # only rank 0 tracks
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, calls: list[Any], fails: bool = False) -> None:
@@ -125,7 +133,7 @@ def test_mlflow_gets_metrics_and_the_end(tmp_path: Path, monkeypatch: pytest.Mon
     stand_in(monkeypatch, calls)
     settings = {"optim": {"lr": 0.1}, "many": {str(k): k for k in range(150)}}
     log = OFF.model_copy(update={"mlflow": "uri"})
-    trackers = open_trackers(log, tmp_path, name="street", hash="1a2b3c4d", config=settings)
+    trackers = opened(log, tmp_path, name="street", hash="1a2b3c4d", config=settings)
     trackers.scalars({"loss": np.float32(0.5), "iou": math.inf}, 3)
     trackers.close("stopped")
     assert calls[0] == ("set_tracking_uri", ("uri",), {})
@@ -140,7 +148,7 @@ def test_mlflow_gets_metrics_and_the_end(tmp_path: Path, monkeypatch: pytest.Mon
 def test_mlflow_that_cannot_be_reached_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch, [], fails=True)
     with refused("tracker-not-reached", key="log.mlflow", value="uri") as caught:
-        open_trackers(OFF.model_copy(update={"mlflow": "uri"}), tmp_path)
+        opened(OFF.model_copy(update={"mlflow": "uri"}), tmp_path)
     assert "\n" not in str(caught.value)
 
 
@@ -181,7 +189,7 @@ WANDB = OFF.model_copy(update={"wandb": "streets"})
 
 def test_wandb_gets_numbers_images_text_and_the_end(tmp_path: Path, fake_wandb: FakeWandB) -> None:
     settings = {"train": {"batch_size": 8}}
-    trackers = open_trackers(WANDB, tmp_path, name="street", hash="1a2b3c4d", config=settings)
+    trackers = opened(WANDB, tmp_path, name="street", hash="1a2b3c4d", config=settings)
     trackers.text("config", "a: <1>")
     trackers.scalars({"loss": np.float32(0.5), "iou": math.inf}, 3)
     trackers.image("val", np.zeros((8, 12, 3), np.uint8), 3)
@@ -202,12 +210,12 @@ def test_a_resumed_run_goes_on_in_the_same_run_of_wandb(
     tmp_path: Path, fake_wandb: FakeWandB, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for folder in ("one", "one", "other"):
-        open_trackers(WANDB, tmp_path / folder).close("done")
+        opened(WANDB, tmp_path / folder).close("done")
     first, resumed, other = (init["id"] for init in fake_wandb.inits)
     assert first == resumed != other
     assert fake_wandb.calls == [("finish", {"exit_code": 0})] * 3
     monkeypatch.setenv("WANDB_RUN_ID", "mine")
-    open_trackers(WANDB, tmp_path / "one").close()
+    opened(WANDB, tmp_path / "one").close()
     assert fake_wandb.inits[-1]["id"] == "mine"
 
 
@@ -222,7 +230,7 @@ def test_wandb_that_has_no_key_is_one_line_and_asks_nobody(
     monkeypatch.setattr(sys, "stdin", terminal)
     fake_wandb.fails = "No API key\nconfigured"
     with refused("tracker-not-reached", key="log.wandb", value="streets") as caught:
-        open_trackers(WANDB, tmp_path)
+        opened(WANDB, tmp_path)
     assert "\n" not in str(caught.value)
     assert not fake_wandb.asked_at_a_terminal
     assert sys.stdin is terminal
@@ -252,7 +260,7 @@ def test_the_real_wandb_keeps_a_run_for_later_when_offline(tmp_path: Path, monke
         monkeypatch.delenv(name)
     monkeypatch.setenv("WANDB_MODE", "offline")
     for resume_step in (None, 10):
-        trackers = open_trackers(
+        trackers = opened(
             WANDB, tmp_path, hash="1a2b", config={"a": {"b": 7}}, resume_step=resume_step, say=pytest.fail
         )
         trackers.text("config", "a: 1")
@@ -343,7 +351,7 @@ def test_a_row_of_the_table_is_a_tracker(tmp_path: Path, monkeypatch: pytest.Mon
 
     row = TrackerKind("wandb", package="json", extra="wandb", make=make)
     monkeypatch.setattr("segtrain.observe.trackers.TRACKERS", [*TRACKERS[:2], row])
-    trackers = open_trackers(WANDB, tmp_path, name="street", resume_step=4)
+    trackers = opened(WANDB, tmp_path, name="street", resume_step=4)
     trackers.scalars({"loss": 0.5}, 5)
     trackers.close("done")
     assert (made[0].label, made[0].run.name, made[0].run.resume_step) == ("streets", "street", 4)

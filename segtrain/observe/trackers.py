@@ -9,7 +9,6 @@ import importlib.util
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segtrain.errors import MissingExtra
@@ -87,32 +86,25 @@ def refuse_trackers(log: Log) -> None:
 
 def open_trackers(
     log: Log,
-    run_dir: str | Path,
+    run: TrackedRun,
     *,
-    name: str = "run",
-    hash: str = "",
-    config: Mapping[str, Any] | None = None,
     rank: int = 0,
-    resume_step: int | None = None,
     say: Callable[[str], None] = say_on_stderr,
     own: Sequence[Tracker] = (),
 ) -> Trackers:
-    """The requested trackers and the user's ``own``; none on ranks other than 0. See ``TrackedRun``.
+    """The requested trackers and the user's ``own``; none on ranks other than 0.
 
     Raises MissingExtra, or ConfigError if a server cannot be reached.
     """
     if rank != 0:
         return Trackers([], say)
     refuse_trackers(log)
-    run = TrackedRun(Path(run_dir), name, hash, config or {}, resume_step)
     trackers = []
     for kind in TRACKERS:
         value = getattr(log, kind.setting)
         if value and importlib.util.find_spec(kind.package) is None:
-            say(
-                f"{kind.package} is not installed: continuing without it (pip install {kind.package}, or set "
-                f"log.{kind.setting}=false)"
-            )
+            fix = f"pip install {kind.package}, or set log.{kind.setting}=false"
+            say(f"{kind.package} is not installed: continuing without it ({fix})")
         elif value:
             trackers.append(kind.make(value, run))
     return Trackers([*trackers, *own], say)

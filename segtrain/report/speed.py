@@ -28,17 +28,12 @@ PHASES = {
 
 @dataclass(frozen=True)
 class Speed:
-    """Means over the laps that measure speed.
+    """Means over the laps that measure speed."""
 
-    ``shares`` add up to 1; ``cores`` is CPU seconds per second of all ranks.
-    """
-
-    steps: int
-    seconds: float  # of training
     step_s: float  # median over laps of the mean step
-    shares: dict[str, float]
+    shares: dict[str, float]  # of the phases; they add up to 1
     images_per_s: float | None  # median
-    cores: float | None
+    cores: float | None  # CPU seconds per second, of all ranks
     worst_wait: float  # share of waiting in the worst tenth of the run, which ends with step ``worst_step``
     worst_step: int
 
@@ -55,17 +50,8 @@ def speed(found: Sequence[Lap]) -> Speed | None:
         return None
     shares = {phase: sum(lap.spans.get(phase, 0.0) for lap in kept) / seconds for phase in phases(kept)}
     rates = [rate for lap in kept if (rate := number(lap.event.get("images_per_s"))) is not None]
-    worst = _worst_wait(kept)
-    return Speed(
-        steps=sum(lap.steps for lap in kept),
-        seconds=seconds,
-        step_s=statistics.median(lap.seconds / lap.steps for lap in kept),
-        shares=shares,
-        images_per_s=statistics.median(rates) if rates else None,
-        cores=_cores(found),
-        worst_wait=worst[0],
-        worst_step=worst[1],
-    )
+    step_s = statistics.median(lap.seconds / lap.steps for lap in kept)
+    return Speed(step_s, shares, statistics.median(rates) if rates else None, _cores(found), *_worst_wait(kept))
 
 
 def _worst_wait(kept: Sequence[Lap]) -> tuple[float, int]:

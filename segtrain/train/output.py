@@ -22,6 +22,7 @@ from segtrain.diagnose.live import closing_line
 from segtrain.errors import EXIT_RESUMABLE
 from segtrain.observe import console
 from segtrain.observe.journal import Journal
+from segtrain.observe.tracker import TrackedRun
 from segtrain.observe.trackers import Trackers, open_trackers
 from segtrain.parallel.strategy import Strategy
 from segtrain.train import faults
@@ -94,11 +95,9 @@ def announce(
             journal.write("faults", role=role, skipped=len(skipped), images=len(splits[role]), file=faults.FILE)
     if saved is not None:
         _resumed(plan, state, saved, prepared["data_changed"], screen, journal)
-    trackers = open_trackers(
-        config.log, run_dir, name=config.title, hash=config.hash, rank=rank,
-        config=config.model_dump(mode="json"), resume_step=state.step if saved is not None else None, say=screen.say,
-        own=parts.trackers,
-    )  # fmt: skip
+    resume_step = state.step if saved is not None else None
+    run = TrackedRun(run_dir, config.title, config.hash, config.model_dump(mode="json"), resume_step)
+    trackers = open_trackers(config.log, run, rank=rank, say=screen.say, own=parts.trackers)
     if saved is None:
         trackers.text("config", config.to_yaml())
     return Output(screen, journal, trackers, tuple(prepared["caveats"]))
