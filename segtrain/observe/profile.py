@@ -24,7 +24,7 @@ from segtrain.files import now_ns
 from segtrain.json_text import read_json, write_json
 from segtrain.observe.console import duration
 from segtrain.observe.journal import say_on_stderr
-from segtrain.observe.system import DEFAULT_MS, state_file
+from segtrain.observe.system import state_file
 from segtrain.observe.trace import request, run_ended, wait_until
 
 FOLDER = "profile"  # of a run folder
@@ -123,11 +123,10 @@ class SampledHost:
     bytes: int
 
     def line(self, now: float) -> str:
-        what = "ended" if self.alive is False else f"on, every {self.ms} ms" if self.on else "off"
+        state = "ended" if self.alive is False else f"on, every {self.ms} ms" if self.on else "off"
         last = "no sample yet" if self.last is None else f"last sample {duration(now - self.last)} ago"
-        return f"{self.node}  {what}  ({last}, {self.bytes / 1e6:.1f} MB; host {self.host}" + (
-            f", pid {self.pid})" if self.pid else ")"
-        )
+        pid = f", pid {self.pid}" * bool(self.pid)
+        return f"{self.node}  {state}  ({last}, {self.bytes / 1e6:.1f} MB; host {self.host}{pid})"
 
 
 def hosts(run: Path) -> list[SampledHost]:
@@ -174,7 +173,7 @@ def switch(run: Path, on: bool, ms: int | None = None) -> list[SampledHost]:
     if all(host.alive is False for host in known):
         raise run_ended(run)
     asked = time.time()
-    request(run / FOLDER, {"on": on, "ms": ms or next((host.ms for host in known), DEFAULT_MS), "asked": asked})
+    request(run / FOLDER, {"on": on, "ms": ms or known[0].ms, "asked": asked})
     wait_until(lambda: all(host.asked == asked or host.alive is False for host in hosts(run)), ANSWER_S)
     return hosts(run)
 
@@ -182,11 +181,9 @@ def switch(run: Path, on: bool, ms: int | None = None) -> list[SampledHost]:
 def profile(verb: str, run: Path, ms: int | None) -> tuple[str, bool]:
     """Run ``on``, ``off``, or ``status``: lines to print, and whether every sampler did what it was asked to do."""
     known = hosts(run) if verb == "status" else switch(run, verb == "on", ms)
-    deaf = [host for host in known if verb != "status" and host.alive is not False and host.on != (verb == "on")]
+    silent = [host for host in known if verb != "status" and host.alive is not False and host.on != (verb == "on")]
     now = now_ns(run / FOLDER) / 1e9
+    problem = f"has not answered within {ANSWER_S:.0f} s: check that"
     lines = [host.line(now) for host in known]
-    lines += [
-        f"{host.node} has not answered within {ANSWER_S:.0f} s: check that {host.host} sees this folder"
-        for host in deaf
-    ]
-    return "\n".join(lines), not deaf
+    lines += [f"{host.node} {problem} {host.host} sees this folder" for host in silent]
+    return "\n".join(lines), not silent

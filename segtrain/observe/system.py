@@ -116,9 +116,8 @@ class HostSampler:
         except OSError as error:
             self._writer.close()
             if not self._failed:
-                self._say(
-                    f"warning: the system profile in {self._writer.folder} has a gap: {error}; training continues"
-                )
+                folder = self._writer.folder
+                self._say(f"warning: the system profile in {folder} has a gap: {error}; training continues")
             self._failed = True
 
 

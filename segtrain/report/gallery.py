@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 from collections.abc import Sequence
 from pathlib import Path
@@ -63,12 +64,10 @@ def _table(run: RunFolder) -> tuple[list[ImageRow], str]:
         (image_table.LAST, run.evals[-1] if run.evals else {}, "last"),
         (image_table.BEST, run.best, "best"),
     ):
-        if (run.folder / file).is_file():
-            try:
-                rows = image_table.read(run.folder / file)
-            except DataError:
-                continue
-            return rows, f"the {which} evaluation" + (f" (step {event['step']})" if event else "") + f", all in {file}"
+        with contextlib.suppress(DataError):  # missing or torn
+            rows = image_table.read(run.folder / file)
+            step = f" (step {event['step']})" if event else ""
+            return rows, f"the {which} evaluation{step}, all in {file}"
     return [], ""
 
 

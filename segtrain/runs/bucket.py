@@ -54,6 +54,23 @@ class Object:
         return f"s3://{self.bucket}/{self.key}"
 
 
+@dataclass(frozen=True)
+class WantedFile:
+    """An object, of which at most ``most`` bytes are fetched: the first and the newest lines of a larger one."""
+
+    item: Object
+    most: int
+
+    @property
+    def mark(self) -> str:
+        """Equal where the same bytes would be fetched."""
+        return f"{self.item.etag} {self.bytes} {self.item.size}"
+
+    @property
+    def bytes(self) -> int:
+        return min(self.most, self.item.size)
+
+
 def split(uri: str) -> tuple[str, str]:
     """``s3://bucket/a/b/`` -> (bucket, ``a/b``). Raises ConfigError."""
     bucket, _, prefix = uri.removeprefix("s3://").partition("/")
@@ -118,8 +135,9 @@ class Account:
             extra = {"Range": f"bytes={part}"} if part else {}
             return self._s3.get_object(Bucket=item.bucket, Key=item.key, **extra)["Body"]
 
-    def fetch(self, item: Object, target: Path, most: int) -> None:
-        """Copy an object to a file, atomically; of one above ``most`` bytes, only its first and its newest lines."""
+    def fetch(self, wanted: WantedFile, target: Path) -> None:
+        """Copy an object, or the first and the newest lines of a large one, to a file, atomically."""
+        item, most = wanted.item, wanted.most
         cut = item.size > most
         with explained(item.uri, target):
             target.parent.mkdir(parents=True, exist_ok=True)

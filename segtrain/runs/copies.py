@@ -9,32 +9,14 @@ import tarfile
 import zlib
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from segtrain.errors import DataError
 from segtrain.json_text import read_json, write_json
-from segtrain.runs.bucket import PARALLEL, Account, Object, explained, unwritable
+from segtrain.runs.bucket import PARALLEL, Account, WantedFile, explained, unwritable
 
 INDEX = "fetched.json"
 UNPACKED = "unpacked"  # folder in a copy for the files of an archive
-
-
-@dataclass(frozen=True)
-class WantedFile:
-    """An object, of which at most ``most`` bytes are fetched: the first and the newest lines of a larger one."""
-
-    item: Object
-    most: int
-
-    @property
-    def mark(self) -> str:
-        """Equal where the same bytes would be fetched."""
-        return f"{self.item.etag} {self.bytes} {self.item.size}"
-
-    @property
-    def bytes(self) -> int:
-        return min(self.most, self.item.size)
 
 
 class Copy:
@@ -57,15 +39,11 @@ class Copy:
         }
 
     def take(self, account: Account, files: Mapping[str, WantedFile]) -> None:
-        """Fetch the missing files in parallel. The first error ends it, and leaves whole files."""
-
-        def one(name: str) -> str:
-            account.fetch(files[name].item, self.folder / name, files[name].most)
-            return name
-
-        pool = ThreadPoolExecutor(PARALLEL)
+        """Fetch the missing files in parallel. The first error ends it, and leaves complete files."""
+        missing, pool = self.missing(files), ThreadPoolExecutor(PARALLEL)
         try:
-            for name in pool.map(one, self.missing(files)):
+            fetched = pool.map(lambda name: account.fetch(files[name], self.folder / name), missing)
+            for name, _ in zip(missing, fetched):
                 self._marks[name] = files[name].mark
         finally:
             pool.shutdown(cancel_futures=True)  # Ctrl-C must not wait for thousands of files.

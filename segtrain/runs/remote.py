@@ -20,8 +20,8 @@ from segtrain.errors import ConfigError, DataError, some_of
 from segtrain.files import cache_folder
 from segtrain.observe.journal import FILE, parse_lines, say_on_stderr
 from segtrain.observe.profile_format import MINUTE, minute_and_node
-from segtrain.runs.bucket import Account, Object, split
-from segtrain.runs.copies import UNPACKED, Copy, WantedFile
+from segtrain.runs.bucket import Account, Object, WantedFile, split
+from segtrain.runs.copies import UNPACKED, Copy
 from segtrain.runs.table import list_runs
 
 # Maximum of bytes that are fetched of a run, for each kind of file.
