@@ -10,7 +10,7 @@ from typing import Any
 from segtrain.observe.profile_format import Value
 
 
-def open_gpus(say: Callable[[str], None], environ: Mapping[str, str] = os.environ) -> Callable[[], list[Value]]:
+def open_gpus(say: Callable[[str], None]) -> Callable[[], list[Value]]:
     """A function that reads the GPUs in CUDA_VISIBLE_DEVICES, or all GPUs of the host if it is not set.
 
     If they cannot be read, one line says why, so that the gap does not look like idle GPUs.
@@ -24,7 +24,7 @@ def open_gpus(say: Callable[[str], None], environ: Mapping[str, str] = os.enviro
         return lambda: []
     try:
         pynvml.nvmlInit()
-        handles = visible(pynvml, environ, say)
+        handles = visible(pynvml, os.environ, say)
     except pynvml.NVMLError as error:
         say(f"the system profile lacks the GPUs: {error}: nvidia-smi should say more")
         return lambda: []
@@ -87,13 +87,9 @@ def read_with(nvml: Any, handles: list[Any], say: Callable[[str], None]) -> Call
 
 
 def _readings(nvml: Any, handle: Any) -> dict[str, Callable[[], float]]:
-    def memory() -> float:
-        info = nvml.nvmlDeviceGetMemoryInfo(handle)
-        return 100.0 * info.used / info.total
-
     return {
         "GPUUtilization": lambda: float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
-        "GPUMemoryUtilization": memory,
+        "GPUMemoryUtilization": lambda: 100.0 * (info := nvml.nvmlDeviceGetMemoryInfo(handle)).used / info.total,
         "PowerInWatts": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
         "SMClockInMHz": lambda: float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
         "MemoryClockInMHz": lambda: float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)),

@@ -167,10 +167,8 @@ def contact_sheet(
     width = min(panel_width, 2 * max(sample.image.shape[1] for sample in samples))
     judged = any(sample.truth is not None for sample in samples)
     heads = ("image", "truth", "prediction", "errors") if judged else ("image", "prediction")
-    used = set[int]()
-    for sample in samples:
-        for mask in (sample.prediction, sample.truth):
-            used |= set() if mask is None else set(np.unique(mask).tolist())
+    masks = [mask for sample in samples for mask in (sample.prediction, sample.truth) if mask is not None]
+    used = {index for mask in masks for index in np.unique(mask).tolist()}
     items: list[tuple[str, Color | None]] = [(name, palette[i]) for i, name in enumerate(names) if i in used]
     items += ([("void", None)] if ignore_index in used else []) + ([("wrong", WRONG)] if judged else [])
 

@@ -10,6 +10,7 @@ are not full minutes. The sampler is a small process, so this file imports nothi
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -61,7 +62,6 @@ class ProfileWriter:
     def __init__(self, folder: str | Path, node: str) -> None:
         self.folder, self.node = Path(folder), node
         self._path, self._file = "", -1
-        self._heads: dict[tuple[str, str, str], str] = {}
 
     def write(self, ts: float, values: Iterable[Value]) -> int:
         """Write the finite ``values`` of Unix time ``ts``, and return the number of bytes."""
@@ -69,22 +69,17 @@ class ProfileWriter:
         if path != self._path:
             self._open(path)
         tail = f',"NodeId":"{self.node}","Timestamp":{ts:.4f}}}\n'
-        heads, lines = self._heads, []
-        for kind, name, dimension, value in values:
-            head = heads.get((kind, name, dimension)) or self._head(kind, name, dimension)
-            if math.isfinite(value):
-                lines.append(f"{head}{round(value, 2)}{tail}")
+        lines = [
+            f"{_head(kind, name, dimension)}{round(value, 2)}{tail}"
+            for kind, name, dimension, value in values
+            if math.isfinite(value)
+        ]
         data = "".join(lines).encode()
         written = os.write(self._file, data)
         if written < len(data):  # the disk is full
             os.ftruncate(self._file, os.fstat(self._file).st_size - written)
             raise OSError("the disk is full")
         return written
-
-    def _head(self, kind: str, name: str, dimension: str) -> str:
-        words = json.dumps({"Type": kind, "Name": name, "Dimension": dimension}, separators=(",", ":"))
-        self._heads[kind, name, dimension] = head = f'{words[:-1]},"Value":'
-        return head
 
     def _open(self, path: str) -> None:
         self.close()
@@ -98,6 +93,13 @@ class ProfileWriter:
         if self._file >= 0:
             os.close(self._file)
         self._path, self._file = "", -1
+
+
+@functools.cache
+def _head(kind: str, name: str, dimension: str) -> str:
+    """The start of a line, up to its value."""
+    words = json.dumps({"Type": kind, "Name": name, "Dimension": dimension}, separators=(",", ":"))
+    return f'{words[:-1]},"Value":'
 
 
 def _cut_torn_line(file: int) -> None:
@@ -144,7 +146,8 @@ def read_profile(
         )  # fmt: skip
     tracks: dict[Series, Track] = {}
     for minute, node, path in found:
-        if not _may_hold(minute, start, end):
+        # The name of a file is the start of its minute, or in old profiles the end or any other time.
+        if minute % MINUTE == 0 and not start - 2 * MINUTE <= minute <= end + MINUTE:
             continue
         bad = 0
         with path.open("rb") as lines:
@@ -159,11 +162,6 @@ def read_profile(
         if bad:
             say(f"warning: {path}: skipped {bad} line{'s' * (bad > 1)} without a valid reading")
     return {series: _in_order(track) for series, track in tracks.items()}
-
-
-def _may_hold(minute: int, start: float, end: float) -> bool:
-    """Whether a file may have readings of that time. Its name is the start or, in old profiles, the end of a minute."""
-    return minute % MINUTE != 0 or (start - MINUTE <= minute + MINUTE and minute - MINUTE <= end)
 
 
 def _reading(line: bytes, node: str) -> tuple[Series, float, float] | None:
