@@ -158,7 +158,7 @@ class Clock:
         return laps
 
     def forget(self) -> None:
-        """Sum up, where nothing reads ``laps``, so that the list does not grow."""
+        """Sum up the spans, so that their list does not grow while nothing reads ``laps``."""
         self._sum()
 
     def finish(self) -> None:

@@ -134,7 +134,7 @@ def read_profile(
     """Series with readings from ``start`` to ``end`` (Unix seconds, both included), in the order of first readings.
 
     ``folder``: a run folder, a profile, or the output of a SageMaker job. Invalid lines are skipped and reported.
-    Raises DataError if there is no file of a profile.
+    Raises DataError without a file of a profile.
     """
     paths = (Path(parent, name) for parent, _, names in os.walk(Path(folder).absolute()) for name in names)
     found = sorted((*moment, path) for path in paths if (moment := minute_and_node(path.as_posix())) is not None)

@@ -128,7 +128,7 @@ class Spans:
         self._write(self._first)
 
     def _cpu_times(self) -> dict[str, float | None]:
-        """Running counts of seconds; None where the system does not count them."""
+        """Running counts of seconds; None if the system does not count them."""
         clock = self._clock
         return {
             "cpu_s": time.process_time(), "other_cpu_s": clock.rest_cpu,

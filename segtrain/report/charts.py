@@ -91,7 +91,7 @@ def _over_time(parts: Sequence[Stretch], time: Axis, scale: Callable[[Lap], floa
 def _stack(
     rows: Sequence[dict[str, Any]], series: Sequence[tuple[str, str]], unit: str, height: int, top: float
 ) -> Chart:
-    """Each stretch from ``x`` to ``ends``; a gap stays where there is none."""
+    """Each stretch from ``x`` to ``ends``; a time without a stretch stays empty."""
     kept = [row for row in rows if row["begin"] is not None and row["end"] is not None]
     extra = [name for name, _ in series if name not in COLORS]
     return {

@@ -24,7 +24,7 @@ _IDLE = {"out", "run folder"}
 
 @dataclass(frozen=True)
 class DiffRow:
-    """``change`` is in words; ``better``: +1 where B is better, -1 where it is worse, 0 where neither is better."""
+    """``change`` is in words; ``better``: +1 if B is better, -1 if it is worse, 0 if neither is better."""
 
     what: str
     a: str
@@ -187,7 +187,7 @@ CLASSES = 24  # of which the console shows the change
 
 
 def names(a: RunFolder, b: RunFolder) -> tuple[str, str]:
-    """Of both runs; of their folders where the names are the same."""
+    """The names of both runs; the names of their folders if those are equal."""
     if a.name != b.name:
         return a.name, b.name
     return a.folder.absolute().name, b.folder.absolute().name

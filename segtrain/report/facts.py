@@ -48,7 +48,7 @@ def environment(run: RunFolder) -> dict[str, str]:
 
 
 def data(run: RunFolder) -> dict[str, str]:
-    """Facts about the data and the evaluation protocol: scores can be compared where the protocol is equal."""
+    """Facts about the data and the evaluation protocol: scores can be compared if the protocol is equal."""
     found = {key: value for key, value in mapping(run.start.get("derived")).items() if key == "data"}
     for event in run.events:
         if event["event"] == "faults":

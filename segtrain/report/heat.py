@@ -116,7 +116,7 @@ def _row(tracks: Sequence[Track], time: Axis, width: float, columns: int) -> np.
 
 
 def read_waits(run: RunFolder, time: Axis) -> list[Map]:
-    """One row per rank; empty for a run without spans. Waiting for other ranks only where there are several."""
+    """One row per rank; empty for a run without spans. Waiting for other ranks only if there are several."""
     try:
         records = run.spans()
     except DataError:  # log.spans=false, or a run of an earlier version

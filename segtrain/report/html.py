@@ -50,7 +50,7 @@ def asset(name: str) -> str:
 
 
 def page(title: str, sections: Sequence[tuple[str, str, str]], charts: Mapping[str, Any], footer: str) -> str:
-    """sections: (id, heading, HTML), left out where the HTML is empty. charts: what report.js draws, by figure id."""
+    """sections: (id, heading, HTML), left out if the HTML is empty. charts: what report.js draws, by figure id."""
     there = [section for section in sections if section[2]]
     body = "\n".join(
         f'<section id="{key}"><h2>{esc(heading)}</h2>\n{content}\n</section>' if heading else content

@@ -43,7 +43,7 @@ class Speed:
 
 
 def speed(found: Sequence[Lap]) -> Speed | None:
-    """None where the journal has no step."""
+    """None if the journal has no step."""
     kept = steady(found)
     seconds = sum(lap.seconds for lap in kept)
     if not kept or seconds <= 0:

@@ -97,7 +97,7 @@ def _spans(value: Any) -> dict[str, float]:
 
 
 def steady(found: Sequence[Lap]) -> list[Lap]:
-    """The laps that measure speed: without the first of each process, where there are others."""
+    """The laps that measure speed: without the first of each process, if there are others."""
     return [lap for lap in found if not lap.first] or list(found)
 
 

@@ -63,7 +63,7 @@ class WantedFile:
 
     @property
     def mark(self) -> str:
-        """Equal where the same bytes would be fetched."""
+        """Equal if the same bytes would be fetched."""
         return f"{self.item.etag} {self.bytes} {self.item.size}"
 
     @property

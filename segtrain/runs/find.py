@@ -22,7 +22,7 @@ _FILES = ("config.yaml", journal.FILE, "best.json")
 
 
 def find_runs(folder: str | Path) -> list[Path]:
-    """Run folders at or below ``folder``, oldest first. Raises DataError where the folder does not exist."""
+    """Run folders at or below ``folder``, oldest first. Raises DataError if the folder does not exist."""
     folder = Path(folder)
     if not folder.is_dir():
         raise DataError(
@@ -77,7 +77,7 @@ def started(run: Path) -> float:
 
 
 def read_mapping(path: Path, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
-    """The mapping in a .yaml or .json file; empty where it is missing, and with a warning where it cannot be read."""
+    """The mapping in a .yaml or .json file; empty if it is missing, and with a warning if it cannot be read."""
     from segtrain.config import load_yaml
 
     try:

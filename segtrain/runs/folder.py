@@ -49,18 +49,18 @@ class RunFolder:
 
     @cached_property
     def evals(self) -> tuple[Event, ...]:
-        """Evaluations with scores, likewise."""
+        """Evaluations with scores; what a resumed process repeated counts once."""
         found = journal.curve(self.events, "eval")
         return tuple(event for event in found if isinstance(event.get("scores"), Mapping))
 
     def spans(self) -> tuple[Records, ...]:
-        """The records of each rank, by rank. Raises DataError where there are none."""
+        """The records of each rank, by rank. Raises DataError if there are none."""
         return tuple(read_spans(self.folder))
 
     def profile(
         self, start: float, end: float, say: Callable[[str], None] = journal.say_on_stderr
     ) -> dict[Series, Track]:
-        """Readings of the system profile between two Unix times; empty where there are none (log.profile_ms=0)."""
+        """Readings of the system profile between two Unix times; empty if there are none (log.profile_ms=0)."""
         try:
             return read_profile(self.top, start, end, say=say)
         except DataError:
@@ -72,24 +72,24 @@ class RunFolder:
 
     @property
     def start(self) -> Event:
-        """The newest ``run_start``; empty where there is none."""
+        """The newest ``run_start``; empty if there is none."""
         return next((event for event in reversed(self.events) if event["event"] == "run_start"), {})
 
     @property
     def end(self) -> Event:
-        """The ``run_end`` of the newest process; empty where it has said nothing yet, or never will."""
+        """The ``run_end`` of the newest process; empty if it has written none."""
         last = next((event for event in reversed(self.events) if event["event"] in ("run_end", "run_start")), {})
         return last if last.get("event") == "run_end" else {}
 
     @property
     def best(self) -> Event:
-        """The evaluation with the highest mIoU; empty where there is none."""
+        """The evaluation with the highest mIoU; empty if there is none."""
         scored = [event for event in self.evals if isinstance(event["scores"].get("miou"), (int, float))]
         return max(scored, key=lambda event: event["scores"]["miou"], default={})
 
 
 def load(folder: str | Path, say: Callable[[str], None] = journal.say_on_stderr) -> RunFolder:
-    """The run in ``folder``, or the one run below it. Raises DataError where there is none, or several."""
+    """The run in ``folder``, or the one run below it. Raises DataError if there is none, or several."""
     home = run_home(folder)
     if not is_run(home):
         raise DataError(
@@ -100,7 +100,7 @@ def load(folder: str | Path, say: Callable[[str], None] = journal.say_on_stderr)
 
 
 def read_folder(folder: str | Path, say: Callable[[str], None] = journal.say_on_stderr) -> RunFolder:
-    """The same where nothing may be there yet. ``say`` hears of each file that cannot be read."""
+    """The run in a folder that may still be empty. ``say`` gets a warning for each file that cannot be read."""
     home = run_home(folder)
     events = journal.read_journal(home, say) if (home / journal.FILE).is_file() else []
     config = settings_of(home, say)
@@ -115,7 +115,7 @@ def read_folder(folder: str | Path, say: Callable[[str], None] = journal.say_on_
 
 
 def settings_of(folder: Path, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
-    """The settings in a run's config.yaml, under the names of this version; empty where it cannot be read."""
+    """The settings in a run's config.yaml, under the names of this version; empty if it cannot be read."""
     return upgrade_settings(read_mapping(folder / "config.yaml", say))
 
 
