@@ -46,8 +46,9 @@ def read_order(run: Path) -> TraceRequest | None:
     """The request in a run folder; None if there is no valid one."""
     known = read_json(run / FOLDER / CONTROL)
     asked, first, steps = known.get("asked"), known.get("from"), known.get("steps")
-    valid = isinstance(asked, (int, float)) and isinstance(first, int) and isinstance(steps, int)
-    return TraceRequest(asked, first, steps) if valid and 0 < steps <= MOST_STEPS else None
+    if not (isinstance(asked, (int, float)) and isinstance(first, int) and isinstance(steps, int)):
+        return None
+    return TraceRequest(asked, first, steps) if 0 < steps <= MOST_STEPS else None
 
 
 def events(

@@ -5,7 +5,7 @@ The data that report.js draws is added to ``charts``, by the id of the figure.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -41,7 +41,7 @@ def loop(charts: Charts, parts: Sequence[Stretch], names: Sequence[str], time: A
     for piece, row in zip(parts, rows):
         row.update({kind: 100.0 if piece.kind == kind else None for kind in stops})
     series = [(name, words(name)) for name in names] + [(kind, KINDS[kind]) for kind in stops]
-    wall: Counter[str] = Counter()
+    wall = defaultdict[str, float](float)
     for piece in parts:
         lap = piece.lap if piece.lap and piece.lap.seconds else None
         for name, value in lap.spans.items() if lap else [(piece.kind, 1.0)]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -167,10 +167,10 @@ def _graph(key: str, title: str, stacks: list[Stack]) -> str:
 
 def own_times(stacks: list[Stack]) -> list[tuple[str, float]]:
     """Seconds in each function itself, not in what it called; most first."""
-    own: Counter[str] = Counter()
+    own = defaultdict[str, float](float)
     for stack in stacks:
         own[stack.frames[-1]] += stack.seconds
-    return own.most_common()
+    return sorted(own.items(), key=lambda item: -item[1])
 
 
 def _frames(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass
 
 from segtrain.diagnose.data_rules import STARVED
@@ -96,13 +96,13 @@ def _worst_tenth(pace: Speed) -> str:
 
 def _pauses(parts: list[Stretch]) -> str:
     total = sum(part.end - part.begin for part in parts)
-    stood: Counter[str] = Counter()
+    stood = defaultdict[str, float](float)
     for part in parts:
         stood[part.kind] += part.end - part.begin
     names = {"eval": "evaluation", "checkpoint": "checkpoints", "start": "start-up"}
     large = [
         f"{names[kind]} {percent(seconds / total, 0)}"
-        for kind, seconds in stood.most_common()
+        for kind, seconds in sorted(stood.items(), key=lambda item: -item[1])
         if kind and seconds > 0.05 * total
     ]
     return f"Outside of steps: {', '.join(large)} of the run's time." if large else ""

@@ -41,7 +41,7 @@ def read_run(run: Path) -> dict[str, Any]:
     config = read_mapping(run / "config.yaml")
     best = read_mapping(run / "best.json")
     events = list(_milestones(run / journal.FILE))
-    start = next((event for event in reversed(events) if event["event"] == "run_start"), {})
+    start: dict[str, Any] = next((event for event in reversed(events) if event["event"] == "run_start"), {})
     scores = [event for event in journal.curve(events, "eval") if isinstance(event.get("scores"), dict)]
     warnings = start.get("warnings")
     pixels = pixels_of(scores[-1]) if scores else None
