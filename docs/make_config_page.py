@@ -8,8 +8,8 @@ from pathlib import Path
 from pydantic.fields import FieldInfo
 
 from segtrain.config import Config, Loss
+from segtrain.config.mistakes import in_words
 from segtrain.config.section import Section, blocks, is_section
-from segtrain.config.wanted import in_words
 
 PAGE = Path(__file__).with_name("config.md")
 

@@ -65,12 +65,11 @@ class MissingExtra(SegtrainError):
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         # An empty extra means that a required package is missing.
         wanted = f"'segtrain[{extra}]'" if extra else package
-        super().__init__(
-            f"{purpose} needs the package {package!r}: pip install {wanted}", code="missing-package", package=package
-        )
+        why = f"{purpose} needs the package {package!r}: pip install {wanted}"
+        super().__init__(why, code="missing-package", package=package)
 
 
-def some_of(items: Sequence[object], most: int = 5) -> str:
+def some_of(items: Sequence[object], most: int = 5, separator: str = ", ") -> str:
     """``a, b, c and 7 more``, for messages about many files or names."""
     more = f" and {len(items) - most:,} more" if len(items) > most else ""
-    return ", ".join(map(str, items[:most])) + more
+    return separator.join(map(str, items[:most])) + more

@@ -1,15 +1,11 @@
-"""The typed config of a run: YAML files, ``section.key=value`` overrides, checks, and a hash.
-
-Why pydantic: it checks types, ranges, and combinations, names the key in its errors, and is installed on most machines.
-jsonargparse and tyro turn every field into a flag and import slowly. OmegaConf checks no ranges or combinations.
-"""
+"""The typed config of a run: YAML files, ``section.key=value`` overrides, checks, and a hash."""
 
 # ruff: noqa: F401 (names for other packages)
 
 from segtrain.config.data import Data
 from segtrain.config.load import RUN_HEADER, load_config, load_saved, make_config, parse_overrides, upgrade_settings
 from segtrain.config.loss import Loss, LossTerm
-from segtrain.config.networks import SMP, architectures, is_file_name, refuse_arch, refuse_names
+from segtrain.config.networks import SMP, architectures, is_file_name, refuse_arch, refuse_names, unknown_name
 from segtrain.config.optim import AdamWOptim, MuonOptim, Optim, SGDOptim
 from segtrain.config.run import PARTS, Config, read_parts
 from segtrain.config.section import Section, Size, duration_in_steps

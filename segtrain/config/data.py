@@ -34,9 +34,7 @@ class Data(Section):
         "'{name}_mask.png']`; a pattern without an extension matches any. null: same name, or a mask with a "
         "common suffix such as _mask",
     )
-    index: str = Field(
-        "{split}.csv", description="layout 'list': CSV or JSONL file with columns image and mask; see layouts.md"
-    )
+    index: str = Field("{split}.csv", description="layout 'list': CSV or JSONL file with columns image and mask")
     classes: Union[str, tuple[str, ...], dict[str, Union[Color, tuple[Color, ...]]]] = Field(
         "",
         description="class names: a list; or a mapping of each name to its color (or colors) in RGB masks, such as "
@@ -53,9 +51,7 @@ class Data(Section):
     extra_bands: Literal["error", "drop"] = Field(
         "error", description="TIFF images with more than three bands: an error, or only the first three bands are used"
     )
-    split_by: SplitBy = Field(
-        default_factory=SplitBy, description="splits a data set without splits, such as `{val: 20%}`; see below"
-    )
+    split_by: SplitBy = Field(default_factory=SplitBy, description="how to make splits: `{val: 20%}`; see below")
     overlap: Literal["refuse", "accept"] = Field(
         "refuse", description="training images that are also in the validation split: an error, or a warning"
     )
@@ -72,21 +68,15 @@ class Data(Section):
         description="fixed scale factor of all images, in training and evaluation; the random scale multiplies it",
     )
     flip: Share = Field(0.5, description="probability of a horizontal flip")
-    rotate: float = Field(
-        0.0, ge=0, le=180, description="largest random rotation about the center of the crop, either way, in degrees"
-    )
+    rotate: float = Field(0.0, ge=0, le=180, description="largest random rotation, either way, in degrees")
     scale_sampling: Literal["log", "uniform"] = Field(
         "log", description="random scale. log: 0.5x is as likely as 2x; uniform: uniform in the factor"
     )
     jitter: tuple[Share, Share, Share] = Field(
         (0.3, 0.3, 0.3), description="random brightness, contrast, and saturation: 0.3 draws factors from 0.7 to 1.3"
     )
-    hue: float = Field(
-        0.0, ge=0, le=0.5, description="largest random hue shift, either way, in turns of the color wheel"
-    )
-    color_jitter_prob: Share = Field(
-        1.0, description="probability that a sample gets color jitter (data.jitter and data.hue)"
-    )
+    hue: float = Field(0.0, ge=0, le=0.5, description="largest random hue shift, in turns of the color wheel")
+    color_jitter_prob: Share = Field(1.0, description="probability of color jitter (data.jitter and data.hue)")
     color_jitter_on: Literal["auto", "cpu", "device"] = Field(
         "auto", description="where color jitter is computed. auto: on the GPU with CUDA, otherwise in the workers"
     )
@@ -106,9 +96,7 @@ class Data(Section):
     check: Literal["full", "off"] = Field(
         "full", description="'full' reads and checks all images and masks before training, and caches the result"
     )
-    faults: Literal["error", "skip"] = Field(
-        "error", description="faulty files: an error before training, or they are left out"
-    )
+    faults: Literal["error", "skip"] = Field("error", description="faulty files: stop before training, or skip them")
     workers: Union[Annotated[int, Field(ge=0, le=256)], Auto] = Field(
         "auto", description="loader workers per rank; 0: the training loop loads. auto: adapts, up to the rank's cores"
     )
@@ -155,8 +143,8 @@ class Data(Section):
     def _pair(cls, value: tuple[str, str] | None) -> tuple[str, str] | None:
         for text in value or ():
             if text.count("{name}") != 1 or "/" in text:
-                wanted = "a file name with {name} in it once, such as '{name}_mask.png'; folders go into data.images"
-                raise ValueError(f"{text!r} must be {wanted} and data.masks")
+                expected = "a file name that contains {name} once, such as '{name}_mask.png'"
+                raise ValueError(f"{text!r} must be {expected}; set folders in data.images and data.masks")
         if value and value[0] == value[1]:
             raise ValueError("the image and the mask have the same pattern: give the mask another one")
         return value
@@ -173,10 +161,9 @@ class Data(Section):
         if self.layout != "scenes" and not self.root:
             raise SettingError(f"data.root is empty, but layout {self.layout!r} reads files: set data.root=FOLDER")
         if self.layout == "scenes" and self.root:
-            layouts = [name for name in get_args(Data.model_fields["layout"].annotation) if name != "scenes"]
+            layouts = ", ".join(get_args(Data.model_fields["layout"].annotation)[1:])
             raise SettingError(
-                f"data.layout=scenes generates its images, but data.root is set: set data.layout to "
-                f"{', '.join(layouts[:-1])}, or {layouts[-1]}"
+                f"data.root is set, but layout 'scenes' reads no files: choose the layout from {layouts}"
             )
         return self
 
@@ -187,15 +174,13 @@ class Data(Section):
         if self.layout == "scenes":
             raise SettingError("data.split_by: layout 'scenes' generates its splits: remove data.split_by")
         if not self.split_by.of and self.own_splits:
-            keys = {"folders": "data.images or data.masks has {split}", "list": "data.index has {split}"}
-            whole = " (of: all, if shards were packed without splits)" if self.layout == "shards" else ""
-            why = f"layout {self.layout!r} has splits of its own ({keys.get(self.layout, 'by its folders')})"
-            fix = f"name the split to divide, such as data.split_by={{of: train, val: 20%}}{whole}"
+            keys = {"folders": " ({split} in data.images or data.masks)", "list": " ({split} in data.index)"}
+            why = f"layout {self.layout!r} has its own splits{keys.get(self.layout, '')}"
+            unsplit = "; of: all for shards without splits" if self.layout == "shards" else ""
+            fix = f"name the split to divide, such as data.split_by={{of: train, val: 20%}}{unsplit}"
             raise SettingError(f"data.split_by: {why}: {fix}")
         if self.train_split in ("val", "test"):
-            raise SettingError(
-                f"data.train_split={self.train_split}: data.split_by makes this split: set it to 'train'"
-            )
+            raise SettingError(f"data.train_split={self.train_split}: data.split_by makes this split: set it to train")
         return self
 
     @model_validator(mode="after")
@@ -206,7 +191,5 @@ class Data(Section):
             key = "transforms" if self.transforms else "rotate"
             raise SettingError(f"data.color_jitter_on=device: data.{key} runs later, on the CPU: set it to auto")
         if self.transforms and self.transforms_mode == "replace" and self.class_balanced_crop_prob > 0:
-            raise SettingError(
-                "data.class_balanced_crop_prob: data.transforms_mode=replace lets the transforms crop: set it to 0"
-            )
+            raise SettingError("data.class_balanced_crop_prob needs data.transforms_mode=after: set it to 0")
         return self

@@ -8,7 +8,7 @@ from typing import Any
 
 from segtrain.config.paste import command, flow
 from segtrain.config.section import SettingError
-from segtrain.config.yaml_slips import unspaced
+from segtrain.config.yaml_text import unspaced
 
 _RANGE = re.compile(r"(\d+) ?(?:-|\.\.\.?) ?(\d+)")
 _EXPECTED = "expected pairs of integers, mask value: class id, such as data.label_map={0: 0, 255: 1}"
@@ -23,10 +23,10 @@ def check_class_names(given: Any) -> Any:
     if not isinstance(given, (list, tuple, Mapping)) or any(isinstance(name, (list, dict)) for name in given):
         expected = "a list of names, a mapping of names to colors, or a file"
         raise SettingError(f"data.classes={given!r}: expected {expected}", "wrong-type", found=given, expected=expected)
-    odd = [name for name in given if not isinstance(name, str)]
-    if odd:
-        why = f"{flow(odd[0])} is not text"
-        if any(isinstance(name, bool) for name in odd):
+    not_text = [name for name in given if not isinstance(name, str)]
+    if not_text:
+        why = f"{flow(not_text[0])} is not text"
+        if any(isinstance(name, bool) for name in not_text):
             why = "YAML reads no and off as false, yes and on as true"
         names = [_text(name) for name in given]
         fixed: Any = dict(zip(names, given.values())) if isinstance(given, Mapping) else names

@@ -15,8 +15,7 @@ from segtrain.config.paste import shell_word
 from segtrain.config.renamed import each_block, with_new_names
 from segtrain.config.run import Config
 from segtrain.config.section import blocks, members
-from segtrain.config.yaml_slips import Slip, find_slip, unspaced
-from segtrain.config.yaml_text import RefusedYaml, load_yaml
+from segtrain.config.yaml_text import RefusedYaml, Slip, find_slip, load_yaml, unspaced
 from segtrain.errors import ConfigError, closest
 
 # First characters of the config.yaml in a run folder.
@@ -111,12 +110,9 @@ def load_config(path: str | Path | None = None, overrides: Sequence[str] = ()) -
     """
     settings: dict[str, Any] = {}
     if not isinstance(path, (str, Path, type(None))):
-        raise ConfigError(
-            f"Config.load takes the path of a YAML file, not {type(path).__name__}: pass settings as "
-            "Config.load(None, 'section.key=value', ...)",
-            code="config-not-a-file",
-            found=type(path).__name__,
-        )
+        kind, fix = type(path).__name__, "pass settings as Config.load(None, 'section.key=value', ...)"
+        why = f"Config.load takes the path of a YAML file, not {kind}: {fix}"
+        raise ConfigError(why, code="config-not-a-file", found=kind)
     if path is not None:
         settings = {"name": Path(path).stem, **with_new_names(_read(Path(path)), str(path))}
     return make_config(_overridden(settings, overrides), source=str(path or "the command line"))

@@ -64,9 +64,7 @@ class TverskyTerm(_Term):
     @model_validator(mode="after")
     def _counts_errors(self) -> TverskyTerm:
         if not self.alpha and not self.beta:
-            raise SettingError(
-                "loss.terms: a tversky term with alpha=0 and beta=0 is always 0: set one of them above 0"
-            )
+            raise SettingError("loss.terms: tversky with alpha=0 and beta=0 is always 0: set one of them above 0")
         return self
 
 
@@ -87,12 +85,7 @@ class Loss(Section):
         0.5, ge=0, le=1, description="'auto' weights are (median share / share of the class) ** power; 0: all equal"
     )
     aux_weight: float = Field(0.4, ge=0, description="weight of auxiliary heads, for networks that have them")
-    stride: int = Field(
-        1,
-        ge=1,
-        le=8,
-        description="compute the loss on every n-th pixel in both directions, with a random offset per step",
-    )
+    stride: int = Field(1, ge=1, le=8, description="compute the loss on every n-th row and column, at random offsets")
     full_logits: bool = Field(False, description="upsample the logits of the whole batch at once; takes more memory")
 
     @field_validator("terms", mode="before")

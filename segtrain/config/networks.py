@@ -34,15 +34,14 @@ def is_file_name(text: str | None) -> bool:
 def refuse_arch(model: Model) -> None:
     """Raises ConfigError for an unknown architecture, with the closest known name."""
     if model.arch.lower() not in architectures():
-        choice = f"choose from {', '.join(architectures())}"
-        raise _unknown("arch", model.arch, model.arch.lower(), architectures(), choice)
+        raise unknown_name("arch", model.arch, architectures(), f"choose from {', '.join(architectures())}")
 
 
 def refuse_names(model: Model) -> None:
     """Raises ConfigError for an architecture, encoder, or weights that no installed library knows.
 
-    Searches the source files of segmentation-models-pytorch and timm for the name, which is fast. A known name may
-    still be wrong for this encoder. Building the network then raises the error.
+    Searches the source files of segmentation-models-pytorch and timm, which is fast. Weights that another encoder has
+    pass, and are refused when the network is built.
     """
     refuse_arch(model)
     if model.arch.lower() not in SMP:
@@ -51,9 +50,8 @@ def refuse_names(model: Model) -> None:
     if name.startswith("tu-"):
         # Each architecture of timm is a function.
         functions = re.findall(r"^def (\w+)\(", _source("timm", "models"), re.M)
-        bare = name.removeprefix("tu-").partition(".")[0]
-        if "resnet18" in functions and bare not in functions:
-            raise _unknown("encoder", name, bare, functions, "timm.list_models() lists all names", prefix="tu-")
+        if "resnet18" in functions and name.removeprefix("tu-").partition(".")[0] not in functions:
+            raise unknown_name("encoder", name, functions, "timm.list_models() lists all names", "tu-")
         return
     text = _source("segmentation_models_pytorch", "encoders")
     # Another release may write its names differently.
@@ -61,20 +59,18 @@ def refuse_names(model: Model) -> None:
         return
     known = re.findall(r'^\s+"([\w.-]+)": ', text, re.M)
     if f'"{name}"' not in text:
-        choice = "use an encoder of segmentation-models-pytorch, or tu-NAME for a model of timm"
-        raise _unknown("encoder", name, name, known, choice)
+        fix = "use an encoder of segmentation-models-pytorch, or tu-NAME for a model of timm"
+        raise unknown_name("encoder", name, known, fix)
     if weights is not None and not is_file_name(weights) and f'"{weights}"' not in text:
-        choice = f"most encoders, as {name}, have imagenet; null trains from scratch"
-        raise _unknown("encoder_weights", weights, weights, known, choice)
+        raise unknown_name("encoder_weights", weights, known, "most encoders have imagenet; null trains from scratch")
 
 
-def _unknown(key: str, found: str, name: str, known: Iterable[str], choice: str, prefix: str = "") -> ConfigError:
-    near = closest(name, known)
-    hint = f"did you mean {prefix + near!r}? Or " if near else ""
-    return ConfigError(
-        f"unknown model.{key}={found!r}: {hint}{choice}",
-        code=f"unknown-{key.replace('_', '-')}", key=f"model.{key}", found=found, suggestion=near and prefix + near,
-    )  # fmt: skip
+def unknown_name(key: str, found: str, known: Iterable[str], fix: str, prefix: str = "") -> ConfigError:
+    """The error for ``model.key=found``, with the closest of the ``known`` names, to which ``prefix`` is added."""
+    near = closest(found.lower().removeprefix(prefix).partition(".")[0], known)
+    near = near and prefix + near
+    text = f"unknown model.{key}={found!r}: " + (f"did you mean {near!r}? Or {fix}" if near else fix)
+    return ConfigError(text, code=f"unknown-{key.replace('_', '-')}", found=found, suggestion=near)
 
 
 @lru_cache(maxsize=2)

@@ -80,26 +80,21 @@ class Config(Section):
     def _combinations(self) -> Config:
         train, parallel, loss, log = self.train, self.parallel, self.loss, self.log
         if train.batch_size % train.accumulate:
-            raise SettingError(
-                f"train.batch_size={train.batch_size} must be a multiple of train.accumulate={train.accumulate}"
-            )
+            fix = f"make it a multiple of train.accumulate={train.accumulate}"
+            raise SettingError(f"train.batch_size={train.batch_size} does not divide into equal micro-batches: {fix}")
         if outlasts(self.optim.warmup, train.duration):
             raise SettingError(f"optim.warmup={self.optim.warmup} must be shorter than train.duration={train.duration}")
         if log.hang_s != "auto" and log.hang_s >= parallel.timeout_s:
-            raise SettingError(
-                f"log.hang_s={log.hang_s:g} must be below parallel.timeout_s={parallel.timeout_s:g}, or auto"
-            )
+            fix = f"set it below parallel.timeout_s={parallel.timeout_s:g}, or to auto"
+            raise SettingError(f"log.hang_s={log.hang_s:g} is too long: {fix}")
         if train.progressive and self.data.transforms and self.data.transforms_mode == "replace":
-            raise SettingError(
-                "train.progressive needs several crop sizes, data.transforms_mode=replace gives one: use one of the two"
-            )
+            raise SettingError("train.progressive changes the crop size, data.transforms_mode=replace cannot: use one")
         if train.device == "cpu" and train.precision == "fp16":
             raise SettingError("train.precision=fp16 needs a GPU: use fp32, or bf16 on a CPU with bf16 units")
         weights, classes = loss.class_weights, self.data.classes
         if isinstance(weights, tuple) and isinstance(classes, tuple) and len(weights) != len(classes):
-            raise SettingError(
-                f"loss.class_weights has {len(weights)} numbers for {len(classes)} classes: give one per class"
-            )
+            counts = f"{len(weights)} numbers for {len(classes)} classes"
+            raise SettingError(f"loss.class_weights has {counts}: give one number per class")
         return self
 
     @model_validator(mode="after")
@@ -117,9 +112,8 @@ class Config(Section):
         if train.channels_last is True and parallel.strategy == "fsdp":
             raise SettingError("train.channels_last=true: fsdp shards contiguous weights only: set it to auto")
         if parallel.compress != "none" and parallel.strategy in ("single", "dp", "fsdp"):
-            raise SettingError(
-                f"parallel.compress={parallel.compress} works with parallel.strategy=ddp and smddp only: set it to none"
-            )
+            why = f"parallel.strategy={parallel.strategy} compresses no gradients"
+            raise SettingError(f"parallel.compress={parallel.compress}: {why}: set it to none, or use ddp")
         return self
 
     @classmethod
@@ -158,7 +152,7 @@ class Config(Section):
     @property
     def title(self) -> str:
         """The name of the run, or that of its folder."""
-        return self.name or self.run_dir.absolute().name
+        return self.name or self.run_dir.resolve().name
 
 
 def read_parts(run_dir: Path) -> dict[str, str]:
@@ -172,4 +166,4 @@ def read_parts(run_dir: Path) -> dict[str, str]:
         return {}
     except (OSError, ValueError, TypeError) as error:
         why = f"cannot read {run_dir / PARTS} ({error}): choose another out=FOLDER"
-        raise ConfigError(why, code="parts-unreadable", file=str(run_dir / PARTS)) from None
+        raise ConfigError(why, code="parts-unreadable") from None

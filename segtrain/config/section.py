@@ -47,18 +47,13 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise ConfigError(
-            f"{name}={value!r} cannot be set, because a config does not change: load another one with "
-            f"Config.load(FILE, 'section.{name}={value}')",
-            code="config-is-frozen",
-            key=name,
-            value=value,
-        )
+        fix = f"load another one with Config.load(FILE, 'section.{name}={value}')"
+        raise ConfigError(f"{name}={value!r}: a config does not change: {fix}", code="config-is-frozen", key=name)
 
     @model_validator(mode="before")
     @classmethod
     def _given(cls, given: Any) -> Any:
-        """Read null, which YAML makes of a section without settings, as the defaults. Refuse booleans for numbers."""
+        """Accept null, an empty section in YAML, as the defaults. Refuse booleans in place of numbers."""
         for name, value in given.items() if isinstance(given, dict) else ():
             kinds = members(cls.model_fields[name].annotation) if name in cls.model_fields else set()
             if kinds & {int, float} and not kinds & {bool, str} and _has_boolean(value):
@@ -79,10 +74,7 @@ def is_section(kind: Any) -> TypeGuard[type[Section]]:
 
 
 def members(kind: Any, containers: bool = False) -> set[Any]:
-    """The plain types in an annotation: {int, str} for ``Union[int, tuple[str, ...]]``.
-
-    ``containers``: only the outermost types, with tuple and dict among them: {int, tuple}.
-    """
+    """The types in an annotation: {int, str} for ``Union[int, tuple[str, ...]]``, {int, tuple} with ``containers``."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is Literal:
         return set()
@@ -94,7 +86,7 @@ def members(kind: Any, containers: bool = False) -> set[Any]:
 
 
 def blocks(kind: Any) -> dict[str, type[Section]]:
-    """Name -> section for an annotation (or list) whose settings depend on its name, as with optimizers. Else empty."""
+    """The sections that a setting chooses from by name: {"adamw": AdamWOptim, ...}. Empty for other annotations."""
     found: dict[str, type[Section]] = {}
     for member in typing.get_args(kind):
         if is_section(member):
@@ -105,7 +97,7 @@ def blocks(kind: Any) -> dict[str, type[Section]]:
 
 
 def durations(*units: str, zero: bool = False, auto: bool = False) -> Callable[[Any], Any]:
-    """A validator for durations in these units. ``zero``: 0 is allowed. ``auto``: the word is allowed."""
+    """A validator for durations in ``units``. ``zero`` allows 0, ``auto`` the word auto."""
 
     def check(value: Any) -> Any:
         if auto and value == "auto":
@@ -125,7 +117,7 @@ def durations(*units: str, zero: bool = False, auto: bool = False) -> Callable[[
 
 
 def outlasts(part: str, whole: str) -> bool:
-    """Whether ``part`` is not shorter than ``whole``, as far as known before the images are counted."""
+    """Whether ``part`` is at least as long as ``whole``. False if that depends on the number of images."""
     one, other = _DURATION.fullmatch(part), _DURATION.fullmatch(whole)
     if one is None or other is None:
         return False
@@ -135,15 +127,14 @@ def outlasts(part: str, whole: str) -> bool:
 
 
 def duration_in_steps(text: str, samples: int, batch_size: int, steps: int | None = None) -> int:
-    """Optimizer steps in a duration.
+    """Optimizer steps in a duration, rounded up. ``15%`` is a share of ``steps``, the length of the run.
 
-    ``20ep`` rounds up, so that every sample is seen 20 times. ``15%`` is a share of ``steps``, the whole run.
-    Raises ConfigError for another text, and for a percentage without ``steps``.
+    Raises ConfigError for an invalid text, and for a percentage without ``steps``.
     """
     match = _DURATION.fullmatch(text)
     if match is None or (match["unit"] == "%" and steps is None):
-        wanted = "write '20ep' or '500st'"
-        raise ConfigError(f"{text!r} is not a valid duration: {wanted}", code="invalid-duration", found=text)
+        why = f"{text!r} is not a valid duration: write '20ep' or '500st'"
+        raise ConfigError(why, code="invalid-duration", found=text)
     number = float(match["number"])
     if match["unit"] == "%":
         return math.ceil(number / 100 * steps)  # type: ignore[operator]

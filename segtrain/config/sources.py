@@ -18,23 +18,23 @@ from segtrain.config.yaml_text import load_yaml
 
 
 def transform_source(text: str) -> tuple[Path, str, str]:
-    """The Python file of ``file.py:attribute`` or ``package.module:attribute``, the attribute, and the digest.
+    """File, attribute, and digest ("" if none) of ``file.py:attribute@digest`` or ``package.module:attribute@digest``.
 
-    The digest follows an ``@``, and may be "". Raises ValueError for any other text and for a missing file.
+    Raises ValueError for any other text and for a missing file.
     """
     text, _, digest = text.partition("@")
-    place, colon, attribute = text.rpartition(":")
+    module, colon, attribute = text.rpartition(":")
     if not colon or not attribute.isidentifier():
-        kinds = "a file of albumentations.save (.yaml or .json), file.py:attribute, package.module:attribute"
-        raise ValueError(f"must be {kinds}, or a list")
-    path = Path(place)
+        kinds = "a .yaml or .json file of albumentations.save, file.py:attribute, package.module:attribute"
+        raise ValueError(f"must be {kinds}, or a list of transforms")
+    path = Path(module)
     if path.suffix != ".py":
         try:
             with importable():
-                found = importlib.util.find_spec(place)
+                found = importlib.util.find_spec(module)
         except (ImportError, ValueError) as error:
-            raise ValueError(f"module {place!r} was not found ({error}): check its name and PYTHONPATH") from None
-        path = Path((found and found.origin) or place)
+            raise ValueError(f"module {module!r} was not found ({error}): check its name and PYTHONPATH") from None
+        path = Path((found and found.origin) or module)
     if not path.is_file():
         raise ValueError(f"the file {str(path)!r} was not found: check the path, the module name, and PYTHONPATH")
     return path, attribute, digest

@@ -53,7 +53,7 @@ class SplitBy(Section):
         number = share(value) if isinstance(value, (str, float)) else None
         counted = isinstance(value, int) and not isinstance(value, bool) and value >= 1
         if not counted and not (number is not None and 0 < number < 1):
-            raise ValueError("must be a share between 0% and 100% ('20%' or 0.2), or a number of images from 1")
+            raise ValueError("must be a share of the images ('20%' or 0.2), or their number (1 or more)")
         return value
 
     @field_validator("group")
@@ -64,21 +64,17 @@ class SplitBy(Section):
                 warnings.simplefilter("error")
                 re.compile(value)
         except (re.error, DeprecationWarning) as error:
-            raise ValueError(f"must be a regular expression ({error})") from None
+            raise ValueError(f"is not a valid regular expression ({error})") from None
         # `[[a-z]` and `[a||b]` may become nested sets and unions in a later Python.
         except FutureWarning as warning:
-            fix = "inside [...], put a backslash before each [, -, &, ~, or | that is a plain character"
-            raise ValueError(
-                f"a later Python may read it, and split the data, differently ({warning}): {fix}"
-            ) from None
+            fix = "inside [...], write a backslash before each plain [, -, &, ~, or |"
+            raise ValueError(f"a later Python may split the data differently ({warning}): {fix}") from None
         return value
 
     @model_validator(mode="after")
     def _together(self) -> SplitBy:
         if not self.on and (self.test or self.group or self.of):
-            raise SettingError(
-                "data.split_by.val is empty: choose images to validate on, such as data.split_by.val=20%"
-            )
+            raise SettingError("data.split_by.val is empty: set the share to validate on: data.split_by.val=20%")
         if sum(share(part) or 0.0 for part in (self.val, self.test)) >= 1:
             raise SettingError(f"data.split_by: val={self.val} and test={self.test} leave no images to train on")
         return self

@@ -18,18 +18,15 @@ class Model(Section):
         None, description="weights of the encoder: 'imagenet', another name that SMP knows, or a file; null: random"
     )
     init: UserPath = Field("", description="initial weights: a run folder, an export, FILE.safetensors, or FILE.pth")
-    freeze: Literal["none", "encoder"] = Field(
-        "none", description="'encoder': no gradients and fixed batch norm for the encoder"
-    )
+    freeze: Literal["none", "encoder"] = Field("none", description="'encoder': its weights and batch norms stay fixed")
     fast: bool = Field(True, description="replace slow layers by faster ones with the same weights and gradients")
     options: dict[str, Any] = Field(default_factory=dict, description="extra arguments of the network's constructor")
 
     @model_validator(mode="after")
     def _frozen(self) -> Model:
         if self.freeze == "encoder" and not self.init and not self.encoder_weights:
-            raise SettingError(
-                "model.freeze=encoder would freeze random weights: set model.encoder_weights or model.init"
-            )
+            fix = "set model.encoder_weights or model.init"
+            raise SettingError(f"model.freeze=encoder would freeze random weights: {fix}")
         return self
 
 
@@ -39,9 +36,7 @@ class Train(Section):
     duration: str = Field("20ep", description="length of the run: '20ep' (epochs) or '5000st' (optimizer steps)")
     batch_size: int = Field(16, ge=1, description="images per optimizer step, over all ranks and micro-batches")
     accumulate: int = Field(1, ge=1, description="micro-batches per optimizer step (gradient accumulation)")
-    precision: Literal["fp32", "bf16", "fp16"] = Field(
-        "fp32", description="autocast dtype of forward and backward; weights stay fp32"
-    )
+    precision: Literal["fp32", "bf16", "fp16"] = Field("fp32", description="autocast dtype; weights stay fp32")
     seed: int = Field(0, ge=0, lt=2**64, description="seed of initial weights, sample order, and augmentation")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda if there is a GPU, otherwise cpu")
     channels_last: Union[bool, Literal["auto"]] = Field(
@@ -73,9 +68,7 @@ class Parallel(Section):
     strategy: Literal["auto", "single", "dp", "ddp", "fsdp", "smddp"] = Field(
         "auto", description="auto: ddp with several ranks, otherwise single"
     )
-    backend: Literal["auto", "nccl", "gloo"] = Field(
-        "auto", description="communication backend. auto: nccl with CUDA, otherwise gloo"
-    )
+    backend: Literal["auto", "nccl", "gloo"] = Field("auto", description="auto: nccl with CUDA, otherwise gloo")
     procs: Union[Count, Literal["auto"]] = Field(
         "auto", description="ranks that `segtrain train` starts. auto: one per GPU; without a GPU, one per CPU core"
     )
@@ -87,12 +80,8 @@ class Parallel(Section):
     compress: Literal["none", "fp16", "bf16", "powersgd"] = Field(
         "none", description="compression of gradients on their way between ranks (ddp and smddp)"
     )
-    broadcast_buffers: bool = Field(
-        False, description="ddp: copy rank 0's batch norm statistics to all before each forward"
-    )
-    timeout_s: float = Field(
-        600.0, gt=0, le=2_592_000, description="seconds that a collective may wait for other ranks"
-    )
+    broadcast_buffers: bool = Field(False, description="ddp: copy rank 0's batch norm statistics before each forward")
+    timeout_s: float = Field(600.0, gt=0, le=2_592_000, description="seconds that a collective waits for other ranks")
 
 
 Scale = Annotated[float, Field(ge=0.01, le=16)]
@@ -107,9 +96,7 @@ class Eval(Section):
     batch_size: int = Field(1, ge=1, le=65_536, description="images per forward pass; does not change the score")
     tile: Union[Size, None] = Field(None, description="height and width of a sliding window; null: the whole image")
     overlap: float = Field(0.5, ge=0, le=0.95, description="fraction of a window that overlaps its neighbor")
-    scales: tuple[Scale, ...] = Field(
-        (1.0,), min_length=1, description="scale factors for multi-scale evaluation; predictions are averaged"
-    )
+    scales: tuple[Scale, ...] = Field((1.0,), min_length=1, description="scale factors; predictions are averaged")
     flip: bool = Field(False, description="average with the prediction of the mirrored image")
     size: Union[Size, None] = Field(
         None, description="score at this height and width, with resized masks; null: the size of each mask"
@@ -144,9 +131,7 @@ class Log(Section):
     )
     digest: bool = Field(False, description="write a checksum of the samples and pixels of each step to the journal")
     spans: bool = Field(True, description="record the time of each phase, by rank and worker, in RUN/spans")
-    sentinel: int = Field(
-        500, ge=0, description="optimizer steps between checks that all ranks hold the same weights; 0: off"
-    )
+    sentinel: int = Field(500, ge=0, description="steps between checks that all ranks hold the same weights; 0: off")
     hang_s: Union[Annotated[float, Field(ge=0)], Literal["auto"]] = Field(
         "auto",
         description="seconds without progress before ranks report what they wait for; 0: never. auto: timeout_s / 2",
