@@ -4,7 +4,6 @@ ConfigError.
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import re
@@ -12,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from segtrain.errors import ConfigError
+from segtrain.errors import ConfigError, closest
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _LARGEST = 10**9
@@ -83,8 +82,8 @@ def _load_yaml() -> Callable[[str], Any]:
 
 def _near_file(path: Path) -> str:
     there = sorted(p.name for p in path.parent.glob("[!.]*.y*ml")) if path.parent.is_dir() else []
-    near = difflib.get_close_matches(path.name, there, n=1, cutoff=0.4)
-    return f"did you mean {str(path.parent / near[0])!r}?" if near else "check the path and its rights"
+    near = closest(path.name, there, 0.4)
+    return f"did you mean {str(path.parent / near)!r}?" if near else "check the path and its rights"
 
 
 def scalar(content: str, key: str) -> Any:
@@ -189,9 +188,10 @@ def choice(value: Any, literal: Any, where: str) -> Any:
     """One of the members of a Literal."""
     members = get_args(literal)
     if value not in members:
-        near = difflib.get_close_matches(str(value).lower(), [str(m).lower() for m in members], n=1, cutoff=0.5)
-        meant = [member for member in members if near and member.lower() == near[0]]
-        raise wrong(where, value, f"one of {', '.join(members)}" + (f" (did you mean {meant[0]}?)" if meant else ""))
+        lowered = {str(member).lower(): member for member in members}
+        near = closest(str(value).lower(), lowered, 0.5)
+        hint = f" (did you mean {lowered[near]}?)" if near else ""
+        raise wrong(where, value, f"one of {', '.join(members)}{hint}")
     return value
 
 
@@ -205,8 +205,8 @@ def known(value: Any, keys: Sequence[str], where: str) -> Mapping[str, Any]:
     """Keys with values, where each key is one of ``keys``. Raises ConfigError that names the nearest."""
     for key in mapping(value, where):
         if key not in keys:
-            near = difflib.get_close_matches(str(key), keys, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"the keys are {', '.join(keys)}"
+            near = closest(str(key), keys, 0.5)
+            hint = f"did you mean {near!r}?" if near else f"the keys are {', '.join(keys)}"
             raise ConfigError(f"{where}: unknown key {key!r}: {hint}", code="key-unknown", key=key)
     return mapping(value, where)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from launch.bundle import file_settings
 from launch.findings import Finding, error, note, warning
 from launch.job import Job, config_file
-from segtrain.errors import ConfigError
+from segtrain.errors import ConfigError, closest
 
 if TYPE_CHECKING:
     from segtrain.config import Config
@@ -67,8 +66,8 @@ def read_config(job: Job, root: Path, data_root: str) -> Read:
     path = config_file(job, root)
     if job.config and not path.is_file():
         there = [f"configs/{found.name}" for found in sorted((root / "configs").glob("*.yaml"))]
-        near = difflib.get_close_matches(job.config, there, n=1)
-        cure = f"--config {near[0]}" if near else "--config FILE, such as configs/scenes.yaml"
+        near = closest(job.config, there)
+        cure = f"--config {near}" if near else "--config FILE, such as configs/scenes.yaml"
         return Read(findings=[error("config", f"config={job.config!r}: there is no such file", cure)])
     try:
         import yaml

@@ -7,7 +7,6 @@ check.
 
 from __future__ import annotations
 
-import difflib
 import gzip
 import importlib.util
 import json
@@ -18,6 +17,8 @@ from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from segtrain.errors import closest
 
 _SHOWN = 80  # characters of a value in a message
 
@@ -90,15 +91,15 @@ def _members(
         if key in shape["members"]:
             yield from _walk(item, shape["members"][key]["shape"], f"{prefix}{key}", shapes)
         else:
-            near = difflib.get_close_matches(str(key), shape["members"], n=1)
-            yield f"{prefix}{key}: unknown" + (f" (nearest {near[0]!r})" if near else "")
+            near = closest(str(key), shape["members"])
+            yield f"{prefix}{key}: unknown" + (f" (nearest {near!r})" if near else "")
 
 
 def _text(value: str, shape: Mapping[str, Any], where: str) -> Iterator[str]:
     if "enum" in shape and value not in shape["enum"]:
-        near = difflib.get_close_matches(value, shape["enum"], n=1, cutoff=0.4)
+        near = closest(value, shape["enum"], 0.4)
         few = "one of " + ", ".join(shape["enum"]) if len(shape["enum"]) <= 8 else f"one of {len(shape['enum'])} names"
-        yield f"{where}={_shown(value)}: not {few}" + (f" (nearest {near[0]!r})" if near else "")
+        yield f"{where}={_shown(value)}: not {few}" + (f" (nearest {near!r})" if near else "")
     pattern = _pattern(shape["pattern"]) if "pattern" in shape else None
     if pattern is not None and not pattern.fullmatch(value):
         yield f"{where}={_shown(value)}: does not match {shape['pattern']}"

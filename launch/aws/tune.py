@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -18,7 +17,7 @@ from launch.aws.preflight.cost import cost_ceiling
 from launch.aws.preflight.training import training
 from launch.aws.service_model import violations
 from launch.findings import Finding, error, note, warning
-from segtrain.errors import ConfigError
+from segtrain.errors import ConfigError, closest
 
 Strategy = Literal["bayesian", "random", "grid", "hyperband"]
 Scale = Literal["auto", "linear", "log", "reverse_log"]
@@ -237,11 +236,11 @@ def findings(job: SageMakerJob, asked: Mapping[str, Any], tuning: Tuning, root: 
 def _of_metric(job: SageMakerJob, tuning: Tuning) -> Iterator[Finding]:
     known = [metric.name for metric in job.metrics]
     if tuning.metric not in known:
-        near = difflib.get_close_matches(tuning.metric, known, n=1)
+        near = closest(tuning.metric, known)
         yield error(
             "tuning-metric",
             f"objective.metric={tuning.metric}: the job has no such metric",
-            f"metric: {near[0]}" if near else f"one of {', '.join(known)}, or add it to the job's metrics",
+            f"metric: {near}" if near else f"one of {', '.join(known)}, or add it to the job's metrics",
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import importlib
 import importlib.util
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from segtrain.config import file_digest, importable, transform_source
-from segtrain.errors import ConfigError, MissingExtra, SegtrainError
+from segtrain.errors import ConfigError, MissingExtra, SegtrainError, closest
 
 # Of albumentations: its random state can be set for each call, and masks are padded by fill_mask.
 OLDEST = (1, 4, 24)
@@ -80,8 +79,8 @@ def _named(library: Any, item: Any) -> Any:
     ((name, settings),) = item.items()
     cls = getattr(library, str(name), None)
     if not inspect.isclass(cls):
-        near = difflib.get_close_matches(str(name), [n for n in dir(library) if n[0].isupper()], n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "see its documentation"
+        near = closest(str(name), [n for n in dir(library) if n[0].isupper()])
+        hint = f"did you mean {near!r}?" if near else "see its documentation"
         reason = f"albumentations {library.__version__} has no {name!r}: {hint}"
         raise transforms_error(reason, code="transforms-unknown-name", found=name)
     settings = dict(settings or {})
