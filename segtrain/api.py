@@ -19,7 +19,7 @@ from segtrain.observe.journal import FILE, curve, read_journal
 if TYPE_CHECKING:
     from torch import nn
 
-    from segtrain.losses.own import Mean
+    from segtrain.losses.criterion import Mean
     from segtrain.observe.tracker import Tracker
     from segtrain.parallel.cluster import Cluster
 

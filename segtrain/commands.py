@@ -1,8 +1,7 @@
-"""What each command does: call one function of the package, which it imports then, and print the result. No logic.
+"""The commands. Each imports and calls one function of the package, prints the result, and returns its exit code.
 
-A command returns its exit code; None is 0.
 ``args``: the arguments that arguments.py describes. ``overrides``: ``section.key=value`` settings. ``argv``: all words
-of the command line.
+of the command line. None is the exit code 0.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The launcher from Python: ``from segtrain.launch import sagemaker``, from a checkout or from an installed package.
 
-The folder launch/ is not installed as a package of its own: ``launch`` is also the name of ROS 2's package. A wheel
-carries it, with the configs and the scripts of the container, in segtrain/_checkout, in the layout of the repository.
+A wheel carries launch/ in segtrain/_checkout, because ROS 2 has a package ``launch`` too.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ def home() -> Path:
         if (folder / "launch/sagemaker.py").is_file() and (folder / _NEEDED).is_file():
             return folder
     why = f"{package} was installed without the launcher (launch/): install segtrain from its wheel, or use a checkout"
-    raise ConfigError(why, code="launcher-missing", folder=str(package))
+    raise ConfigError(why, code="launcher-missing")
 
 
 def _load() -> None:
@@ -33,12 +32,10 @@ def _load() -> None:
         if folder in [Path(place).resolve() for place in getattr(known, "__path__", ())]:
             return
         other = getattr(known, "__file__", None)
-        raise ConfigError(
-            f"another package named 'launch' is loaded already ({other}): import segtrain.launch before it",
-            code="another-launch-package", found=other,
-        )  # fmt: skip
-    places = [str(folder)]
-    spec = importlib.util.spec_from_file_location("launch", folder / "__init__.py", submodule_search_locations=places)
+        why = f"another package named 'launch' is loaded already ({other}): import segtrain.launch before it"
+        raise ConfigError(why, code="another-launch-package")
+    init, places = folder / "__init__.py", [str(folder)]
+    spec = importlib.util.spec_from_file_location("launch", init, submodule_search_locations=places)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

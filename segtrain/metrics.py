@@ -10,20 +10,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from segtrain.errors import DataError, SegtrainError
+from segtrain.errors import DataError, SegtrainError, some_of
 
 
 @torch.no_grad()
-def predict_classes(logits: Tensor, odd: list[Tensor] | None = None) -> Tensor:
+def predict_classes(logits: Tensor, nonfinite: list[Tensor] | None = None) -> Tensor:
     """Class of the largest logit; the lowest class on a tie. (N, C, H, W) -> uint8 (N, H, W), int64 above 256 classes.
 
-    odd: gets a bool tensor (N,) on the device: whether the largest logit of any pixel is NaN or infinite.
+    nonfinite: a bool tensor (N,) is appended: whether the largest logit of any pixel is NaN or infinite.
     """
     dtype = torch.uint8 if logits.shape[1] <= 256 else torch.int64
     if logits.device.type != "cpu" or not logits.is_contiguous():
         # torch documents that max gives the first of equal maxima.
         best, classes = logits.max(1)
-        _note_odd(best, odd)
+        _note_nonfinite(best, nonfinite)
         return classes.to(dtype)
     # On a CPU, one plane after another takes less time than max(1), and far less than argmax(1).
     best = logits[:, 0].clone()
@@ -32,25 +32,21 @@ def predict_classes(logits: Tensor, odd: list[Tensor] | None = None) -> Tensor:
         plane = logits[:, c]
         classes.masked_fill_(plane > best, c)
         torch.maximum(best, plane, out=best)
-    _note_odd(best, odd)
+    _note_nonfinite(best, nonfinite)
     return classes
 
 
-def _note_odd(best: Tensor, odd: list[Tensor] | None) -> None:
+def _note_nonfinite(best: Tensor, nonfinite: list[Tensor] | None) -> None:
     """Append which images of ``best`` (N, H, W) hold NaN or an infinity. Does not wait for a GPU."""
-    if odd is not None:
-        odd.append(~torch.stack(best.flatten(1).aminmax(dim=1)).isfinite().all(0))
+    if nonfinite is not None:
+        nonfinite.append(~torch.stack(best.flatten(1).aminmax(dim=1)).isfinite().all(0))
 
 
-def odd_logits(images: list[str]) -> SegtrainError:
-    """The error for a model whose logits on these images are not finite: any class would be a guess."""
-    shown = ", ".join(images[:3]) + (", ..." if len(images) > 3 else "")
-    return SegtrainError(
-        f"the model's logits are NaN or infinite on {len(images)} image{'s' * (len(images) > 1)} ({shown}): "
-        "look for a division by zero, a logarithm, or an overflow in the model, or try train.precision=fp32",
-        code="logits-not-finite",
-        images=images,
-    )
+def nonfinite_logits(images: list[str]) -> SegtrainError:
+    """The error for a model whose logits on these images are NaN or infinite."""
+    why = f"the model's logits are NaN or infinite on {len(images)} image{'s' * (len(images) > 1)}"
+    fix = "look for a division by zero, a logarithm, or an overflow in the model, or try train.precision=fp32"
+    return SegtrainError(f"{why} ({some_of(images, 3)}): {fix}", code="logits-not-finite", images=images)
 
 
 def confusions(
@@ -63,9 +59,8 @@ def confusions(
     read here, but appended to that list as a tensor on the device, for ``refuse_unknown``.
     """
     if pred.shape != target.shape:
-        shape, expected = tuple(pred.shape), tuple(target.shape)
-        why = f"prediction {shape} and target {expected} differ in shape: resize one first"
-        raise DataError(why, code="prediction-shape", found=shape, expected=expected)
+        why = f"prediction {tuple(pred.shape)} and target {tuple(target.shape)} differ in shape: resize one first"
+        raise DataError(why, code="prediction-shape")
     images, cells = len(pred), num_classes * num_classes
     valid = target != ignore_index
     # For each image, bin 0 is for void and the last one for ids outside 0..C-1. int32 is the fastest type.
@@ -111,11 +106,9 @@ def _refuse(least: int, most: int, unknown: int, ids: list[int], num_classes: in
     if least < 0 or most >= num_classes:
         why = f"the prediction holds classes {least}..{most} instead of 0..{num_classes - 1}: use another model"
         raise DataError(why, code="prediction-classes", found=(least, most), expected=num_classes)
-    raise DataError(
-        f"{unknown} pixels of the target have ids {ids}, but there are classes 0..{num_classes - 1} "
-        f"and {ignore_index} for void: map them in data.label_map",
-        code="unknown-ids", pixels=unknown, found=ids,
-    )  # fmt: skip
+    known = f"classes are 0..{num_classes - 1}, and {ignore_index} is void"
+    why = f"{unknown} pixels of the target have ids {ids}, but {known}: map them in data.label_map"
+    raise DataError(why, code="unknown-ids", pixels=unknown, found=ids)
 
 
 @dataclass(frozen=True)
@@ -140,7 +133,7 @@ class Scores:
     @property
     def classes_present(self) -> int:
         """Classes with a pixel in the target."""
-        return sum(1 for count in self.pixels if count)
+        return sum(map(bool, self.pixels))
 
     @classmethod
     def from_confusion(cls, counts: Any) -> Scores:

@@ -27,8 +27,7 @@ from segtrain.data.workers.pool import WorkerPool
 from segtrain.errors import DataError
 from segtrain.evaluate import evaluation as evaluation
 from segtrain.evaluate import tiles
-from segtrain.losses import build_criterion
-from segtrain.losses.own import as_criterion
+from segtrain.losses.criterion import as_criterion, build_criterion
 from segtrain.models import build_model
 from segtrain.observe.clock import Clock
 from segtrain.observe.console import Console
@@ -147,9 +146,9 @@ def score(net: Any, **view: Any) -> str:
         predict = evaluation._predictor(
             evaluation._forward(net, DEVICE, "bf16"), tiles.View.of(settings, 1.0), settings.size, DEVICE, True
         )
-        tally = evaluation._Tally(CLASSES, 2, DEVICE)
-        truth, guess, odd = predict(tensors(2, 64, 64, 3), tensors(2, 64, 64))
-        tally.add([0, 1], truth, guess, odd, 255)
+        tally = evaluation._Tally(SimpleNamespace(num_classes=CLASSES, ignore_index=255), 2, DEVICE)
+        truth, guess, nonfinite = predict(tensors(2, 64, 64, 3), tensors(2, 64, 64))
+        tally.add([0, 1], truth, guess, nonfinite)
         tally.settle()
         shown = SimpleNamespace(entries=[SimpleNamespace(image="x")])
         evaluation._picture(shown, 0, torch.zeros(1, 64, 64, 3), truth[:1], guess[:1])

@@ -162,7 +162,7 @@ def test_a_dataset_of_images_of_several_sizes_and_a_model_of_any_stride(
 
 def test_a_batch_without_a_valid_pixel_changes_nothing(tmp_path: Path) -> None:
     """A mean over no pixel is 0 / 0."""
-    from segtrain.losses.own import as_criterion
+    from segtrain.losses.criterion import as_criterion
 
     criterion = as_criterion(LOSS, 2, 255)
     logits = torch.randn(2, 2, 4, 4, requires_grad=True)
@@ -174,7 +174,7 @@ def test_a_batch_without_a_valid_pixel_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_parts_of_a_batch_add_up_to_the_mean_over_all_of_it() -> None:
-    from segtrain.losses.own import as_criterion
+    from segtrain.losses.criterion import as_criterion
 
     criterion = as_criterion(LOSS, 3, 255)
     logits = torch.randn(4, 3, 8, 8, dtype=torch.float64, requires_grad=True)

@@ -137,7 +137,9 @@ VERBS: dict[str, tuple[Callable[[Path], Any], list[str], tuple[str, ...]]] = {
     "no labels": (lambda d: (d / "run/labels.json").unlink(), ["eval", "run"], ("run/labels.json", "start the training again")),
     "torn labels": (lambda d: (d / "run/labels.json").write_text('{"names": ['), ["predict", "run", "set"], ("run/labels.json", "not valid JSON", "again")),
     "labels without names": (lambda d: (d / "run/labels.json").write_text("{}"), ["predict", "run", "set"], ("run/labels.json", "names")),
-    "torn config": (lambda d: (d / "run/config.yaml").write_text("data: [1"), ["eval", "run"], ("run/config.yaml", "not valid YAML")),
+    "torn config, and no labels": (
+        lambda d: ((d / "run/config.yaml").write_text("data: [1"), (d / "run/labels.json").unlink()), ["eval", "run"], ("run/config.yaml", "not valid YAML"),
+    ),
     "predict in an empty folder": (lambda d: (d / "empty").mkdir(), ["predict", "run", "empty"], ("empty", "no image", ".png")),
     "predict of a missing file": (lambda d: None, ["predict", "run", "set/a.png"], ("set/a.png", "no such file")),
     "predict of text": (lambda d: None, ["predict", "run", "set/classes.txt"], ("set/classes.txt", "not an image")),

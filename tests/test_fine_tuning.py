@@ -81,8 +81,8 @@ def test_files_that_are_none_are_refused_and_code_is_not_run(tmp_path: Path) -> 
     (tmp_path / "page.pth").write_text("<!DOCTYPE html>")
     for name, words in {
         "evil.pth": "Python objects",
-        "list.pth": "no tensors by name",
-        "none.pth": "no tensors by name",
+        "list.pth": "no tensors with names",
+        "none.pth": "no tensors with names",
         "torn.pth": "damaged",
         "torn.safetensors": "damaged",
         "flipped.pth": "another checksum.*damaged",
@@ -408,7 +408,7 @@ def test_numbers_that_are_not_finite_are_named(tmp_path: Path) -> None:
     state = pico(3).state_dict()
     name = next(name for name in state if name.endswith("running_var"))
     torch.save({**state, name: state[name] * float("nan")}, tmp_path / "w.pth")
-    with pytest.raises(ConfigError, match=rf"model.init=.*w.pth: {name} hold values that are not finite"):
+    with pytest.raises(ConfigError, match=rf"model.init=.*w.pth: {name} contain NaN or infinity"):
         begin_with(pico(3), str(tmp_path / "w.pth"), ["a", "b", "c"])
 
 

@@ -180,7 +180,7 @@ def test_same_as_torchvision() -> None:
 @pytest.mark.parametrize(
     ("settings", "code", "values"),
     [
-        ({"arch": "fpn", "encoder": "resnet_18"}, "unknown-encoder", {"found": "resnet_18", "nearest": "resnet18"}),
+        ({"arch": "fpn", "encoder": "resnet_18"}, "unknown-encoder", {"found": "resnet_18", "suggestion": "resnet18"}),
         ({"arch": "fpn", "encoder": "tu-resnet10x"}, "unknown-encoder", {"found": "tu-resnet10x"}),
         ({"arch": "dpt", "encoder": "resnet18"}, "encoder-unfit", {"found": "resnet18"}),
         ({"arch": "fpn", "encoder_weights": "imagenot"}, "unknown-encoder-weights", {"found": "imagenot"}),

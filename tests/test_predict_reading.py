@@ -17,8 +17,8 @@ from segtrain.config import Config
 from segtrain.data.loader import normalize
 from segtrain.evaluate.load import load_run
 from segtrain.infer import export as exporting
-from segtrain.infer.picture import upright
 from segtrain.infer.predict import predict
+from segtrain.infer.predictor import upright
 
 
 @pytest.fixture(scope="module")

@@ -1,13 +1,11 @@
 """Evaluation of a model on a split: the same score to the bit on any number of ranks.
 
-Every image counts once, in int64. Images are put into groups of one size by the data set alone (``eval_groups``); rank
-r takes groups r, r + world, ... So each forward pass sees the same tensor on any number of ranks, and the order of the
-sum cannot matter. The loop holds no collective, so that ranks with more or fewer images cannot wait for each other. One
-sum over the ranks ends it, and carries along how often each image was seen, its own scores (a rank that has not seen it
-adds zeros), whether its logits were finite, and whether a rank failed.
+Every image counts once, in int64. The data set alone puts images into groups of one size (``eval_groups``), and rank r
+takes groups r, r + world, ... So each forward pass sees the same tensor on any number of ranks, and the order of the
+sum cannot matter. The loop holds no collective, so no rank waits for another. One sum over the ranks ends it. It also
+carries how often each image was seen, its scores, whether its logits were finite, and whether a rank failed.
 
-Bit-equality across world sizes asks for the same kernels on every rank: the same number of threads and the same kind of
-device. What still differs in the last bit of a logit moves a pixel only on an exact tie.
+Equality to the bit needs the same kernels on every rank: the same number of threads and the same kind of device.
 """
 
 from __future__ import annotations
@@ -24,11 +22,12 @@ from torch import Tensor, nn
 
 from segtrain import config
 from segtrain.data.device_feed import DeviceFeed
+from segtrain.data.labels.space import LabelSpace
 from segtrain.data.workers.pool import WorkerPool
 from segtrain.errors import DataError
 from segtrain.evaluate.image_scores import FIELDS, ImageScores, counts, packed, unpacked
 from segtrain.evaluate.tiles import Forward, Size, View, nearest, predict_ids, resize
-from segtrain.metrics import Scores, confusions, odd_logits, refuse_unknown
+from segtrain.metrics import Scores, confusions, nonfinite_logits, refuse_unknown
 
 # Batches between two reads of the device.
 _AT_ONCE = 64
@@ -87,7 +86,7 @@ def evaluate(
     start, device = time.perf_counter(), torch.device(device)
     view = View.of(settings, base_scale)
     wanted = _spread(len(dataset), pictures) if rank == 0 else []
-    tally = _Tally(dataset.labels.num_classes, len(dataset), device)
+    tally = _Tally(dataset.labels, len(dataset), device)
     failure: Exception | None = None
     with _evaluating(model), torch.inference_mode():
         predict = _predictor(_forward(model, device, precision), view, settings.size, device, channels_last)
@@ -101,13 +100,13 @@ def evaluate(
         except Exception as error:
             failure = error
         seconds = time.perf_counter() - start
-        table, images, odd = tally.sum_over_ranks(failure, all_reduce if world_size > 1 else None)
-        if odd:
-            raise odd_logits([str(dataset.entries[index].image) for index in odd])
+        table, images, nonfinite = tally.sum_over_ranks(failure, all_reduce if world_size > 1 else None)
+        if nonfinite:
+            raise nonfinite_logits([str(dataset.entries[index].image) for index in nonfinite])
         worst, best = images.extremes(extremes) if rank == 0 else ([], [])
         for index in [*wanted, *worst, *best]:
-            if index not in shown:  # another rank had it, or nobody knew that it would be wanted
-                # Copies: what is read may be read-only.
+            if index not in shown:
+                # Copies, because the arrays may be read-only.
                 image, mask = (torch.tensor(array)[None] for array in dataset.read(index))
                 shown[index] = _picture(dataset, index, image, *predict(image, mask)[:2])
     facts = protocol(dataset, settings.size, view, sizes, precision)
@@ -116,58 +115,58 @@ def evaluate(
 
 
 def _loop(predict: Predict, batches: DeviceFeed, tally: _Tally, dataset: Any, wanted: list[int]) -> dict[int, Any]:
-    """This rank's images into ``tally``; returns pictures of the wanted ones among them. Holds no collective."""
+    """Add this rank's images to ``tally``; returns pictures of the wanted ones. Holds no collective."""
     shown: dict[int, Any] = {}
     for _, (indices, images, masks) in batches:
-        truth, guess, odd = predict(images, masks)
-        tally.add(indices, truth, guess, odd, dataset.labels.ignore_index)
-        for place, index in enumerate(int(index) for index in indices):
+        truth, guess, nonfinite = predict(images, masks)
+        tally.add(indices, truth, guess, nonfinite)
+        for position, index in enumerate(int(index) for index in indices):
             if index in wanted:
-                part = slice(place, place + 1)
+                part = slice(position, position + 1)
                 shown[index] = _picture(dataset, index, images[part], truth[part], guess[part])
         batches.ahead()
     return shown
 
 
 class _Tally:
-    """Confusion int64 (C, C) on the device; per image: how often it was seen, whether it was odd, its scores."""
+    """Confusion int64 (C, C) on the device; of each image: times seen, whether its logits are nonfinite, its scores."""
 
-    def __init__(self, classes: int, images: int, device: torch.device) -> None:
+    def __init__(self, labels: LabelSpace, images: int, device: torch.device) -> None:
+        classes, self._ignore_index = labels.num_classes, labels.ignore_index
         self.confusion = torch.zeros(classes, classes, dtype=torch.int64, device=device)
         # Times seen, whether a logit was not finite, then ``packed``: zero where not seen.
         self.images = torch.zeros(images, 2 + FIELDS, dtype=torch.int64)
         self._fresh: list[tuple[list[int], Tensor]] = []
         # Unknown ids are looked for at once on a CPU, on a GPU only where it is waited for anyway.
         self._unread: list[Tensor] | None = [] if device.type == "cuda" else None
-        self._ignore_index = 255
 
-    def add(self, indices: Any, truth: Tensor, guess: Tensor, odd: Tensor, ignore_index: int) -> None:
-        self._ignore_index = ignore_index
-        tables = confusions(guess, truth, len(self.confusion), ignore_index, self._unread)
+    def add(self, indices: Any, truth: Tensor, guess: Tensor, nonfinite: Tensor) -> None:
+        tables = confusions(guess, truth, len(self.confusion), self._ignore_index, self._unread)
         self.confusion += tables.sum(0)
         # In one tensor, so that ``settle`` waits once.
-        self._fresh.append(([int(index) for index in indices], torch.cat([counts(tables).flatten(1), odd[:, None]], 1)))
+        found = torch.cat([counts(tables).flatten(1), nonfinite[:, None]], 1)
+        self._fresh.append(([int(index) for index in indices], found))
         if len(self._fresh) >= _AT_ONCE:
             self.settle()
 
     def settle(self) -> None:
-        """Scores of the images since the last time. Waits for the device, and so is not done for each image."""
+        """Score the images added since the last call. Waits for the device, so not called for each image."""
         if not self._fresh:
             return
         if self._unread is not None:
             refuse_unknown(self._unread, len(self.confusion), self._ignore_index)
             self._unread = []
-        places = torch.tensor([index for indices, _ in self._fresh for index in indices])
+        seen = torch.tensor([index for indices, _ in self._fresh for index in indices])
         found = torch.cat([found for _, found in self._fresh]).cpu()
         self._fresh = []
-        self.images[:, 0] += torch.bincount(places, minlength=len(self.images))
-        self.images[places, 1] = found[:, -1]
-        self.images[places, 2:] = torch.from_numpy(packed(found[:, :-1].reshape(len(found), 3, -1).numpy()))
+        self.images[:, 0] += torch.bincount(seen, minlength=len(self.images))
+        self.images[seen, 1] = found[:, -1]
+        self.images[seen, 2:] = torch.from_numpy(packed(found[:, :-1].reshape(len(found), 3, -1).numpy()))
 
     def sum_over_ranks(
         self, failure: Exception | None, all_reduce: Callable[[Tensor], Tensor] | None
     ) -> tuple[np.ndarray, ImageScores, list[int]]:
-        """The one collective. Returns the confusion with every image once, the scores, and the odd images."""
+        """Returns the confusion, the scores, and the images with nonfinite logits. The only collective."""
         failed = torch.tensor([failure is not None], dtype=torch.int64)
         own = torch.cat([self.images.flatten(), failed])
         message = torch.cat([self.confusion.flatten(), own.to(self.confusion.device)])
@@ -175,43 +174,38 @@ class _Tally:
         if failure is not None:
             raise failure
         if message[-1]:
-            error = DataError(
-                f"the evaluation failed on {int(message[-1])} other rank(s): see the message there",
-                code="other-rank-failed",
-                ranks=int(message[-1]),
-            )
+            ranks = int(message[-1])
+            why = f"the evaluation failed on {ranks} other rank(s): see the message there"
+            error = DataError(why, code="other-rank-failed", ranks=ranks)
             # That rank reports the cause.
             error.silent = True
             raise error
         images = message[self.confusion.numel() : -1].view_as(self.images).numpy()
         wrong = np.flatnonzero(images[:, 0] != 1).tolist()
         if wrong:
-            raise DataError(
-                f"{len(wrong)} of {len(images)} images were not counted exactly once (image {wrong[0]}: "
-                f"{int(images[wrong[0], 0])} times): the ranks must see the same files in the same order",
-                code="images-not-counted-once",
-                found=len(wrong),
-                images=len(images),
-            )
+            first = f"image {wrong[0]}: {int(images[wrong[0], 0])} times"
+            why = f"{len(wrong)} of {len(images)} images were not counted exactly once ({first})"
+            fix = "the ranks must see the same files in the same order"
+            raise DataError(f"{why}: {fix}", code="images-not-counted-once", found=len(wrong), images=len(images))
         table = message[: self.confusion.numel()].view_as(self.confusion).numpy().copy()
         return table, unpacked(images[:, 2:]), np.flatnonzero(images[:, 1]).tolist()
 
 
 def _predictor(forward: Forward, view: View, size: Size | None, device: torch.device, channels_last: bool) -> Predict:
-    """Map images uint8 (n, H, W, 3) and masks (n, H, W) to truth, predicted ids, and odd (n,) on the device.
+    """Map images uint8 (n, H, W, 3) and masks (n, H, W) to truth, predicted ids, and nonfinite (n,) on the device.
 
-    Truth and ids are (n, h, w): at ``size``, to which labels go by nearest, else at the masks' own size.
-    ``odd``: whether a logit of the image was not finite.
+    Truth (resized by nearest) and ids are (n, h, w) at ``size``, or without it at the size of the masks.
+    ``nonfinite``: whether a logit of the image is NaN or infinite.
     """
     from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD, normalize
 
     def predict(images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        odd: list[Tensor] = []
+        nonfinite: list[Tensor] = []
         truth = masks.to(device, non_blocking=True)
         truth = nearest(truth, size) if size else truth
         inputs = normalize(images.to(device, non_blocking=True), IMAGENET_MEAN, IMAGENET_STD, channels_last)
-        ids = predict_ids(forward, inputs, view, (truth.shape[-2], truth.shape[-1]), odd)
-        return truth, ids, torch.stack(odd).any(0)
+        ids = predict_ids(forward, inputs, view, (truth.shape[-2], truth.shape[-1]), nonfinite)
+        return truth, ids, torch.stack(nonfinite).any(0)
 
     return predict
 
@@ -228,11 +222,10 @@ def _forward(model: nn.Module, device: torch.device, precision: str) -> Forward:
 
 @contextlib.contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; afterwards each layer as it was (a frozen batch norm stays frozen).
+    """Evaluation mode inside; afterwards each layer has its own mode again, as a frozen batch norm needs it.
 
-    cuDNN takes the kernel that it expects to be the fastest and tries none. Trying all of them pays for crops of one
-    size. Here each new image size would cost seconds, and the choice, which depends on timings, could move the last
-    bits of a logit from one rank to the next.
+    cuDNN does not benchmark its kernels: that would take seconds for each image size, and the choice depends on
+    timings, so that the last bits of a logit could differ between ranks.
     """
     modes = [(module, module.training) for module in model.modules()]
     benchmark = torch.backends.cudnn.benchmark
@@ -247,9 +240,9 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def _spread(count: int, wanted: int) -> list[int]:
-    """``wanted`` of ``count`` indices, evenly: of a video not only its first second is seen."""
+    """``wanted`` of ``count`` indices, evenly spaced."""
     wanted = min(count, wanted)
-    return [(2 * place + 1) * count // (2 * wanted) for place in range(wanted)]
+    return [(2 * i + 1) * count // (2 * wanted) for i in range(wanted)]
 
 
 def _picture(dataset: Any, index: int, image: Tensor, truth: Tensor, guess: Tensor) -> Any:
@@ -265,12 +258,12 @@ def _picture(dataset: Any, index: int, image: Tensor, truth: Tensor, guess: Tens
 def protocol(dataset: Any, size: Size | None, view: View, sizes: list[Size], precision: str) -> dict[str, Any]:
     """All that a score depends on besides the weights, as plain values, and one ``line`` of it for people.
 
-    Two scores can be compared only where their protocols are equal. ``size`` is where logits meet labels, None where
-    each mask has its own; ``labels_resized`` says whether that size was imposed. The line reads:
+    Two scores can be compared only if their protocols are equal. ``size``: None if each mask has its own.
+    ``labels_resized``: whether masks were resized to it. The line reads:
     ``11 classes, void 255 ignored, 360x480, whole image, scale 1, no flip, fp32, camvid val: 101 images #3fa92c``.
     """
     own = {tuple(size) for size in sizes}
-    met = size or (next(iter(own)) if len(own) == 1 else None)
+    common = size or (next(iter(own)) if len(own) == 1 else None)
     facts = {
         "data": dataset.name,
         "split": dataset.split,
@@ -278,7 +271,7 @@ def protocol(dataset: Any, size: Size | None, view: View, sizes: list[Size], pre
         "split_hash": dataset.fingerprint(),
         "classes": dataset.labels.num_classes,
         "void": dataset.labels.ignore_index,
-        "size": list(met) if met else None,
+        "size": list(common) if common else None,
         "labels_resized": size is not None and own != {tuple(size)},
         "tile": list(view.tile) if view.tile else None,
         "overlap": view.overlap if view.tile else None,
@@ -286,7 +279,7 @@ def protocol(dataset: Any, size: Size | None, view: View, sizes: list[Size], pre
         "flip": view.flip,
         "precision": precision,
     }
-    shape = f"{met[0]}x{met[1]}" if met else "each mask's own size"
+    shape = f"{common[0]}x{common[1]}" if common else "each mask's own size"
     line = [
         f"{facts['classes']} classes",
         f"void {facts['void']} ignored",

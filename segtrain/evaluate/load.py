@@ -15,8 +15,7 @@ from segtrain import json_text
 from segtrain.config import Config, Model, load_saved, make_config, read_parts
 from segtrain.data.labels.space import LabelSpace
 from segtrain.errors import CheckpointError, ConfigError, DataError
-from segtrain.models.base import SegModel
-from segtrain.models.own import as_seg_model
+from segtrain.models.base import SegModel, as_seg_model
 
 
 def load_run(
@@ -24,10 +23,9 @@ def load_run(
 ) -> tuple[nn.Module, Config, LabelSpace]:
     """The model of a run in evaluation mode on the CPU, its config, and its labels.
 
-    which: ``best`` (by validation mIoU; the newest if nothing has been scored yet) or ``last``. The moving average of
-    the weights is taken if the run keeps one. The folder of an export works as well; of its config only ``model``,
-    ``eval``, ``data.crop``, ``data.base_scale``, ``data.bits``, and ``data.extra_bands`` are those of the run.
-    module: the network, if the run was trained with a module of the user.
+    run_dir: a run folder, or the folder of an export, whose config has only the settings of ``exported_config``.
+    which: ``best`` (by validation mIoU; the newest if nothing has been scored yet) or ``last``, each with the moving
+    average of the weights if the run keeps one. module: the network, if the run was trained with a module of the user.
     Raises ConfigError if the folder is not a run, CheckpointError if the weights are missing, damaged, or do not fit.
     """
     from segtrain.checkpoint import load_weights
@@ -45,26 +43,15 @@ def read_description(run_dir: str | Path) -> tuple[Config, LabelSpace]:
     """``config.yaml`` and ``labels.json`` of a run folder."""
     run_dir = Path(run_dir)
     if not (run_dir / "config.yaml").is_file():
-        raise ConfigError(
-            f"{run_dir} is not a run folder: it has no config.yaml (segtrain runs DIR lists runs)",
-            code="not-a-run-folder",
-            folder=str(run_dir),
-        )
+        why = f"{run_dir} is not a run folder: it has no config.yaml (segtrain runs DIR lists runs)"
+        raise ConfigError(why, code="not-a-run-folder", folder=str(run_dir))
+    config, file = load_saved(run_dir / "config.yaml"), run_dir / "labels.json"
     try:
-        content = json_text.parse((run_dir / "labels.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not valid JSON"
-        raise CheckpointError(
-            f"cannot read {run_dir / 'labels.json'} ({reason}): start the training again, which writes it",
-            code="labels-unreadable",
-            file=str(run_dir / "labels.json"),
-        ) from None
-    try:
-        return load_saved(run_dir / "config.yaml"), LabelSpace.from_dict(content)
-    except DataError as error:
-        raise CheckpointError(
-            f"{run_dir / 'labels.json'}: {error}", code="labels-unreadable", file=str(run_dir / "labels.json")
-        ) from None
+        return config, LabelSpace.from_dict(json_text.parse(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, DataError) as error:
+        reason = "not valid JSON" if isinstance(error, ValueError) else getattr(error, "strerror", error)
+        why = f"cannot read {file} ({reason}): start the training again, which writes it"
+        raise CheckpointError(why, code="labels-unreadable", file=str(file)) from None
 
 
 def load_export(folder: str | Path, module: nn.Module | None = None) -> tuple[nn.Module, dict[str, Any]]:
@@ -81,17 +68,11 @@ def load_export(folder: str | Path, module: nn.Module | None = None) -> tuple[nn
         content = (folder / "weights.safetensors").read_bytes()
         digest = facts["weights"]["sha256"]
     except (OSError, ValueError, KeyError) as error:
-        raise CheckpointError(
-            f"{folder} is not a complete export ({type(error).__name__}: {error}): export the run again",
-            code="export-incomplete",
-            folder=str(folder),
-        ) from None
+        why = f"{folder} is not a complete export ({type(error).__name__}: {error}): export the run again"
+        raise CheckpointError(why, code="export-incomplete") from None
     if hashlib.sha256(content).hexdigest() != digest:
-        raise CheckpointError(
-            f"{folder / 'weights.safetensors'} is damaged, or belongs to another model.json: export the run again",
-            code="export-damaged",
-            file=str(folder / "weights.safetensors"),
-        )
+        why = f"{folder / 'weights.safetensors'} is damaged, or belongs to another model.json: export the run again"
+        raise CheckpointError(why, code="export-damaged")
     settings, classes = exported_config(facts).model, LabelSpace.from_dict(facts["labels"]).num_classes
     network = _network(settings, classes, facts.get("module", ""), module, str(folder))
     return _filled(network, load(content), str(folder)), facts
@@ -112,8 +93,8 @@ def assemble(settings: Model, num_classes: int, weights: Mapping[str, Tensor], s
 def _network(settings: Model, num_classes: int, name: str, module: nn.Module | None, source: str) -> SegModel:
     """The network that ``settings`` describe, or the user's: ``module``, else a new instance of the class ``name``.
 
-    A class is only made if its module is imported already and it takes no arguments: nothing is imported by a name that
-    stands in a run folder. Raises ConfigError if the module must be passed.
+    Nothing is imported by a name from a run folder: the class must be imported already, and take no arguments.
+    Raises ConfigError if the module must be passed.
     """
     from segtrain.models import build_model
 
@@ -125,12 +106,10 @@ def _network(settings: Model, num_classes: int, name: str, module: nn.Module | N
         with contextlib.suppress(TypeError):  # it takes arguments
             module = kind()
     if module is None:
-        raise ConfigError(
-            f"{source} was trained with the module {name}: pass it in Python, as in segtrain.load({source!r}, "
-            f"model={attribute}(...)); segtrain.evaluate and segtrain.export(folder, out, model=...) take it as well",
-            code="own-model-missing",
-            model=name,
+        fix = (
+            f"pass model={attribute}(...) to segtrain.load, segtrain.evaluate, or segtrain.export(folder, out, model=)"
         )
+        raise ConfigError(f"{source} was trained with the module {name}: {fix}", code="own-model-missing")
     return as_seg_model(module, num_classes)
 
 
@@ -138,14 +117,11 @@ def _filled(model: SegModel, weights: Mapping[str, Tensor], source: str) -> nn.M
     """``model`` with ``weights``, in evaluation mode. Raises CheckpointError for weights that do not fit."""
     from segtrain.checkpoint import misfits
 
-    odd = misfits(model.state_dict(), weights)
-    if odd:
-        raise CheckpointError(
-            f"the weights of {source} do not fit {type(model).__name__} with {model.num_classes} classes "
-            f"({len(odd)} tensors; {odd[0]}): build the network as for the training, with its config and labels",
-            code="weights-unfit",
-            source=source,
-            found=odd,
-        )
+    remarks = misfits(model.state_dict(), weights)
+    if remarks:
+        why = f"the weights of {source} do not fit {type(model).__name__} with {model.num_classes} classes"
+        fix = "build the network as for the training, with its config and labels"
+        text = f"{why} ({len(remarks)} tensors; {remarks[0]}): {fix}"
+        raise CheckpointError(text, code="weights-unfit", source=source)
     model.load_state_dict(weights)
     return model.eval()

@@ -1,12 +1,8 @@
-"""Prediction of images of any size: whole, in windows, at several scales, mirrored.
+"""Prediction of images of any size: in one pass, in windows, at several scales, mirrored.
 
-Every function here is pure: ``forward`` maps normalized images float (N, 3, H, W) to logits (N, C, H, W), and the views
-of an image are combined by the mean of their softmax probabilities, each view with the same weight. A window at the
-border is shifted inwards, never padded, so that each pixel is covered and no window sees made-up pixels. Where a single
-view covers the image (the usual case) there is nothing to average, and the logits stay as they are: no softmax is paid.
-
-Memory: logits exist for one window at a time. ``strips`` holds the sums of one row of windows, (N, C, tile height,
-W) float32, and gives away each row of pixels when its last window is in; ``predict_ids`` keeps class ids alone.
+``forward`` maps normalized images float (N, 3, H, W) to logits (N, C, H, W). Several views of an image are combined by
+the mean of their softmax probabilities. Windows at the border are shifted inwards, never padded.
+Memory: logits exist for one window at a time; ``strips`` holds the sums of one row of windows.
 """
 
 from __future__ import annotations
@@ -41,7 +37,7 @@ class View:
         return cls(settings.tile, settings.overlap, scales, settings.flip)
 
     def is_single(self, size: Size) -> bool:
-        """Whether one forward pass covers an image of ``size``, so that logits need no softmax and no mean."""
+        """Whether one forward pass covers an image of ``size``, so that nothing needs to be averaged."""
         return self.windows(size) == 1
 
     def windows(self, size: Size) -> int:
@@ -65,18 +61,18 @@ def starts(length: int, tile: int, overlap: float) -> list[int]:
     return [*range(0, length - tile, step), length - tile]
 
 
-def coverage(length: int, tile: int, first: list[int], device: torch.device | None = None) -> Tensor:
+def coverage(length: int, tile: int, begins: list[int], device: torch.device | None = None) -> Tensor:
     """How many windows cover each pixel of an axis, at least 1: float32 (length,)."""
     counts = torch.zeros(length, device=device)
-    for start in first:
+    for start in begins:
         counts[start : start + tile] += 1
     return counts
 
 
 def nearest(masks: Tensor, size: Size) -> Tensor:
-    """Label masks (N, H, W) of any integer type at another size (N, h, w): the label under each new pixel's center.
+    """Label masks (N, H, W) of any integer type, resized to (N, h, w): the label at the center of each new pixel.
 
-    The index is computed in integers, so that it is the same on every platform; no label is ever mixed.
+    The index is computed in integers, so that it is the same on every platform.
     """
     (height, width), (new_height, new_width) = masks.shape[-2:], size
     if (height, width) == tuple(size):
@@ -106,10 +102,10 @@ def _probabilities(forward: Forward, crop: Tensor, flip: bool) -> Tensor:
 
 
 def strips(forward: Forward, images: Tensor, view: View, logits: bool = False) -> Iterator[tuple[int, Tensor]]:
-    """Slide windows over images (N, 3, H, W); give finished rows from top to bottom as (top, scores (N, C, rows, W)).
+    """Slide windows over images (N, 3, H, W); yield finished rows from top to bottom as (top, scores (N, C, rows, W)).
 
-    scores: mean probabilities over all windows that cover a pixel, or with ``logits`` (allowed for a single view) the
-    logits. Together the strips cover each row once. ``view.scales`` play no part.
+    scores: mean probabilities over all windows that cover a pixel, or with ``logits`` (only for a single view) the
+    logits. Ignores ``view.scales``.
     """
     height, width = images.shape[-2:]
     if logits:
@@ -139,8 +135,7 @@ def strips(forward: Forward, images: Tensor, view: View, logits: bool = False) -
 def predict_scores(forward: Forward, images: Tensor, view: View = View(), size: Size | None = None) -> Tensor:
     """Scores float32 (N, C, h, w) of images (N, 3, H, W) at ``size`` (default: the images' own).
 
-    For each scale the image is resized, windows slide over it, and the result is resized (bilinear) to ``size``. The
-    scores are the mean probabilities over scales, or the logits where there is a single view.
+    The mean over scales of the probabilities, each resized (bilinear) to ``size``; the logits for a single view.
     """
     own = (images.shape[-2], images.shape[-1])
     size = size or own
@@ -160,18 +155,18 @@ def predict_ids(
     images: Tensor,
     view: View = View(),
     size: Size | None = None,
-    odd: list[Tensor] | None = None,
+    nonfinite: list[Tensor] | None = None,
 ) -> Tensor:
     """Class ids (N, h, w) of images (N, 3, H, W): the highest score, ties to the lowest id.
 
-    At one scale and the image's own size each strip becomes ids at once: a large image needs no full-size scores.
-    odd: gets the images with scores that are not finite, as ``predict_classes`` describes.
+    At one scale and the size of the image, each strip becomes ids at once, without scores of the full size.
+    nonfinite: see ``predict_classes``.
     """
     own = (images.shape[-2], images.shape[-1])
     if tuple(size or own) != own or len(view.scales) > 1 or scaled(own, view.scales[0]) != own:
-        return predict_classes(predict_scores(forward, images, view, size), odd)
+        return predict_classes(predict_scores(forward, images, view, size), nonfinite)
     pieces = strips(forward, images, view, view.is_single(own))
-    return _joined([predict_classes(piece, odd) for _, piece in pieces], 1)
+    return _joined([predict_classes(piece, nonfinite) for _, piece in pieces], 1)
 
 
 def _joined(pieces: list[Tensor], dim: int) -> Tensor:

@@ -30,7 +30,7 @@ FORMATS = ("safetensors", "onnx")
 
 @dataclass(frozen=True)
 class Export:
-    """What was written, and how well the ONNX file agrees with torch (None where it was not asked for)."""
+    """The files of an export, and how closely the ONNX file agrees with torch (None: no ONNX file)."""
 
     files: tuple[Path, ...]
     onnx: Union[dict[str, Any], None] = None  # see ``onnx_file.write_onnx``; also in model.json
@@ -46,23 +46,19 @@ def export(
     opset: int = 18,
     model: nn.Module | None = None,
 ) -> Export:
-    """Write ``weights.safetensors`` and ``model.json`` and, with ``onnx``, ``model.onnx`` into the folder ``out``.
+    """Write ``weights.safetensors``, ``model.json``, and ``model.onnx`` into the folder ``out``: all files, or none.
 
     model.onnx: input ``images`` uint8 (N, H, W, 3) RGB; outputs ``classes`` uint8 (N, H, W) and ``logits`` float32 (N,
-    C, H, W); with normalization, padding and cropping inside. N, H and W are open where an exporter manages it, else
-    fixed to 1 and ``size`` (default: the training crop). It is run by onnxruntime on random pixels, at a second size
-    too where sizes are open, and refused where a logit is off by more than a thousandth of the largest.
+    C, H, W). It normalizes, pads, and crops. N, H, and W are dynamic if an exporter can do that, else 1 and ``size``
+    (default: the training crop). onnxruntime runs it on random pixels, and no logit may differ from torch's by more
+    than a thousandth of the largest one.
     model: the network, if the run was trained with a module of your own.
-    Raises MissingExtra, ConfigError for an unknown format, SegtrainError where no exporter succeeds. All files appear
-    at the end, or none.
+    Raises MissingExtra, ConfigError for an unknown format, and SegtrainError if no exporter succeeds.
     """
     unknown = [name for name in formats if name not in FORMATS]
     if unknown or not formats:
-        raise ConfigError(
-            f"export format {(unknown or ['(none)'])[0]!r}: choose from {', '.join(FORMATS)}",
-            code="unknown-export-format",
-            found=unknown,
-        )
+        why = f"export format {(unknown or ['(none)'])[0]!r}: choose from {', '.join(FORMATS)}"
+        raise ConfigError(why, code="unknown-export-format", found=unknown)
     if "onnx" in formats:
         require_onnx()
     network, config, labels = load_run(run_dir, which, model)
@@ -90,11 +86,8 @@ def export(
             for name in names:
                 os.replace(Path(partial, name), folder / name)
     except OSError as error:
-        raise SegtrainError(
-            f"cannot write to {folder}: {error.strerror or error}: choose another folder",
-            code="export-unwritable",
-            folder=str(folder),
-        ) from None
+        why = f"cannot write to {folder}: {error.strerror or error}: choose another folder"
+        raise SegtrainError(why, code="export-unwritable") from None
     return Export(tuple(folder / name for name in names), onnx)
 
 
@@ -109,17 +102,15 @@ def _clean(folder: Path) -> str:
 
 
 def describe(config: Config, labels: LabelSpace, model: nn.Module, run_dir: Path, which: str) -> dict[str, Any]:
-    """What another program must know to use the weights: plain values, the content of model.json."""
+    """The content of model.json: what a program needs to use the weights."""
     best = named_best(run_dir) if which == "best" else None
     scored = {"checkpoint": best.file, "step": best.step, "miou": best.miou} if best else {}
+    versions = {"segtrain": __version__, "torch": torch.__version__}
     return {
         "format": "segtrain-model",
         "version": 1,
-        "model": {
-            **config.model.model_dump(mode="json"),
-            "init": "",
-            "freeze": "none",
-        },  # how it began plays no part any more
+        # The initial weights no longer matter.
+        "model": {**config.model.model_dump(mode="json"), "init": "", "freeze": "none"},
         "labels": labels.to_dict(),
         "input": {
             "pixels": "uint8 RGB, (N, H, W, 3), upright",
@@ -139,14 +130,7 @@ def describe(config: Config, labels: LabelSpace, model: nn.Module, run_dir: Path
             "logits": "float32 (N, C, H, W)",
         },
         "eval": config.eval.model_dump(mode="json"),
-        "source": {
-            "run": config.name,
-            "hash": config.hash,
-            "which": which,
-            **scored,
-            "segtrain": __version__,
-            "torch": torch.__version__,
-        },
+        "source": {"run": config.name, "hash": config.hash, "which": which, **scored, **versions},
     }
 
 

@@ -69,17 +69,20 @@ def write_onnx(
 ) -> dict[str, Any]:
     """Write and check an ONNX file; returns how it was made and how far it is from torch, as plain values.
 
-    Tried in this order: open sizes by torch.export, then by tracing; fixed sizes by torch.export, then by tracing. The
-    first file that onnxruntime runs with the right result is kept; why earlier ones were not is under "tried".
-    ``plain`` is written, and compared with ``model``: the same network without rewrites that look at the image's size.
-    ``facts`` go into the file's metadata as JSON, under "segtrain". Raises SegtrainError where none is right.
+    Tries torch.export with dynamic sizes, then tracing; the same with fixed sizes. Keeps the first file with which
+    onnxruntime gives the right result. "tried" says why the earlier ones failed.
+    ``plain`` is the network that is written: ``model`` without rewrites that depend on the size of the image.
+    ``facts`` go into the file's metadata as JSON, under "segtrain". Raises SegtrainError if no file is right.
     """
+    import onnx
+
     deployed = Deployed(plain or model).eval()
     tried: list[str] = []
     for open_sizes in (True, False):
         for exporter, write in _exporters():
             try:
-                with _quiet(), _open_pooling(), torch.no_grad():
+                # Exporters take the bins of adaptive pooling for constants of one image size.
+                with _quiet(), mock.patch.object(F, "adaptive_avg_pool2d", _pool), torch.no_grad():
                     write(deployed, path, size, opset, open_sizes)
                 found = _check(model, path, size, open_sizes)
             except Exception as error:
@@ -88,15 +91,14 @@ def write_onnx(
                 tried.append(f"{exporter}, {'open' if open_sizes else 'fixed'} sizes: {reason}")
                 continue
             made = {"file": path.name, "exporter": exporter, "open_sizes": open_sizes, **found, "tried": tried}
-            _annotate(path, {**facts, "onnx": made})
+            graph = onnx.load(str(path))
+            onnx.checker.check_model(graph)
+            onnx.helper.set_model_props(graph, {"segtrain": json.dumps({**facts, "onnx": made})})
+            onnx.save(graph, str(path))
             return made
-    made_of = facts.get("module") or f"model.arch={facts['model']['arch']}"
-    raise SegtrainError(
-        f"no exporter makes an ONNX file of {made_of} that agrees with torch: {'; '.join(tried)}",
-        code="onnx-not-exportable",
-        arch=facts["model"]["arch"],
-        tried=tried,
-    )
+    network = facts.get("module") or f"model.arch={facts['model']['arch']}"
+    why = f"no exporter makes an ONNX file of {network} that agrees with torch: {'; '.join(tried)}"
+    raise SegtrainError(why, code="onnx-not-exportable", tried=tried)
 
 
 def _exporters() -> list[tuple[str, Write]]:
@@ -141,10 +143,11 @@ def _trace(deployed: nn.Module, path: Path, size: Size, opset: int, open_sizes: 
 
 
 def _check(model: nn.Module, path: Path, size: Size, open_sizes: bool) -> dict[str, Any]:
-    """Run the file by onnxruntime on random pixels and compare with torch's own preprocessing and model.
+    """Compare onnxruntime with torch on random pixels; with open sizes also on two images of another size.
 
-    With open sizes also two images of an odd size. Raises SegtrainError where the outputs differ (see TOLERANCE).
+    Raises SegtrainError if the outputs differ (see TOLERANCE).
     """
+    import onnx
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -160,21 +163,14 @@ def _check(model: nn.Module, path: Path, size: Size, open_sizes: bool) -> dict[s
         with torch.no_grad():
             expected = model(normalize(torch.from_numpy(images))).numpy()
         if logits.shape != expected.shape or classes.shape != shape or classes.dtype != np.uint8:
-            raise SegtrainError(
-                f"outputs {classes.dtype} {classes.shape} and {logits.shape} for images {images.shape}",
-                code="onnx-outputs-shape",
-                found=(classes.shape, logits.shape),
-            )
+            why = f"outputs {classes.dtype} {classes.shape} and {logits.shape} for images {images.shape}"
+            raise SegtrainError(why, code="onnx-outputs-shape")
         worst, largest = max(worst, float(np.abs(logits - expected).max())), max(largest, float(np.abs(expected).max()))
         other, pixels = other + int((classes != expected.argmax(1)).sum()), pixels + classes.size
     if not worst <= TOLERANCE * largest:
-        raise SegtrainError(
-            f"logits differ by up to {worst:.3g}, the largest is {largest:.3g}",
-            code="onnx-logits-differ",
-            found=worst,
-            largest=largest,
-        )
-    opset = max(item.version for item in _load(path).opset_import if item.domain in ("", "ai.onnx"))
+        why = f"logits differ by up to {worst:.3g}, the largest is {largest:.3g}"
+        raise SegtrainError(why, code="onnx-logits-differ")
+    opset = max(item.version for item in onnx.load(str(path)).opset_import if item.domain in ("", "ai.onnx"))
     return {
         "opset": opset,
         "checked": [list(shape) for shape in shapes],
@@ -183,22 +179,6 @@ def _check(model: nn.Module, path: Path, size: Size, open_sizes: bool) -> dict[s
         "other_classes": other,
         "pixels": pixels,
     }
-
-
-def _load(path: Path) -> Any:
-    import onnx
-
-    return onnx.load(str(path))
-
-
-def _annotate(path: Path, facts: dict[str, Any]) -> None:
-    """Put the description into the file, so that it can travel alone."""
-    import onnx
-
-    graph = _load(path)
-    onnx.checker.check_model(graph)
-    onnx.helper.set_model_props(graph, {"segtrain": json.dumps(facts)})
-    onnx.save(graph, str(path))
 
 
 def _pool(x: Tensor, size: Any) -> Tensor:
@@ -210,23 +190,16 @@ def _pool(x: Tensor, size: Any) -> Tensor:
 def _means(length: Any, bins: Any, like: Tensor) -> Tensor:
     """(bins, length): row i averages the pixels from floor(i L / bins) to ceil((i + 1) L / bins) - 1; None: length."""
     bins = length if bins is None else bins
-    place = torch.arange(length, device=like.device)[None]
+    pixel = torch.arange(length, device=like.device)[None]
     number = torch.arange(bins, device=like.device)[:, None]
-    inside = (place >= number * length // bins) & (place < ((number + 1) * length + bins - 1) // bins)
+    inside = (pixel >= number * length // bins) & (pixel < ((number + 1) * length + bins - 1) // bins)
     inside = inside.to(like.dtype)
     return inside / inside.sum(1, keepdim=True)
 
 
 @contextlib.contextmanager
-def _open_pooling() -> Iterator[None]:
-    """While exporting, adaptive pooling by products: exporters take its bins for constants of one image size."""
-    with mock.patch.object(F, "adaptive_avg_pool2d", _pool):
-        yield
-
-
-@contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Exporters talk, some from C++ straight to the standard streams; what matters of it is in the result."""
+    """Silence the exporters, some of which write to the standard streams from C++."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     for stream in (sys.stdout, sys.stderr):

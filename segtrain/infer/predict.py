@@ -16,12 +16,12 @@ import numpy as np
 from segtrain.data.index.names import SUFFIXES
 from segtrain.data.labels.space import LabelSpace, is_background
 from segtrain.data.pixels.decode import Reading
-from segtrain.errors import DataError
+from segtrain.errors import DataError, some_of
 from segtrain.files import writing
-from segtrain.infer.picture import Picture, read_picture
-from segtrain.infer.predictor import load
+from segtrain.infer.predictor import Picture, load, read_picture
 
 MARK = "segtrain"  # PNG text key of the files written here: only those are ever replaced
+ALPHA = 0.55  # share of the class colors in an overlay
 
 
 @dataclass(frozen=True)
@@ -42,22 +42,20 @@ def predict(
     which: str = "best",
     overlay: bool = True,
     probabilities: bool = False,
-    alpha: float = 0.55,
     device: str = "auto",
     overrides: Iterable[str] = (),
     say: Callable[[str], None] | None = None,
 ) -> list[PredictTask]:
-    """Predict images (files, and folders searched through) with a run's best weights; returns what was written.
+    """Predict image files and the images in folders with the weights of a run; returns what was written.
 
-    ``out/masks/NAME.png`` holds train ids as palette indices, at the image's own size and upright as viewers show the
-    image, by its EXIF orientation: programs that read indices get the ids, viewers show the class colors.
-    ``out/overlays/NAME.png`` shows the colors over the image, with a legend. ``out/probabilities/NAME.npz`` holds
-    ``probabilities``, float16 (C, H, W), and ``classes``, their names. Windows, scales and flip are those of the run's
-    ``eval`` section, unless ``overrides`` change them (``eval.tile=[512,512]``); an image that would not fit into
-    memory whole is predicted in windows, which is said.
+    ``out/masks/NAME.png`` holds train ids as palette indices, at the size of the image and upright by its EXIF
+    orientation. ``out/overlays/NAME.png`` shows the class colors over the image, with a legend.
+    ``out/probabilities/NAME.npz`` holds ``probabilities``, float16 (C, H, W), and ``classes``, their names. Windows,
+    scales, and flip are those of the run's ``eval`` section, unless ``overrides`` change them
+    (``eval.tile=[512,512]``). An image that does not fit into memory is predicted in windows, with a remark.
 
-    Raises DataError before any work where an output would replace a file that was not made here (inputs above all) or
-    two images would share a name; and after all others are done where images cannot be read, naming each.
+    Raises DataError before any work if an output would replace a file that no prediction wrote, or two images would
+    get the same name; and at the end, with all their names, if images cannot be read.
     """
     jobs = plan(paths, Path(out), overlay, say, probabilities)
     predictor = load(run_dir, *overrides, which=which, device=device, say=say or (lambda text: None))
@@ -72,22 +70,17 @@ def predict(
         ids, scores = predictor.segment(image, str(job.image), job.probabilities is not None)
         write_mask(job.mask, ids, labels)
         if job.overlay:
-            write_overlay(job.overlay, image, ids, labels, alpha)
+            write_overlay(job.overlay, image, ids, labels)
         if job.probabilities and scores is not None:
             write_probabilities(job.probabilities, scores, labels)
         done.append(job)
         if say:
-            place = f"{number}/{len(jobs)}  " if len(jobs) > 1 else ""
-            say(f"{place}{job.image} -> {job.mask}" + (f" ({picture.note})" if picture.note else ""))
+            progress = f"{number}/{len(jobs)}  " if len(jobs) > 1 else ""
+            say(f"{progress}{job.image} -> {job.mask}" + (f" ({picture.note})" if picture.note else ""))
     if faults:
         rest = f"; the other {len(done)} are in {out}" if done else ""
-        raise DataError(
-            f"{len(faults)} of {len(jobs)} images cannot be read{rest}: " + "; ".join(faults),
-            code="images-unreadable",
-            found=len(faults),
-            images=len(jobs),
-            faults=faults,
-        )
+        why = f"{len(faults)} of {len(jobs)} images cannot be read{rest}: {'; '.join(faults)}"
+        raise DataError(why, code="images-unreadable", found=len(faults), images=len(jobs))
     return done
 
 
@@ -98,10 +91,10 @@ def plan(
     say: Callable[[str], None] | None = None,
     probabilities: bool = False,
 ) -> list[PredictTask]:
-    """Which files become which; nothing is written. Raises DataError (see ``predict``).
+    """The tasks for ``paths``; nothing is written. Raises DataError (see ``predict``).
 
-    Images of a folder keep their place below it; files given one by one keep their name. Where two images differ in
-    their ending alone, both keep it: ``a.jpg.png``. ``say`` is told of files that are left out.
+    Images of a folder keep their path below it. Images whose names differ in the ending alone keep it: ``a.jpg.png``.
+    ``say`` reports files that are left out.
     """
     found = [pair for path in map(Path, paths) for pair in _below(path, out, say)]
     if not found:
@@ -117,25 +110,18 @@ def plan(
         if mask in jobs:
             if jobs[mask].image.resolve() == image.resolve():
                 continue  # named twice
-            raise DataError(
-                f"{jobs[mask].image} and {image} would both become {mask}: predict them into two folders",
-                code="same-mask-name",
-                files=(str(jobs[mask].image), str(image)),
-                mask=str(mask),
-            )
+            why = f"{jobs[mask].image} and {image} would both become {mask}: predict them into two folders"
+            raise DataError(why, code="same-mask-name")
         for target in filter(None, (job.mask, job.overlay, job.probabilities)):
             if target.resolve() in inputs or not _ours(target):
-                raise DataError(
-                    f"{target} exists and was not written by a prediction: choose another output folder",
-                    code="output-exists",
-                    file=str(target),
-                )
+                why = f"{target} exists and was not written by a prediction: choose another output folder"
+                raise DataError(why, code="output-exists", file=str(target))
         jobs[mask] = job
     return list(jobs.values())
 
 
 def _below(path: Path, out: Path, say: Callable[[str], None] | None) -> list[tuple[Path, Path]]:
-    """(image, its name below ``out``) for a file, or for each image in a folder; ``say`` gets what is left out."""
+    """(image, its name below ``out``) for a file, or for each image in a folder."""
     if path.is_file():
         return [(path, Path(path.name))]
     if not path.is_dir():
@@ -151,8 +137,7 @@ def _below(path: Path, out: Path, say: Callable[[str], None] | None) -> list[tup
     # Not an image by its ending, or not a file (a FIFO, a device, a broken link).
     others = [str(f.relative_to(path)) for f in sorted({*files} - {*images}) if f.name[0] != "."]
     if say and others:
-        few = ", ".join(others[:5]) + (", ..." if len(others) > 5 else "")
-        say(f"{path}: {len(others)} files left out, which are not images by their ending, or not files: {few}")
+        say(f"{path}: {len(others)} files left out, which are not image files: {some_of(others)}")
     return [(file, file.relative_to(path)) for file in inside]
 
 
@@ -203,14 +188,14 @@ def write_probabilities(path: Path, probabilities: np.ndarray, labels: LabelSpac
     _write(path, lambda file: np.savez(file, probabilities=probabilities, classes=classes, **marked))
 
 
-def write_overlay(path: Path, image: np.ndarray, ids: np.ndarray, labels: LabelSpace, alpha: float = 0.55) -> None:
-    """The class colors over the image (share ``alpha``) as PNG, and below it a legend of the classes that occur.
+def write_overlay(path: Path, image: np.ndarray, ids: np.ndarray, labels: LabelSpace) -> None:
+    """The class colors over the image (share ``ALPHA``) as PNG, and below it a legend of the classes that occur.
 
     A first class named background keeps the image's own colors.
     """
     from PIL import Image
 
-    mixed = image * np.float32(1 - alpha) + labels.colorize(ids) * np.float32(alpha)
+    mixed = image * np.float32(1 - ALPHA) + labels.colorize(ids) * np.float32(ALPHA)
     if is_background(labels.names, 0):
         mixed = np.where((ids == 0)[:, :, None], image, mixed)
     pixels = np.concatenate([mixed.round().astype(np.uint8), legend(ids, labels, image.shape[1])])
@@ -259,8 +244,5 @@ def _write(path: Path, save: Callable[[BinaryIO], Any]) -> None:
         with writing(path) as file:
             save(file)
     except OSError as error:
-        raise DataError(
-            f"cannot write {path}: {error.strerror or error}: free space or choose another folder",
-            code="prediction-unwritable",
-            file=str(path),
-        ) from None
+        why = f"cannot write {path}: {error.strerror or error}: free space or choose another folder"
+        raise DataError(why, code="prediction-unwritable") from None

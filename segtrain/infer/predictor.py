@@ -1,9 +1,10 @@
-"""Predictor: a trained model that turns images into masks."""
+"""Predictor: a trained model that turns images into masks, and its reader of image files."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Union
@@ -13,16 +14,18 @@ import torch
 from torch import Tensor, nn
 
 from segtrain.config import Config
+from segtrain.config.paste import command
+from segtrain.data.audit.image_depth import look_at
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.own import image_fix
-from segtrain.data.pixels.decode import Reading
+from segtrain.data.pixels import decode
 from segtrain.data.pixels.normalize import IMAGENET_MEAN, IMAGENET_STD, normalize
-from segtrain.errors import ConfigError, DataError
+from segtrain.data.pixels.reading import PLAIN, depth_of, too_dark
+from segtrain.errors import ConfigError, DataError, file_error
 from segtrain.evaluate.load import load_run
 from segtrain.evaluate.tiles import View, predict_ids, predict_scores
-from segtrain.infer.picture import read_picture
 from segtrain.infer.view import bytes_per_pixel, counted, fitted, free_memory, with_settings
-from segtrain.metrics import odd_logits, predict_classes
+from segtrain.metrics import nonfinite_logits, predict_classes
 from segtrain.terminal import say as say_it
 
 Image = Union[str, os.PathLike[str], np.ndarray, Tensor]
@@ -44,14 +47,12 @@ def load(
     say: gets a line where an image needs a remark. Raises ConfigError or CheckpointError.
     """
     if device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(
-            "device cuda, but torch sees no GPU: check the driver (nvidia-smi), or choose device cpu",
-            code="no-gpu",
-            device=device,
-        )
+        fix = "check the driver (nvidia-smi), or choose device cpu"
+        raise ConfigError(f"device cuda, but torch sees no GPU: {fix}", code="no-gpu", device=device)
     network, config, labels = load_run(run, which, model)
-    place = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
-    return Predictor(network.to(place), with_settings(config, overrides), labels, say)
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return Predictor(network.to(torch.device(device)), with_settings(config, overrides), labels, say)
 
 
 class Predictor:
@@ -80,12 +81,9 @@ class Predictor:
             if isinstance(image, (str, os.PathLike)):
                 name = os.fspath(image)
                 if os.path.isdir(name):
-                    raise DataError(
-                        f"{name} is a folder: list its files, as in predict(pathlib.Path({name!r}).glob('*.jpg'))",
-                        code="image-is-a-folder",
-                        file=name,
-                    )
-                pixels = read_picture(name, Reading.of(self.config.data)).pixels
+                    fix = f"list its files, as in predict(pathlib.Path({name!r}).glob('*.jpg'))"
+                    raise DataError(f"{name} is a folder: {fix}", code="image-is-a-folder", file=name)
+                pixels = read_picture(name, decode.Reading.of(self.config.data)).pixels
             else:
                 name, pixels = f"image {len(masks)}", _pixels(image)
             masks.append(self.segment(pixels, name)[0])
@@ -109,12 +107,14 @@ class Predictor:
         inputs = torch.from_numpy(np.require(pixels, requirements=["C", "W"]))[None].to(device)
         inputs = normalize(inputs, IMAGENET_MEAN, IMAGENET_STD, False)
         forward = counted(self.model, view.windows(size), self.say)
-        odd: list[Tensor] = []
+        flags: list[Tensor] = []
         scores = predict_scores(forward, inputs, view) if probabilities else None
-        found = predict_ids(forward, inputs, view, odd=odd) if scores is None else predict_classes(scores, odd)
+        found = (
+            predict_ids(forward, inputs, view, nonfinite=flags) if scores is None else predict_classes(scores, flags)
+        )
         ids = found[0].to(torch.uint8).cpu().numpy()
-        if torch.stack(odd).any():
-            raise odd_logits([name])
+        if torch.stack(flags).any():
+            raise nonfinite_logits([name])
         if scores is None:
             return ids, None
         if view.is_single(size):
@@ -150,10 +150,45 @@ def _pixels(image: Any) -> np.ndarray:
     fix = image_fix(array)
     if fix:
         shown = type(image).__name__ if array.dtype == object else f"{array.dtype} {found}"
-        raise DataError(
-            f"an image of type {shown} cannot be predicted: {fix}, or give the path of a file",
-            code="image-array",
-            found=found,
-            dtype=str(array.dtype),
-        )
+        why = f"an image of type {shown} cannot be predicted: {fix}, or give the path of a file"
+        raise DataError(why, code="image-array", found=found, dtype=str(array.dtype))
     return array
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Pixels uint8 (H, W, 3) RGB, upright, and what was done or left out on the way ("": nothing)."""
+
+    pixels: np.ndarray
+    note: str = ""
+
+
+def read_picture(path: str | Path, reading: decode.Reading = PLAIN) -> Picture:
+    """Raises DataError as ``decode.decode_image`` does, and for an image of 16 bits that would turn nearly black."""
+    content, name = decode.load(path)
+    header = decode.read_header(content, name)
+    look = look_at(content, name, header)
+    if look.brightest >= 0 and too_dark(look.brightest, reading):
+        fix = f"{command({'data.bits': depth_of(look.brightest)})}, or data.bits=16 if it is meant to be this dark"
+        why = f"a 16-bit image without a value above {look.brightest:,} would be nearly black: {fix}"
+        raise file_error(name, why, code="image-nearly-black")
+    notes = ["its transparent alpha channel left out"] if look.transparent else []
+    pixels = decode.decode_image(content, name, reading)
+    if header.orientation != 1:
+        pixels = upright(pixels, header.orientation)
+        notes.append(f"turned upright, EXIF orientation {header.orientation}")
+    return Picture(pixels, ", ".join(notes))
+
+
+def upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
+    """Stored pixels (H, W, ...) as viewers show them.
+
+    ``orientation``: 1 to 8 of EXIF 2.32, which side the first row and column are.
+    """
+    if orientation in (5, 6, 7, 8):  # the first row is a side
+        pixels = pixels.swapaxes(0, 1)
+    if orientation in (3, 4, 7, 8):  # the first row is at the bottom
+        pixels = pixels[::-1]
+    if orientation in (2, 3, 6, 7):  # the first column is at the right
+        pixels = pixels[:, ::-1]
+    return np.ascontiguousarray(pixels)

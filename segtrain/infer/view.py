@@ -35,11 +35,8 @@ def with_settings(config: Config, overrides: Iterable[str]) -> Config:
         for key, value in values.items() if isinstance(values, dict) else [("", values)]:
             if f"{section}.{key}" not in SETTINGS:
                 name = f"{section}.{key}".rstrip(".")
-                raise ConfigError(
-                    f"predict takes {', '.join(SETTINGS)}, not {name}: give it to segtrain train or segtrain eval",
-                    code="setting-not-for-predict",
-                    key=name,
-                )
+                why = f"predict takes {', '.join(SETTINGS)}, not {name}: give it to segtrain train or segtrain eval"
+                raise ConfigError(why, code="setting-not-for-predict")
             settings[section][key] = value
     return make_config(settings, "the command line", saved=True) if given else config
 

@@ -1,17 +1,40 @@
-"""The criterion of a training: a weighted sum of losses, each a fraction over the whole batch."""
+"""The criterion of a training: a weighted sum of losses over the whole batch, or a loss of the user."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from segtrain.config import Loss, LossTerm
+from segtrain.config import Loss
 from segtrain.errors import ConfigError
 from segtrain.losses.overlap import DiceLoss, JaccardLoss, LovaszSoftmax, TverskyLoss
 from segtrain.losses.pixelwise import CrossEntropy, FocalLoss, OHEMCrossEntropy
-from segtrain.losses.term import Term, at_least_float32, batch_totals, check_shapes, checked_weights, without_autocast
+from segtrain.losses.term import (
+    Term,
+    WeightedTerm,
+    at_least_float32,
+    batch_totals,
+    check_shapes,
+    checked_weights,
+    without_autocast,
+)
+
+# A loss of the user: logits (N, C, H, W), target int64 (N, H, W) -> scalar.
+Mean = Callable[[Tensor, Tensor], Tensor]
+# The name of a term in the config -> its class, whose fields are the settings of the term.
+_TERMS: dict[str, type[Term]] = {
+    "ce": CrossEntropy,
+    "ohem": OHEMCrossEntropy,
+    "focal": FocalLoss,
+    "dice": DiceLoss,
+    "jaccard": JaccardLoss,
+    "lovasz": LovaszSoftmax,
+    "tversky": TverskyLoss,
+}
 
 
 @dataclass(frozen=True)
@@ -78,34 +101,71 @@ def build_criterion(
     class_weights: (num_classes,), made from the training masks, for loss.class_weights=auto. Raises ConfigError if the
     number or a value of the class weights is wrong.
     """
-    values = _class_weights(loss, num_classes, class_weights)
-    terms = tuple(_term(term, num_classes, ignore_index, values) for term in loss.terms)
-    weights = tuple(term.weight for term in loss.terms)
-    return Criterion(terms, weights, tuple(term.name for term in loss.terms), num_classes, ignore_index)
-
-
-def _term(term: LossTerm, num_classes: int, ignore_index: int, class_weights: tuple[float, ...]) -> Term:
-    regions = (num_classes, ignore_index)
-    pixels = (num_classes, ignore_index, class_weights)
-    if term.name == "ce":
-        return CrossEntropy(*pixels, label_smoothing=term.label_smoothing)
-    if term.name == "ohem":
-        return OHEMCrossEntropy(*pixels, min_kept=term.min_kept, threshold=term.threshold)
-    if term.name == "focal":
-        return FocalLoss(*pixels, gamma=term.gamma)
-    if term.name == "tversky":
-        return TverskyLoss(*regions, alpha=term.alpha, beta=term.beta)
-    return {"dice": DiceLoss, "jaccard": JaccardLoss, "lovasz": LovaszSoftmax}[term.name](*regions)
-
-
-def _class_weights(loss: Loss, num_classes: int, class_weights: Tensor | None) -> tuple[float, ...]:
     given = loss.class_weights if isinstance(loss.class_weights, tuple) else class_weights
-    if given is not None:
-        return checked_weights(given, num_classes, "loss.class_weights")
-    if loss.class_weights == "auto":
-        raise ConfigError(
-            "loss.class_weights=auto needs class statistics, which were not collected: set data.check=full, "
-            "or set loss.class_weights to one number per class",
-            code="class-weights-without-statistics",
-        )
-    return ()
+    if given is None and loss.class_weights == "auto":
+        fix = "set data.check=full, or give one number per class"
+        why = f"loss.class_weights=auto needs class statistics, which were not collected: {fix}"
+        raise ConfigError(why, code="class-weights-without-statistics")
+    weights = () if given is None else checked_weights(given, num_classes, "loss.class_weights")
+    terms = []
+    for term in loss.terms:
+        kind, settings = _TERMS[term.name], term.model_dump(exclude={"name", "weight"})
+        if issubclass(kind, WeightedTerm):
+            settings["class_weights"] = weights
+        terms.append(kind(num_classes, ignore_index, **settings))
+    factors, names = tuple(term.weight for term in loss.terms), tuple(term.name for term in loss.terms)
+    return Criterion(tuple(terms), factors, names, num_classes, ignore_index)
+
+
+@dataclass(frozen=True)
+class OwnLoss(Term):
+    """A mean over the valid pixels of a micro-batch, weighted by their number.
+
+    A mean over the pixels whose label is not ``ignore_index`` gives the value and gradient of the global batch on any
+    number of ranks and micro-batches. Any other mean, such as the Dice of a batch, is averaged over micro-batches.
+    """
+
+    mean: Mean = None  # type: ignore[assignment]
+
+    def numerator(self, logits: Tensor, target: Tensor, totals: Tensor) -> Tensor:
+        valid = int((target != self.ignore_index).sum())
+        # Without a valid pixel the mean is 0 / 0, whose gradient no factor removes. A GPU is waited for here.
+        if not valid:
+            return logits.sum() * 0.0
+        # Asked first, because a GPU has no error for a class out of bounds that Python could catch.
+        if valid < target.numel() and getattr(self.mean, "ignore_index", self.ignore_index) != self.ignore_index:
+            raise self._counts_void()
+        try:
+            mean = self.mean(logits, target.long())
+        except IndexError as error:
+            if str(self.ignore_index) in str(error):
+                raise self._counts_void() from error
+            raise
+        if isinstance(mean, Tensor) and logits.requires_grad and not mean.requires_grad:
+            fix = "compute it from the logits, without detach(), item(), argmax(), or torch.no_grad()"
+            raise ConfigError(f"the criterion returned a number without a gradient: {fix}", code="criterion-detached")
+        if not isinstance(mean, Tensor) or mean.numel() != 1:
+            found = tuple(mean.shape) if isinstance(mean, Tensor) else type(mean).__name__
+            why = f"the criterion returned {found}: it must return one number, the mean over the valid pixels"
+            raise ConfigError(why, code="criterion-output-shape")
+        return mean.reshape(()).double() * valid
+
+    def _counts_void(self) -> ConfigError:
+        fix = f"ignore the target {self.ignore_index}, as nn.CrossEntropyLoss(ignore_index={self.ignore_index}) does"
+        why = "the criterion does not ignore void pixels, which masks and padded crops contain"
+        return ConfigError(f"{why}: {fix}", code="criterion-counts-void")
+
+
+def as_criterion(given: Any, num_classes: int, ignore_index: int) -> Criterion:
+    """A ``Criterion`` itself, one of the package's losses, or any callable (logits, target) -> mean over valid pixels.
+
+    The package's losses are fractions of sums, so they are exact on any number of ranks and micro-batches.
+    """
+    if isinstance(given, Criterion):
+        return given
+    term = given if isinstance(given, Term) else OwnLoss(num_classes, ignore_index, mean=given)
+    if (term.num_classes, term.ignore_index) != (num_classes, ignore_index):
+        why = f"{type(given).__name__} has num_classes={term.num_classes}, ignore_index={term.ignore_index}"
+        fix = f"the data needs num_classes={num_classes}, ignore_index={ignore_index}"
+        raise ConfigError(f"{why}: {fix}", code="criterion-classes-differ")
+    return Criterion((term,), (1.0,), (type(given).__name__,), num_classes, ignore_index)

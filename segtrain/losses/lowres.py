@@ -1,9 +1,8 @@
 """Memory-efficient loss: upsamples and differentiates one image at a time, so full-size logits are never all in memory.
 
-The head of a network ends in an upsampling, mostly by 4 or 8, and the loss needs logits at full size. For a batch, with
-the log-probabilities and the gradient, those are three tensors of N * C * H * W floats: in many trainings more than all
-else. But the loss is a sum over images (see ``losses.term``). So the gradient with respect to the *small* logits of one
-image can be computed in the forward pass, and then its full-size tensors are freed. Nothing is approximated.
+For a batch, logits, log-probabilities, and gradient are three tensors of N * C * H * W floats. But the loss is a sum
+over images (see ``losses.term``), so the forward pass computes the gradient for the low-resolution logits of one image
+and frees its full-size tensors. Nothing is approximated.
 """
 
 from __future__ import annotations

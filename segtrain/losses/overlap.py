@@ -20,9 +20,8 @@ class TverskyLoss(Term):
     I, P, T: soft intersection, sum of probabilities, and number of pixels of a class, over the valid pixels of the
     whole batch. A class is present if the batch has a pixel of it. Every class present has the same weight.
 
-    A fraction of sums is not a sum of fractions, so a part of the batch gets the tangent: its gradient is that of the
-    loss of the whole batch. Its value is the loss of each class times the share of the pixels of that class in this
-    part.
+    A part of the batch gets the tangent, whose gradient is that of the loss of the batch. Its value is the loss of each
+    class times the share of the pixels of that class in this part.
 
     >>> TverskyLoss(num_classes=2, alpha=0.3, beta=0.7)(torch.zeros(1, 2, 4, 4), torch.zeros(1, 4, 4, dtype=torch.long))
     tensor(0.4118)
@@ -88,8 +87,7 @@ class LovaszSoftmax(Term):
     """Lovász-softmax (Berman et al. 2018): the mean over the classes of each image, then the mean over images.
 
     The Lovász extension of the Jaccard loss: the errors |truth - p| of a class, sorted from large to small, each times
-    the growth of the Jaccard loss when its pixel joins the wrong ones. Images that are all void do not count, nor do
-    classes that are absent from an image.
+    the growth of the Jaccard loss when its pixel becomes wrong. Void images and absent classes do not count.
     """
 
     def totals(self, logits: Tensor | None, target: Tensor) -> Tensor:

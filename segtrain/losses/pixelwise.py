@@ -82,10 +82,9 @@ class OHEMCrossEntropy(WeightedTerm):
     min_kept: least share of the valid pixels of the batch that is kept, hardest first.
     threshold: a pixel whose true class has a lower probability is always kept.
 
-    Ranks find the same border without sending pixels: the totals are a histogram of the losses by the upper half of
-    their float32 bits. Non-negative floats sort as their bits do, so each bin is 1/128 of its loss wide. The bin that
-    holds the border is kept whole. So ``min_kept`` is exceeded by less than one bin, and the number of kept pixels is
-    known exactly.
+    The totals are a histogram of the losses by the upper half of their float32 bits, so that ranks find the same
+    threshold without sending pixels. Each bin is 1/128 of its loss wide. The bin with the threshold is kept, so
+    ``min_kept`` is exceeded by less than one bin.
 
     >>> loss = OHEMCrossEntropy(num_classes=3, min_kept=0.25)
     >>> loss(torch.zeros(1, 3, 4, 4), torch.zeros(1, 4, 4, dtype=torch.long))

@@ -120,41 +120,24 @@ def checked_weights(
     """Class weights as float32 values, so that sum and count see the same numbers. Raises ConfigError."""
     weights = tuple(torch.as_tensor(values, dtype=torch.float32).detach().cpu().tolist())
     if len(weights) != num_classes:
-        raise ConfigError(
-            f"{key} has {len(weights)} numbers for {num_classes} classes: give one number per class",
-            code="class-weights-count",
-            found=len(weights),
-            expected=num_classes,
-        )
+        why = f"{key} has {len(weights)} numbers for {num_classes} classes: give one number per class"
+        raise ConfigError(why, code="class-weights-count")
     if not all(math.isfinite(value) and value >= 0 for value in weights) or not any(weights):
-        raise ConfigError(
-            f"{key}={list(weights)}: each must be finite and at least 0, and at least one above 0",
-            code="class-weights-value",
-            found=weights,
-        )
+        why = f"{key}={list(weights)}: each must be finite and at least 0, and at least one above 0"
+        raise ConfigError(why, code="class-weights-value")
     return weights
 
 
 def check_shapes(num_classes: int, logits: Tensor | None, target: Tensor) -> None:
     """Raises DataError unless target is integers (N, H, W) and logits, if given, are (N, C, H, W)."""
     if target.dim() != 3 or target.is_floating_point():
-        raise DataError(
-            f"the target of a loss must hold class ids of shape (N, H, W), not {target.dtype} of {tuple(target.shape)}",
-            code="target-not-class-ids",
-            found=tuple(target.shape),
-            dtype=str(target.dtype),
-        )
-    if logits is None:
-        return
-    expected = (len(target), num_classes, *target.shape[1:])
-    if tuple(logits.shape) != expected:
-        raise DataError(
-            f"the loss got logits of shape {tuple(logits.shape)} for {num_classes} classes and labels of shape "
-            f"{tuple(target.shape)}: they must be {expected} (upsample the logits to the size of the labels)",
-            code="logits-shape",
-            found=tuple(logits.shape),
-            expected=expected,
-        )
+        found = f"{target.dtype} {tuple(target.shape)}"
+        why = f"the target of a loss must be integer class ids of shape (N, H, W), not {found}"
+        raise DataError(why, code="target-not-class-ids")
+    found, expected = logits is not None and tuple(logits.shape), (len(target), num_classes, *target.shape[1:])
+    if logits is not None and found != expected:
+        why = f"the loss got logits of shape {found} instead of {expected}: upsample them to the size of the target"
+        raise DataError(why, code="logits-shape", found=found, expected=expected)
 
 
 @torch.no_grad()

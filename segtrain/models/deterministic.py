@@ -30,13 +30,13 @@ class _Watch(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.inside = [""]
+        self.layers = [""]
         self.found: list[tuple[str, str]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        what = REFUSED.get(func.name().partition(".")[0])
-        if what is not None:
-            self.found.append((self.inside[-1], what))
+        operation = REFUSED.get(func.name().partition(".")[0])
+        if operation is not None:
+            self.found.append((self.layers[-1], operation))
         return func(*args, **(kwargs or {}))
 
 
@@ -48,17 +48,12 @@ def refuse_nondeterministic(network: SegModel, arch: str) -> None:
         # An older torch lacks the shape rule of some layer.
         found = _found(network, "cpu")
     if found:
-        layer, what = found[0]
-        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        raise ConfigError(
-            f"train.deterministic=true: model.arch={arch} has {what}, whose gradient is not deterministic on a GPU, in "
-            f"its layer {layer or 'at the top'}{more}: choose another architecture (unet, deeplabv3plus and pico have "
-            "none), set train.deterministic=false, or train on a CPU (train.device=cpu)",
-            code="layer-not-deterministic",
-            arch=arch,
-            layer=layer,
-            found=what,
-        )
+        layer, operation = found[0]
+        more = f" and {len(found) - 1} more layers" if len(found) > 1 else ""
+        why = f"the gradient of {operation} in {layer or 'the network'}{more} is not deterministic on a GPU"
+        fix = "use unet, deeplabv3plus, or pico, set train.deterministic=false, or train on a CPU"
+        text = f"train.deterministic=true: model.arch={arch}: {why}: {fix}"
+        raise ConfigError(text, code="layer-not-deterministic", arch=arch, layer=layer)
 
 
 def _found(network: SegModel, device: str) -> list[tuple[str, str]]:
@@ -68,8 +63,8 @@ def _found(network: SegModel, device: str) -> list[tuple[str, str]]:
     watch = _Watch()
     hooks = []
     for name, module in network.named_modules():
-        hooks.append(module.register_forward_pre_hook(lambda *_, name=name: watch.inside.append(name)))  # type: ignore[misc]
-        hooks.append(module.register_forward_hook(lambda *_: watch.inside.pop() and None))
+        hooks.append(module.register_forward_pre_hook(lambda *_, name=name: watch.layers.append(name)))  # type: ignore[misc]
+        hooks.append(module.register_forward_hook(lambda *_: watch.layers.pop() and None))
     try:
         with torch.no_grad(), watch:
             torch.func.functional_call(network, meta_params, (images,))

@@ -22,11 +22,7 @@ def build_model(model: Model, num_classes: int) -> SegModel:
     fetched; MissingExtra if the library of the architecture is not installed.
     """
     if num_classes < 1:
-        raise ConfigError(
-            f"a network needs at least 1 class, not {num_classes}: name them in data.classes",
-            code="no-classes",
-            found=num_classes,
-        )
+        raise ConfigError("a network needs at least 1 class: name the classes in data.classes", code="no-classes")
     refuse_arch(model)
     arch = model.arch.lower()
     if arch == "pico":
@@ -47,48 +43,30 @@ def build_model(model: Model, num_classes: int) -> SegModel:
         unfit = isinstance(error, _UNFIT) and not isinstance(error, OSError)
         # A download may raise errors of OSError, httpx, huggingface_hub, or requests.
         if model.encoder_weights is not None and not unfit:
-            raise ConfigError(
-                f"model.encoder_weights={model.encoder_weights!r} of {model.encoder} cannot be fetched ({reason}): set "
-                "model.encoder_weights=null to train from scratch, or put the files into the cache that HF_HOME "
-                "(TORCH_HOME for torchvision) names, on a machine with network",
-                code="encoder-weights-unreachable",
-                found=model.encoder_weights,
-                encoder=model.encoder,
-            ) from error
+            weights = model.encoder_weights
+            why = f"model.encoder_weights={weights!r} of {model.encoder} cannot be downloaded ({reason})"
+            fix = "set model.encoder_weights=null, or copy the files into HF_HOME (TORCH_HOME for torchvision)"
+            raise ConfigError(f"{why}: {fix}", code="encoder-weights-unreachable", found=weights) from error
         if not unfit and not model.options:
             raise
         encoder = f" with model.encoder={model.encoder}" if arch in SMP else ""
-        raise ConfigError(
-            f"model.options={model.options} do not fit model.arch={model.arch}{encoder} ({reason})",
-            code="model-options-unfit",
-            options=model.options,
-            arch=model.arch,
-        ) from error
+        why = f"model.options={model.options} do not fit model.arch={model.arch}{encoder} ({reason})"
+        raise ConfigError(why, code="model-options-unfit") from error
     if weights_file is not None:
         load_encoder(network, weights_file)
     return network
 
 
 def check_options(model: Model, constructor: Callable[..., Any] | None, reserved: dict[str, str]) -> None:
-    """Refuse entries of ``model.options`` that ``constructor`` lacks, or that another setting decides (``reserved``).
-
-    Libraries ignore unknown ones. Without ``constructor`` every other name is accepted.
-    """
+    """Refuse ``model.options`` that ``constructor`` (None: any) lacks, and those of ``reserved``: option -> reason."""
     parameters = inspect.signature(constructor).parameters if constructor else model.options
     known = [name for name in parameters if name not in ("kwargs", *reserved)]
     for key, value in model.options.items():
         if key in reserved:
-            raise ConfigError(
-                f"model.options.{key}={value!r} cannot be set here: {reserved[key]}",
-                code="model-option-reserved",
-                key=key,
-            )
+            why = f"model.options.{key}={value!r} cannot be set here: {reserved[key]}"
+            raise ConfigError(why, code="model-option-reserved", key=key)
         if key not in known:
             near = closest(key, known, 0.4)
             hint = f"did you mean {near!r}? " if near else ""
-            raise ConfigError(
-                f"unknown model.options.{key} for {model.arch}: {hint}it has {', '.join(known) or 'none'}",
-                code="unknown-model-option",
-                key=key,
-                nearest=near,
-            )
+            why = f"unknown model.options.{key}: {hint}{model.arch} has {', '.join(known) or 'no options'}"
+            raise ConfigError(why, code="unknown-model-option", key=key)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from segtrain.config import Model
+from segtrain.config import Model, unknown_name
 from segtrain.errors import ConfigError
 from segtrain.models.base import SegModel
 from segtrain.models.factory import check_options
@@ -52,8 +52,7 @@ class PyramidPool(nn.Module):
 class Pico(SegModel):
     """Encoder to stride 32, pyramid pooling, and summed lateral connections back to stride 4, that of the logits.
 
-    Strides 2 and 4 have one 3x3 convolution each: dense 3x3 kernels at strides 8 to 32 run two to three times nearer to
-    the peak of a CPU than depthwise or shallow full-size ones.
+    Strides 2 and 4 have one 3x3 convolution each, because dense 3x3 kernels at strides 8 to 32 use a CPU best.
 
     num_classes: classes C. stem: channels at stride 2. widths, depths: channels and residual blocks at strides 4, 8,
     16, and 32.
@@ -129,11 +128,7 @@ def build(model: Model, num_classes: int) -> SegModel:
     """Build the net; ``model.options`` are ``Pico``'s arguments, ``model.encoder`` plays no part."""
     check_options(model, Pico, {"num_classes": "it follows from data.classes"})
     if model.encoder_weights is not None:
-        raise ConfigError(
-            f"model.encoder_weights={model.encoder_weights!r}: pico has no pretrained weights; set it to null",
-            code="unknown-encoder-weights",
-            found=model.encoder_weights,
-        )
+        raise unknown_name("encoder_weights", model.encoder_weights, (), "pico is not pretrained: set it to null")
     _check(model.options)
     return Pico(num_classes, **model.options)
 
@@ -154,18 +149,9 @@ def _check(options: dict[str, Any]) -> None:
             fits = several == (numbers is value) and all(type(n) is int and least <= n <= most for n in numbers)
             expected = f"{'a list of numbers' if several else 'a number'} from {least:,} to {most:,}"
         if not fits:
-            raise ConfigError(
-                f"model.options.{key}={value!r}: it must be {expected}",
-                code="model-option-value",
-                key=key,
-                found=value,
-            )
-    usual = inspect.signature(Pico).parameters
-    widths, depths = (list(options.get(key, usual[key].default)) for key in ("widths", "depths"))
+            raise ConfigError(f"model.options.{key}={value!r} must be {expected}", code="model-option-value", key=key)
+    defaults = inspect.signature(Pico).parameters
+    widths, depths = (list(options.get(key, defaults[key].default)) for key in ("widths", "depths"))
     if len(widths) != len(depths) or len(widths) < 2:
-        raise ConfigError(
-            f"model.options: widths={widths} and depths={depths}: give both one entry per stage, at least 2",
-            code="model-option-value",
-            key="widths",
-            found=(widths, depths),
-        )
+        why = f"model.options: widths={widths} and depths={depths} must have one entry per stage, at least 2"
+        raise ConfigError(why, code="model-option-value", key="widths")

@@ -1,7 +1,4 @@
-"""ResNet encoders (He et al. 2016; ResNeXt, Xie et al. 2017) under the parameter names of torchvision.
-
-They are here as well as in SMP because importing SMP also loads timm and torchvision, which takes seconds.
-"""
+"""ResNet encoders (He et al. 2016; ResNeXt, Xie et al. 2017) with torchvision's parameter names, without its import."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from segtrain.config import Model
-from segtrain.errors import ConfigError, MissingExtra, closest
+from segtrain.config import Model, unknown_name
+from segtrain.errors import ConfigError, MissingExtra
 from segtrain.models.base import SegModel
 from segtrain.models.deeplab import deeplabv3plus
 from segtrain.models.factory import check_options
@@ -83,19 +83,15 @@ def build(model: Model, num_classes: int) -> SegModel:
 
 def _is_own(model: Model) -> bool:
     """Whether this package makes the network itself, as SMP does, but without the seconds that importing SMP takes."""
-    channels = model.options.get("decoder_channels", (0,) * 5)
+    options = set(model.options)
     if not model.fast or model.encoder not in RESNETS:
         return False
     if model.arch.lower() == "unet":
-        return (
-            not set(model.options) - {"decoder_channels"} and isinstance(channels, (list, tuple)) and len(channels) == 5
-        )
+        channels = model.options.get("decoder_channels", (0,) * 5)
+        return options <= {"decoder_channels"} and isinstance(channels, (list, tuple)) and len(channels) == 5
     known = {"encoder_output_stride", "decoder_channels", "decoder_atrous_rates", "decoder_aspp_dropout"}
-    return (
-        model.arch.lower() == "deeplabv3plus"
-        and not set(model.options) - known
-        and model.options.get("encoder_output_stride", 16) in (8, 16)
-    )
+    stride = model.options.get("encoder_output_stride", 16)
+    return model.arch.lower() == "deeplabv3plus" and options <= known and stride in (8, 16)
 
 
 def freeze_unused(network: SegModel) -> None:
@@ -134,11 +130,7 @@ def _network(model: Model, num_classes: int) -> Any:
     arch = model.arch.lower()
     known = {name.lower(): getattr(smp, name) for name in smp.__all__ if isinstance(getattr(smp, name), type)}
     if arch not in known:
-        raise ConfigError(
-            f"model.arch={model.arch!r} is not in segmentation-models-pytorch {smp.__version__}: update it",
-            code="unknown-arch",
-            found=model.arch,
-        )
+        raise unknown_name("arch", model.arch, known, f"update segmentation-models-pytorch {smp.__version__}")
     _check_encoder(model, arch, smp.encoders)
     # Encoders of timm take many more options, and refuse unknown ones themselves.
     from_timm = model.encoder.startswith("tu-")
@@ -151,41 +143,25 @@ def _network(model: Model, num_classes: int) -> Any:
 
 
 def _check_encoder(model: Model, arch: str, encoders: Any) -> None:
-    """Refuse an unknown encoder or weights with the nearest known name."""
+    """Refuse an encoder that SMP and timm lack, and weights that the encoder lacks."""
     name, given = model.encoder, model.encoder_weights
-    from_timm = name.startswith("tu-")
-    if arch == "dpt" and not from_timm:
-        raise ConfigError(
-            f"model.encoder={name!r}: dpt needs a vision transformer of timm, for example tu-vit_tiny_patch16_224",
-            code="encoder-unfit",
-            found=name,
-            arch=arch,
-        )
-    if name.startswith("timm-"):
-        return
-    if from_timm:
+    if name.startswith("tu-"):
         import timm
 
-        known, fix = timm.list_models(), "timm.list_models() names all"
-        unknown = not timm.is_model(name[3:].partition(".")[0])
+        if not timm.is_model(name[3:].partition(".")[0]):
+            raise unknown_name("encoder", name, timm.list_models(), "timm.list_models() lists all names", "tu-")
+        weights = ["imagenet"]
+        fix = "use imagenet or null; timm names other weights in the encoder, such as tu-convnext_tiny.fb_in1k"
+    elif arch == "dpt":
+        why = f"model.encoder={name!r}: dpt needs a vision transformer of timm, such as tu-vit_tiny_patch16_224"
+        raise ConfigError(why, code="encoder-unfit", found=name)
+    elif name.startswith("timm-"):
+        return
     else:
         known = encoders.get_encoder_names()
-        fix = f"SMP has {', '.join(known)}; tu-NAME takes any NAME of timm"
-        unknown = name not in known
-    if unknown:
-        near = closest(name.removeprefix("tu-").partition(".")[0], known, 0.4)
-        near = f"tu-{near}" if near and from_timm else near
-        hint = f"did you mean {near!r}? " if near else ""
-        raise ConfigError(
-            f"unknown model.encoder={name!r}: {hint}{fix}", code="unknown-encoder", found=name, nearest=near
-        )
-    weights = ["imagenet"] if from_timm else list(encoders.encoders[name]["pretrained_settings"])
+        if name not in known:
+            raise unknown_name("encoder", name, known, f"choose from {', '.join(known)}, or tu-NAME for timm's")
+        weights = list(encoders.encoders[name]["pretrained_settings"])
+        fix = f"{name} has {', '.join(weights)}; null trains from scratch"
     if given is not None and given not in weights:
-        fix = "timm names weights in the encoder, as in model.encoder=tu-convnext_tiny.fb_in1k: " if from_timm else ""
-        raise ConfigError(
-            f"unknown model.encoder_weights={given!r} for {name}: {fix}it has {', '.join(weights)} or null",
-            code="unknown-encoder-weights",
-            found=given,
-            encoder=name,
-            known=weights,
-        )
+        raise unknown_name("encoder_weights", given, weights, fix)

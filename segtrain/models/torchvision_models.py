@@ -7,8 +7,8 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from segtrain.config import Model
-from segtrain.errors import ConfigError, MissingExtra
+from segtrain.config import Model, unknown_name
+from segtrain.errors import MissingExtra
 from segtrain.models.base import SegModel
 from segtrain.models.factory import check_options
 
@@ -82,10 +82,6 @@ def _backbone_weights(model: Model) -> str | None:
         return None
     names = {"imagenet": "IMAGENET1K_V1", "imagenet1k_v1": "IMAGENET1K_V1", "imagenet1k_v2": "IMAGENET1K_V2"}
     if model.encoder_weights.lower() not in names:
-        raise ConfigError(
-            f"unknown model.encoder_weights={model.encoder_weights!r} for {model.arch}: "
-            "it has imagenet, IMAGENET1K_V1, IMAGENET1K_V2 or null",
-            code="unknown-encoder-weights",
-            found=model.encoder_weights,
-        )
+        fix = f"{model.arch} has imagenet, IMAGENET1K_V1, and IMAGENET1K_V2; null trains from scratch"
+        raise unknown_name("encoder_weights", model.encoder_weights, names, fix)
     return names[model.encoder_weights.lower()]

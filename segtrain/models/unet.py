@@ -39,22 +39,17 @@ class PlusBlock(FastBlock):
         return super().forward(x, skip_connection=skip)
 
 
-def use_fast_decoder_blocks(decoder: nn.Module) -> int:
+def use_fast_decoder_blocks(decoder: nn.Module) -> None:
     """Replace the blocks of an SMP decoder (U-Net, U-Net++, or MA-Net) by fast ones; parameters and names stay.
 
-    Blocks that do something between upsampling and convolution (attention over the joined tensor, bilinear
-    upsampling) are left alone. Returns the number of blocks changed.
+    Blocks with other operations between upsampling and convolution (attention, bilinear upsampling) stay as they are.
     """
-    changed = 0
     for parent in [module for module in decoder.modules() if isinstance(module, (nn.ModuleList, nn.ModuleDict))]:
         block: Any
         for name, block in parent.named_children():
-            if not _is_plain(block):
-                continue
-            kind = FastBlock if type(block).__name__ == "UnetDecoderBlock" else PlusBlock
-            setattr(parent, name, kind(block.conv1, block.conv2, getattr(block, "attention2", None)))
-            changed += 1
-    return changed
+            if _is_plain(block):
+                kind = FastBlock if type(block).__name__ == "UnetDecoderBlock" else PlusBlock
+                setattr(parent, name, kind(block.conv1, block.conv2, getattr(block, "attention2", None)))
 
 
 def _is_plain(block: Any) -> bool:

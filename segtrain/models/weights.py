@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from segtrain.errors import ConfigError
+from segtrain.errors import ConfigError, some_of
 from segtrain.models.base import SegModel
 
 # Keys under which training scripts keep the weights besides other things; the moving average first.
@@ -19,8 +19,6 @@ _INSIDE = ("ema", "model_ema", "state_dict_ema", "state_dict", "model_state_dict
 # Prefixes that wrappers add to names: DataParallel, Lightning, torch.compile, timm's encoders in SMP, and parts.
 _PREFIXES = ("module.", "model.", "_orig_mod.", "net.", "network.", "backbone.", "encoder.", "encoder.model.")
 _WRAPPERS = ("module.", "_orig_mod.", "model.", "net.", "network.")
-# Names in one error.
-SHOWN = 3
 
 
 def read_tensors(path: str | Path, key: str) -> dict[str, Tensor]:
@@ -52,26 +50,19 @@ def read_tensors(path: str | Path, key: str) -> dict[str, Tensor]:
     except Exception as error:
         # safetensors, zip, and pickle each raise their own errors.
         if kind != "safetensors" and ("weights_only" in str(error).lower() or "Unsupported global" in str(error)):
-            problem = (
-                "it holds Python objects besides tensors. They are not loaded, because that could run code: "
-                "save only its state_dict()"
-            )
+            problem = "the file holds Python objects, whose code could run when they load: save only the state_dict()"
             raise _refused(key, path, "weights-with-code", problem) from None
-        reason = " ".join(str(error).split())[:160]
-        problem = (
-            f"cannot be read ({type(error).__name__}: {reason}): copy the damaged file again, or save a state_dict()"
-        )
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+        problem = f"cannot be read ({reason}): copy the damaged file again, or save a state_dict()"
         raise _refused(key, path, "weights-damaged", problem) from None
-    found = _tensors(content)
-    if not found:
-        raise _refused(
-            key, path, "weights-without-tensors", "it holds no tensors by name: save the state_dict() of a model"
-        )
-    return found
+    if found := _tensors(content):
+        return found
+    problem = "the file has no tensors with names: save the state_dict() of a model"
+    raise _refused(key, path, "weights-without-tensors", problem)
 
 
-def _refused(key: str, path: str | Path, code: str, problem: str, **values: Any) -> ConfigError:
-    return ConfigError(f"{key}={path}: {problem}", code=code, file=str(path), **values)
+def _refused(key: str, path: str | Path, code: str, problem: str) -> ConfigError:
+    return ConfigError(f"{key}={path}: {problem}", code=code, file=str(path))
 
 
 def _kind(path: Path, key: str) -> str:
@@ -88,11 +79,8 @@ def _kind(path: Path, key: str) -> str:
         return "zip"
     if head.startswith(b"\x80"):
         return "pickle"
-    problem = (
-        f"it is neither safetensors nor a file that torch.save wrote (it begins with {head!r}): it is damaged, or "
-        "something else came in its place (a web page, a Git LFS pointer): copy it again"
-    )
-    raise _refused(key, path, "weights-format", problem, found=head.hex())
+    problem = f"it begins with {head!r}, so it is neither safetensors nor a file of torch.save, but perhaps a web page"
+    raise _refused(key, path, "weights-format", f"{problem} or a Git LFS pointer: download it again")
 
 
 def _tensors(content: Any) -> dict[str, Tensor]:
@@ -124,22 +112,12 @@ def _bare(name: str) -> str:
     return name
 
 
-def _few(texts: list[str], separator: str = ", ") -> str:
-    more = f" and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
-    return separator.join(texts[:SHOWN]) + more
-
-
 def refuse_not_finite(tensors: Mapping[str, Tensor], key: str) -> None:
-    """Raises ConfigError naming the first tensors that hold NaN or infinity: no training comes back from them."""
-    odd = [
-        name for name, value in tensors.items() if value.is_floating_point() and not bool(torch.isfinite(value).all())
-    ]
-    if odd:
-        raise ConfigError(
-            f"{key}: {_few(odd)} hold values that are not finite: take weights from before that training diverged",
-            code="weights-not-finite",
-            found=odd,
-        )
+    """Raises ConfigError with the first tensors that hold NaN or infinity."""
+    invalid = [name for name, value in tensors.items() if value.is_floating_point() and not value.isfinite().all()]
+    if invalid:
+        why = f"{some_of(invalid, 3)} contain NaN or infinity: use weights from before the training diverged"
+        raise ConfigError(f"{key}: {why}", code="weights-not-finite")
 
 
 def misfit(own: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> list[str]:
@@ -148,45 +126,37 @@ def misfit(own: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> list[str]
     def shape(value: Tensor) -> str:
         return "x".join(map(str, value.shape)) or "a number"
 
-    odd = []
-    for name, value in own.items():
-        if name in source:
-            theirs = source[name]
-            if theirs.shape != value.shape:
-                odd.append(f"{name} is {shape(theirs)} instead of {shape(value)}")
-            elif value.is_floating_point() and not theirs.is_floating_point():
-                odd.append(
-                    f"{name} holds {theirs.dtype} instead of {value.dtype} (integers, quantized or complex numbers)"
-                )
-            elif theirs.is_meta or theirs.layout != torch.strided:
-                odd.append(f"{name} is {'without numbers (meta)' if theirs.is_meta else 'sparse'}")
-    return odd
+    remarks = []
+    for name, value, theirs in ((name, value, source[name]) for name, value in own.items() if name in source):
+        if theirs.shape != value.shape:
+            remarks.append(f"{name} is {shape(theirs)} instead of {shape(value)}")
+        elif value.is_floating_point() and not theirs.is_floating_point():
+            remarks.append(f"{name} is {theirs.dtype} instead of {value.dtype}")
+        elif theirs.is_meta or theirs.layout != torch.strided:
+            remarks.append(f"{name} is {'without numbers (meta)' if theirs.is_meta else 'sparse'}")
+    return remarks
 
 
 def load_encoder(network: SegModel, path: str) -> None:
-    """Fill the encoder from a file: one of its own (timm's, torchvision's, SMP's), or of a whole network that has it.
+    """Fill the encoder from a file of timm, torchvision, or SMP, or of a complete network with this encoder.
 
-    The file must hold everything that the encoder has; other tensors (a classifier) are ignored.
-    Raises ConfigError that names the first tensors that do not fit.
+    The file must have every tensor of the encoder; others, such as a classifier's, are ignored. Raises ConfigError.
     """
     key = "model.encoder_weights"
     own = network.encoder_state()
     if not own:
-        problem = f"{type(network).__name__} has no part that is an encoder: set it to null"
-        raise _refused(key, path, "no-encoder", problem)
+        raise _refused(key, path, "no-encoder", f"{type(network).__name__} has no encoder: set it to null")
     source = renamed(read_tensors(path, key), own)
     # Old files lack the batch count of batch norm, which has no effect here.
     absent = [name for name in own if name not in source and not name.endswith("num_batches_tracked")]
-    odd = misfit(own, source) or [f"{name} is not in the file" for name in absent]
-    if odd:
-        problem = (
-            f"it does not fit this encoder: {_few(odd, '; ')}: take a file of this encoder (model.encoder), or set "
-            "model.init for a whole network"
-        )
-        raise _refused(key, path, "weights-unfit", problem, found=odd)
-    taken = {name: source[name] for name in own if name in source}
-    refuse_not_finite(taken, f"{key}={path}")
-    fill(own, taken)
+    remarks = misfit(own, source) or [f"{name} is not in the file" for name in absent]
+    if remarks:
+        fix = "use a file of this encoder (model.encoder), or model.init for a complete network"
+        problem = f"does not fit this encoder: {some_of(remarks, 3, '; ')}: {fix}"
+        raise _refused(key, path, "weights-unfit", problem)
+    loaded = {name: source[name] for name in own if name in source}
+    refuse_not_finite(loaded, f"{key}={path}")
+    fill(own, loaded)
 
 
 @torch.no_grad()

@@ -1,9 +1,8 @@
 """Wide 3x3 convolutions by Winograd's F(2x2, 3x3) (Lavin and Gray 2016), for training on CPUs.
 
-A 2x2 block of outputs takes 16 products per pair of channels instead of 36. Inputs (4x4 tiles, two pixels apart),
-kernels, and outputs go through small fixed linear maps; the products are batched matrix products. Values, gradients,
-and parameters are those of the convolution, up to rounding. The maps cost memory traffic, so this pays only with many
-channels. Channels are innermost here ("NHWC"), which makes each map a few sums of contiguous rows.
+A 2x2 block of outputs takes 16 products per pair of channels instead of 36. Values, gradients, and parameters are those
+of the convolution, up to rounding. The linear maps of inputs (4x4 tiles, two pixels apart), kernels, and outputs cost
+memory traffic, so this pays only with many channels. Channels are innermost ("NHWC").
 """
 
 from __future__ import annotations

@@ -15,12 +15,10 @@ from segtrain import checkpoint
 from segtrain.config import Config, Size
 from segtrain.data.labels.space import LabelSpace
 from segtrain.errors import ConfigError
-from segtrain.losses import Criterion, build_criterion
-from segtrain.losses.own import OwnLoss, as_criterion
+from segtrain.losses.criterion import Criterion, OwnLoss, as_criterion, build_criterion
 from segtrain.models import build_model
-from segtrain.models.base import SegModel
+from segtrain.models.base import SegModel, as_seg_model
 from segtrain.models.deterministic import refuse_nondeterministic
-from segtrain.models.own import as_seg_model
 from segtrain.optim import Ema, LossScaler, build_optimizer
 from segtrain.parallel.model import full_state, load_full_state, share, unwrapped, whole_cpu
 from segtrain.parallel.strategy import Strategy

@@ -13,8 +13,8 @@ from segtrain.config import Config
 from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.own import own_dataset, own_labels
 from segtrain.errors import ConfigError, kind_of
-from segtrain.losses.own import Mean
-from segtrain.models.own import check_module
+from segtrain.losses.criterion import Mean
+from segtrain.models.base import check_module
 from segtrain.observe.tracker import Tracker
 
 
