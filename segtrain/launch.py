@@ -29,13 +29,13 @@ def _load() -> None:
     folder = home() / "launch"
     known = sys.modules.get("launch")
     if known is not None:
-        if folder in [Path(place).resolve() for place in getattr(known, "__path__", ())]:
+        if folder in [Path(path).resolve() for path in getattr(known, "__path__", ())]:
             return
         other = getattr(known, "__file__", None)
         why = f"another package named 'launch' is loaded already ({other}): import segtrain.launch before it"
         raise ConfigError(why, code="another-launch-package")
-    init, places = folder / "__init__.py", [str(folder)]
-    spec = importlib.util.spec_from_file_location("launch", init, submodule_search_locations=places)
+    init, paths = folder / "__init__.py", [str(folder)]
+    spec = importlib.util.spec_from_file_location("launch", init, submodule_search_locations=paths)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -191,8 +191,8 @@ def _ratio(part: int, whole: int) -> float:
 
 
 def _mean(values: tuple[float, ...]) -> float:
-    there = [value for value in values if not math.isnan(value)]
-    return math.fsum(there) / len(there) if there else math.nan
+    known = [value for value in values if not math.isnan(value)]
+    return math.fsum(known) / len(known) if known else math.nan
 
 
 def _percent(value: float) -> str:

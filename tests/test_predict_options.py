@@ -121,7 +121,7 @@ def test_an_image_that_does_not_fit_is_predicted_in_windows(
     monkeypatch.setattr(predictor, "free_memory", lambda device: 100 * 100 * per_pixel / view.TILE_SHARE)
     said: list[str] = []
     (job,) = predict.predict(run, [tmp_path / "a.png"], tmp_path / "out", say=said.append)
-    assert any("a.png: 200 x 260 pixels would take about" in line and "windows of 96 x 96" in line for line in said)
+    assert any("a.png: 200 x 260 pixels need about" in line and "windows of 96 x 96" in line for line in said)
     with torch.inference_mode():
         expected = predict_ids(model, inputs, View((96, 96)))[0].numpy()
     assert np.array_equal(np.asarray(Image.open(job.mask)), expected)

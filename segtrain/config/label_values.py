@@ -22,7 +22,7 @@ def check_class_names(given: Any) -> Any:
         return given
     if not isinstance(given, (list, tuple, Mapping)) or any(isinstance(name, (list, dict)) for name in given):
         expected = "a list of names, a mapping of names to colors, or a file"
-        raise SettingError(f"data.classes={given!r}: expected {expected}", "wrong-type", found=given, expected=expected)
+        raise SettingError(f"data.classes={given!r}: expected {expected}", "wrong-type", found=given)
     not_text = [name for name in given if not isinstance(name, str)]
     if not_text:
         why = f"{flow(not_text[0])} is not text"

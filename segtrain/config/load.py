@@ -11,7 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from segtrain.config.mistakes import explained, fields
-from segtrain.config.paste import shell_word
+from segtrain.config.paste import set_nested, shell_word
 from segtrain.config.renamed import each_block, with_new_names
 from segtrain.config.run import Config
 from segtrain.config.section import blocks, members
@@ -34,15 +34,7 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
                 why = f"{argument!r} is not a setting: write section.key=value"
                 raise ConfigError(why, code="not-a-setting", found=argument)
             text = rest.pop(0)
-        value = _value(key, text, rest)
-        *path, last = key.split(".")
-        place = settings
-        for part in path:
-            place = place.setdefault(part, {})
-            if not isinstance(place, dict):
-                why = f"{part!r} is already set to a value, so {last!r} cannot be set inside it: remove one of the two"
-                raise ConfigError(f"{key}: {why}", code="setting-has-value", key=key)
-        place[last] = value
+        set_nested(settings, key, _value(key, text, rest))
     return with_new_names(settings, "the command line")
 
 
@@ -63,8 +55,8 @@ def _value(key: str, text: str, rest: list[str]) -> Any:
     if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", value) and str not in kinds:
         return float(value)
     if str in kinds and value is not None and not isinstance(value, str):
-        taken = tuple if isinstance(value, list) else type(value)
-        return value if taken in kinds else text
+        kind = tuple if isinstance(value, list) else type(value)
+        return value if kind in kinds else text
     return value
 
 

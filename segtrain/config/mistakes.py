@@ -83,12 +83,12 @@ def fields() -> dict[str, FieldInfo]:
 
 def explained(error: ValidationError, source: str) -> ConfigError:
     """An error with one line per mistake. Its code and values are those of the first; ``keys`` are all keys."""
-    found = [(_place(item["loc"]), item) for item in error.errors(include_url=False)]
+    found = [(_position(item["loc"]), item) for item in error.errors(include_url=False)]
     # A union reports one error for each of its members. Keep the first one per key, and of nested keys the deepest.
     by_key = {
-        place.key: _explain(place, item)
-        for place, item in reversed(found)
-        if not any(other.key.startswith(f"{place.key}.") for other, _ in found)
+        position.key: _explain(position, item)
+        for position, item in reversed(found)
+        if not any(other.key.startswith(f"{position.key}.") for other, _ in found)
     }
     mistakes = list(reversed(by_key.values()))
     text = "\n".join(dict.fromkeys(f"{source}: {mistake}" for mistake in mistakes))
@@ -96,7 +96,7 @@ def explained(error: ValidationError, source: str) -> ConfigError:
     return ConfigError(text, code=mistakes[0].code, source=source, keys=keys, **mistakes[0].values)
 
 
-class _Place(NamedTuple):
+class _Position(NamedTuple):
     """The position of a mistake."""
 
     key: str  # loss.terms.0.gamma
@@ -106,7 +106,7 @@ class _Place(NamedTuple):
     rest: list[str]  # the path after it: positions in a list, keys of a mapping
 
 
-def _place(loc: tuple[Any, ...]) -> _Place:
+def _position(loc: tuple[Any, ...]) -> _Position:
     """The position in ``loc``, without pydantic's own names for members of unions."""
     path: list[str] = []
     kind: type[Section] | None = Config
@@ -124,11 +124,11 @@ def _place(loc: tuple[Any, ...]) -> _Place:
         if field is not None:
             choice, chosen, last, rest = blocks(field.annotation), "", field, []
             kind = field.annotation if is_section(field.annotation) else None
-    return _Place(".".join(path), choice, chosen, last, rest)
+    return _Position(".".join(path), choice, chosen, last, rest)
 
 
-def _explain(place: _Place, item: Any) -> SettingError:
-    key, choice, chosen, field, rest = place
+def _explain(position: _Position, item: Any) -> SettingError:
+    key, choice, chosen, field, rest = position
     value, message, kind = item.get("input"), item["msg"].removeprefix("Value error, "), item["type"]
     own = item.get("ctx", {}).get("error")
     if isinstance(own, SettingError):
@@ -160,10 +160,7 @@ def _explain(place: _Place, item: Any) -> SettingError:
 
 
 def _unknown(key: str, value: Any, choice: dict[str, type[Section]], chosen: str, name: str) -> SettingError:
-    """An unknown key: one of another choice, one of another trainer, or a typo. Without a close match, no guess.
-
-    ``name``: the key inside its section.
-    """
+    """The error for an unknown key: of another choice, of another trainer, or a typo. ``name``: without its section."""
     if "." in name:
         nested = in_yaml({nearest(key) or key: value})
         text = f"unknown key {key!r}: dots are for the command line. In a file, nest the key: {nested}"
@@ -171,10 +168,8 @@ def _unknown(key: str, value: Any, choice: dict[str, type[Section]], chosen: str
     section, _, last = key.rpartition(".")
     owners = [name for name, kind in choice.items() if last in kind.model_fields]
     if owners and chosen:
-        text = (
-            f"{key}={value!r}: {chosen!r} has no setting {last!r}; {' and '.join(map(repr, owners))} "
-            f"{'has' if len(owners) == 1 else 'have'}. Remove it, or set {section}.name={owners[0]}"
-        )
+        why = f"{chosen!r} has no setting {last!r}, unlike {' and '.join(map(repr, owners))}"
+        text = f"{key}={value!r}: {why}: remove it, or set {section}.name={owners[0]}"
         return SettingError(text, "setting-of-another-choice", key=key, found=value, owners=tuple(owners))
     near = None
     if chosen and (inside := closest(last, choice[chosen].model_fields, 0.7)):
@@ -182,18 +177,19 @@ def _unknown(key: str, value: Any, choice: dict[str, type[Section]], chosen: str
     elif not section and isinstance(value, dict):
         near = closest(key, Config.model_fields, 0.5)
     if near is None and last in ABSENT:
-        return SettingError(f"unknown key {key!r}: {ABSENT[last]}", "unknown-key", key=key)
-    if near is None and last in OTHER_TRAINERS:
-        here = OTHER_TRAINERS[last]
-        return SettingError(f"unknown key {key!r}: use {here}", "unknown-key", key=key, suggestion=here)
-    if near := near or nearest(key):
-        text = f"unknown key {key!r}: did you mean {near!r}?"
-        return SettingError(text, "unknown-key", key=key, suggestion=near)
-    known = list(choice[chosen].model_fields if chosen else Config.model_fields)
-    if not chosen and section:
-        known = [name.rpartition(".")[2] for name in fields() if name.rpartition(".")[0] == section] or known
-    text = f"{repr(chosen) if chosen else section} has the keys" if section else "the top-level keys are"
-    return SettingError(f"unknown key {key!r}: {text} {', '.join(known)}", "unknown-key", key=key)
+        hint = ABSENT[last]
+    elif near is None and last in OTHER_TRAINERS:
+        near = OTHER_TRAINERS[last]
+        hint = f"use {near}"
+    elif near := near or nearest(key):
+        hint = f"did you mean {near!r}?"
+    else:
+        known = list(choice[chosen].model_fields if chosen else Config.model_fields)
+        if not chosen and section:
+            known = [name.rpartition(".")[2] for name in fields() if name.rpartition(".")[0] == section] or known
+        owner = f"{repr(chosen) if chosen else section} has the keys" if section else "the top-level keys are"
+        hint = f"{owner} {', '.join(known)}"
+    return SettingError(f"unknown key {key!r}: {hint}", "unknown-key", key=key, suggestion=near)
 
 
 def nearest(key: str) -> str | None:

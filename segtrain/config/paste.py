@@ -9,6 +9,8 @@ from typing import Any
 
 import yaml
 
+from segtrain.errors import ConfigError
+
 Settings = Mapping[str, Any]  # "data.label_map" -> {0: 0, 255: 1}
 # What a shell changes inside double quotes: variables, commands, the history, and backslashes before some characters.
 _CHANGED = re.compile(r"[\"$`!\n]|\\\\|\\\Z")
@@ -28,12 +30,19 @@ def in_yaml(settings: Settings) -> str:
     """``data: {label_map: {0: 0, 255: 1}}``: lines for a config file."""
     nested: dict[str, Any] = {}
     for key, value in settings.items():
-        *path, last = key.split(".")
-        place = nested
-        for part in path:
-            place = place.setdefault(part, {})
-        place[last] = value
+        set_nested(nested, key, value)
     return "; ".join(f"{section}: {flow(values)}" for section, values in nested.items())
+
+
+def set_nested(settings: dict[str, Any], key: str, value: Any) -> None:
+    """Set ``settings["data"]["root"]`` for the key ``data.root``. Raises ConfigError if ``data`` has a plain value."""
+    *path, last = key.split(".")
+    for part in path:
+        settings = settings.setdefault(part, {})
+        if not isinstance(settings, dict):
+            why = f"{part!r} is already set to a value, so {last!r} cannot be set inside it: remove one of the two"
+            raise ConfigError(f"{key}: {why}", code="setting-has-value", key=key)
+    settings[last] = value
 
 
 def flow(value: Any) -> str:

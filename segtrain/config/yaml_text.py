@@ -92,19 +92,19 @@ def _check(text: str) -> None:
             raise _refused(event, f"with its aliases expanded, the text has more than {VALUES:,} values: shorten it")
 
 
-def _note_key(place: _OpenNode, event: yaml.ScalarEvent) -> None:
+def _note_key(node: _OpenNode, event: yaml.ScalarEvent) -> None:
     """Refuse a key that is given twice, and one that contains its value."""
     key = event.value
-    if place.mapping and place.parts % 2:
-        if place.glued and not key and not event.style:  # no value follows, as in {lr:0.1}
-            name, _, value = place.glued.partition(":")
-            raise _refused(event, f"a space is missing after the ':' of {place.glued!r}: write {name}: {value}")
-    elif place.mapping:
-        place.glued = key if not event.style and ":" in key.strip(":") else ""
-        if key in place.keys and key != "<<":
-            first = place.keys[key]
+    if node.mapping and node.parts % 2:
+        if node.glued and not key and not event.style:  # no value follows, as in {lr:0.1}
+            name, _, value = node.glued.partition(":")
+            raise _refused(event, f"a space is missing after the ':' of {node.glued!r}: write {name}: {value}")
+    elif node.mapping:
+        node.glued = key if not event.style and ":" in key.strip(":") else ""
+        if key in node.keys and key != "<<":
+            first = node.keys[key]
             raise _refused(event, f"duplicate key {key!r}, which line {first} sets already: remove one of the two")
-        place.keys[key] = _line(event)
+        node.keys[key] = _line(event)
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,8 @@ def find_slip(text: str) -> Slip | None:
         if len(causes) == len(chosen):
             with suppress(yaml.YAMLError):
                 load_yaml(fixed)
-                places = zip(text.splitlines(), fixed.splitlines())
-                line, now = next((number, new) for number, (old, new) in enumerate(places, 1) if old != new)
+                lines = zip(text.splitlines(), fixed.splitlines())
+                line, now = next((number, new) for number, (old, new) in enumerate(lines, 1) if old != new)
                 return Slip(line, ", and ".join(causes), fixed, now.strip())
     return None
 

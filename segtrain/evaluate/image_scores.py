@@ -74,11 +74,11 @@ def packed(found: np.ndarray) -> np.ndarray:
     floats = np.full((len(found), 2), math.nan)
     worst = np.full(len(found), -1, np.int64)
     for image, (values, sizes) in enumerate(zip(iou, union)):
-        there = np.flatnonzero(sizes)
-        if len(there):
-            low = min(there, key=lambda c: (values[c], -sizes[c], c))
+        present = np.flatnonzero(sizes)
+        if len(present):
+            low = min(present, key=lambda c: (values[c], -sizes[c], c))
             # The exact sum, rounded once: no order of classes, no device and no batch can change it.
-            floats[image] = math.fsum(values[there]) / len(there), values[low]
+            floats[image] = math.fsum(values[present]) / len(present), values[low]
             worst[image] = low
     bits = floats.view(np.int64)
     return np.stack([hits.sum(1), truth.sum(1), bits[:, 0], worst, bits[:, 1]], 1)

@@ -100,8 +100,8 @@ def _network(settings: Model, num_classes: int, name: str, module: nn.Module | N
 
     if not name and module is None:
         return build_model(settings.model_copy(update={"encoder_weights": None}), num_classes)
-    place, _, attribute = name.rpartition(".")
-    kind = getattr(sys.modules.get(place), attribute, None)
+    package, _, attribute = name.rpartition(".")
+    kind = getattr(sys.modules.get(package), attribute, None)
     if module is None and isinstance(kind, type) and issubclass(kind, nn.Module):
         with contextlib.suppress(TypeError):  # it takes arguments
             module = kind()

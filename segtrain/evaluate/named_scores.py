@@ -25,8 +25,8 @@ class NamedScores:
     @classmethod
     def of(cls, values: Mapping[str, Any], names: Sequence[str]) -> NamedScores:
         """From ``Scores.to_dict()``, which is also what a journal holds: None stands for nan."""
-        whole = {key: _number(values[key]) for key in ("miou", "accuracy", "mean_accuracy", "mean_dice")}
-        return cls(per_class={n: _number(v) for n, v in zip(names, values["iou"])}, values=values, **whole)
+        means = {key: _number(values[key]) for key in ("miou", "accuracy", "mean_accuracy", "mean_dice")}
+        return cls(per_class={n: _number(v) for n, v in zip(names, values["iou"])}, values=values, **means)
 
 
 def _number(value: float | None) -> float:

@@ -109,9 +109,7 @@ class Predictor:
         forward = counted(self.model, view.windows(size), self.say)
         flags: list[Tensor] = []
         scores = predict_scores(forward, inputs, view) if probabilities else None
-        found = (
-            predict_ids(forward, inputs, view, nonfinite=flags) if scores is None else predict_classes(scores, flags)
-        )
+        found = predict_ids(forward, inputs, view, None, flags) if scores is None else predict_classes(scores, flags)
         ids = found[0].to(torch.uint8).cpu().numpy()
         if torch.stack(flags).any():
             raise nonfinite_logits([name])

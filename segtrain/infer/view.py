@@ -1,4 +1,4 @@
-"""Settings of a prediction, and windows where an image would not fit into the free memory whole."""
+"""Settings of a prediction, and windows for images that do not fit into the free memory."""
 
 from __future__ import annotations
 
@@ -18,17 +18,14 @@ from segtrain.evaluate.tiles import Forward, Size, View, scaled
 from segtrain.memory import memory_free
 
 SETTINGS = ("eval.tile", "eval.overlap", "eval.scales", "eval.flip", "data.base_scale", "data.bits", "data.extra_bands")
-SHARE = 0.7  # of the free memory that an image may take whole
-TILE_SHARE = 0.3  # and a window
+SHARE = 0.7  # share of the free memory that an image in one piece may take
+TILE_SHARE = 0.3  # share that a window may take
 PROBE = 256  # side of the image on which memory is estimated
 PROGRESS_S = 10.0  # between two lines about windows of one image
 
 
 def with_settings(config: Config, overrides: Iterable[str]) -> Config:
-    """A run's config with ``section.key=value`` for the settings that say how images are read and seen.
-
-    Raises ConfigError for others, which a trained model cannot follow, and for wrong values.
-    """
+    """``config`` with ``section.key=value`` overrides of SETTINGS. Raises ConfigError for others and invalid values."""
     given = parse_overrides(list(overrides))
     settings = config.model_dump(mode="json")
     for section, values in given.items():
@@ -43,11 +40,10 @@ def with_settings(config: Config, overrides: Iterable[str]) -> Config:
 
 @torch.inference_mode()
 def bytes_per_pixel(model: nn.Module, device: torch.device) -> float:
-    """About how much memory a forward pass takes for each pixel of its input.
+    """Approximate memory of a forward pass for each pixel of its input.
 
-    Four times what the layer that moves most reads and writes, and the logits at full size: 1.1 to 1.5 times what
-    U-Net, FPN, DeepLabV3+, SegFormer and pico were measured to take, 3 times what LR-ASPP takes. Attention over all
-    pixels takes more.
+    Four times the inputs and outputs of the largest layer, plus the logits at full size. That is 1.1 to 1.5 times the
+    measured need of U-Net, FPN, DeepLabV3+, SegFormer, and pico. Attention over all pixels takes more.
     """
     most = 0
 
@@ -84,9 +80,9 @@ def free_memory(device: torch.device) -> float:
 
 
 def fitted(view: View, size: Size, per_pixel: float, free: float, least: Size, stride: int) -> tuple[View, str]:
-    """``view``, in windows where an image of ``size`` would not fit whole into ``free`` bytes, and a remark or "".
+    """``view``, with windows if an image of ``size`` does not fit into ``free`` bytes; and a remark, or "".
 
-    least: the smallest window: the crop that the network was trained on. stride: its sides are multiples of it.
+    least: the smallest window, the crop that the network was trained on. stride: the sides are multiples of it.
     """
     height, width = scaled(size, max(view.scales))
     need = height * width * per_pixel
@@ -94,17 +90,15 @@ def fitted(view: View, size: Size, per_pixel: float, free: float, least: Size, s
         return view, ""
     side = int(math.sqrt(TILE_SHARE * free / per_pixel)) // stride * stride
     tile = (min(max(side, least[0]), height), min(max(side, least[1]), width))
-    remark = (
-        f"{height} x {width} pixels would take about {need / 1e9:.1f} GB whole, {free / 1e9:.1f} GB are free: "
-        f"predicted in windows of {tile[0]} x {tile[1]}, whose seams may show; set eval.tile to choose"
-    )
-    return replace(view, tile=tile), remark
+    why = f"{height} x {width} pixels need about {need / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free"
+    done = f"predicted in windows of {tile[0]} x {tile[1]}, whose seams may show; set eval.tile to choose"
+    return replace(view, tile=tile), f"{why}: {done}"
 
 
 def counted(
     forward: Forward, windows: int, say: Callable[[str], None], now: Callable[[], float] = time.monotonic
 ) -> Forward:
-    """``forward`` that tells every PROGRESS_S seconds how many of an image's ``windows`` are done."""
+    """``forward`` that reports every PROGRESS_S seconds how many of the ``windows`` of an image are done."""
     done, last = 0, now()
 
     def call(images: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 from segtrain.errors import ConfigError, some_of
 from segtrain.models.base import SegModel
 
-# Keys under which training scripts keep the weights besides other things; the moving average first.
+# Keys under which training scripts keep the weights; the moving average first.
 _INSIDE = ("ema", "model_ema", "state_dict_ema", "state_dict", "model_state_dict", "model", "net", "network", "weights")
 # Prefixes that wrappers add to names: DataParallel, Lightning, torch.compile, timm's encoders in SMP, and parts.
 _PREFIXES = ("module.", "model.", "_orig_mod.", "net.", "network.", "backbone.", "encoder.", "encoder.model.")
@@ -84,7 +84,7 @@ def _kind(path: Path, key: str) -> str:
 
 
 def _tensors(content: Any) -> dict[str, Tensor]:
-    """The state dict in what was loaded: itself, or under a usual key; empty if there is none."""
+    """The state dict in ``content``: at its top, or under a usual key; empty if there is none."""
     if not isinstance(content, Mapping):
         return {}
     own = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
