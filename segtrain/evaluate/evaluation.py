@@ -23,11 +23,14 @@ from torch import Tensor, nn
 from segtrain import config
 from segtrain.data.device_feed import DeviceFeed
 from segtrain.data.labels.space import LabelSpace
+from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD, EvalLoader, normalize
+from segtrain.data.order import eval_groups
 from segtrain.data.workers.pool import WorkerPool
 from segtrain.errors import DataError
 from segtrain.evaluate.image_scores import FIELDS, ImageScores, counts, packed, unpacked
 from segtrain.evaluate.tiles import Forward, Size, View, nearest, predict_ids, resize
 from segtrain.metrics import Scores, confusions, nonfinite_logits, refuse_unknown
+from segtrain.observe.pictures import Sample
 
 # Batches between two reads of the device.
 _AT_ONCE = 64
@@ -42,9 +45,9 @@ class Evaluation:
     confusion: np.ndarray  # int64 (C, C), rows: truth, columns: prediction
     protocol: dict[str, Any]  # see ``protocol``; protocol["line"] is for people
     images: ImageScores
-    pictures: tuple[Any, ...] = ()  # observe.pictures.Sample, on rank 0
-    worst: tuple[Any, ...] = ()  # likewise, the worst first
-    best: tuple[Any, ...] = ()  # likewise, the best first
+    pictures: tuple[Sample, ...] = ()  # on rank 0
+    worst: tuple[Sample, ...] = ()  # on rank 0, the worst first
+    best: tuple[Sample, ...] = ()  # on rank 0, the best first
     seconds: float = field(default=0.0, compare=False)  # this rank's own time in the loop
 
     def to_dict(self) -> dict[str, Any]:
@@ -80,9 +83,6 @@ def evaluate(
     extremes: how many of the worst, and of the best images it returns besides.
     Raises on every rank what goes wrong on one, so that no rank waits forever.
     """
-    from segtrain.data.loader import EvalLoader
-    from segtrain.data.order import eval_groups
-
     start, device = time.perf_counter(), torch.device(device)
     view = View.of(settings, base_scale)
     wanted = _spread(len(dataset), pictures) if rank == 0 else []
@@ -114,9 +114,9 @@ def evaluate(
     return Evaluation(Scores.from_confusion(table), table, facts, images, spread, worst_shown, best_shown, seconds)
 
 
-def _loop(predict: Predict, batches: DeviceFeed, tally: _Tally, dataset: Any, wanted: list[int]) -> dict[int, Any]:
+def _loop(predict: Predict, batches: DeviceFeed, tally: _Tally, dataset: Any, wanted: list[int]) -> dict[int, Sample]:
     """Add this rank's images to ``tally``; returns pictures of the wanted ones. Holds no collective."""
-    shown: dict[int, Any] = {}
+    shown: dict[int, Sample] = {}
     for _, (indices, images, masks) in batches:
         truth, guess, nonfinite = predict(images, masks)
         tally.add(indices, truth, guess, nonfinite)
@@ -197,7 +197,6 @@ def _predictor(forward: Forward, view: View, size: Size | None, device: torch.de
     Truth (resized by nearest) and ids are (n, h, w) at ``size``, or without it at the size of the masks.
     ``nonfinite``: whether a logit of the image is NaN or infinite.
     """
-    from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD, normalize
 
     def predict(images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         nonfinite: list[Tensor] = []
@@ -245,10 +244,8 @@ def _spread(count: int, wanted: int) -> list[int]:
     return [(2 * i + 1) * count // (2 * wanted) for i in range(wanted)]
 
 
-def _picture(dataset: Any, index: int, image: Tensor, truth: Tensor, guess: Tensor) -> Any:
+def _picture(dataset: Any, index: int, image: Tensor, truth: Tensor, guess: Tensor) -> Sample:
     """One image (1, H, W, 3) with truth and prediction (1, h, w), all at (h, w)."""
-    from segtrain.observe.pictures import Sample
-
     size = (truth.shape[-2], truth.shape[-1])
     pixels = resize(image.permute(0, 3, 1, 2).float(), size).permute(0, 2, 3, 1)[0].round().clamp(0, 255)
     arrays = [part.to(torch.uint8).cpu().numpy() for part in (pixels, guess[0], truth[0])]

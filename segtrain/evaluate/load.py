@@ -12,9 +12,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from segtrain import json_text
+from segtrain.checkpoint import load_weights, misfits
 from segtrain.config import Config, Model, load_saved, make_config, read_parts
 from segtrain.data.labels.space import LabelSpace
 from segtrain.errors import CheckpointError, ConfigError, DataError
+from segtrain.models import build_model
 from segtrain.models.base import SegModel, as_seg_model
 
 
@@ -28,8 +30,6 @@ def load_run(
     average of the weights if the run keeps one. module: the network, if the run was trained with a module of the user.
     Raises ConfigError if the folder is not a run, CheckpointError if the weights are missing, damaged, or do not fit.
     """
-    from segtrain.checkpoint import load_weights
-
     run_dir = Path(run_dir)
     if (run_dir / "model.json").is_file() and not (run_dir / "config.yaml").is_file():
         model, facts = load_export(run_dir, module)
@@ -96,8 +96,6 @@ def _network(settings: Model, num_classes: int, name: str, module: nn.Module | N
     Nothing is imported by a name from a run folder: the class must be imported already, and take no arguments.
     Raises ConfigError if the module must be passed.
     """
-    from segtrain.models import build_model
-
     if not name and module is None:
         return build_model(settings.model_copy(update={"encoder_weights": None}), num_classes)
     package, _, attribute = name.rpartition(".")
@@ -115,8 +113,6 @@ def _network(settings: Model, num_classes: int, name: str, module: nn.Module | N
 
 def _filled(model: SegModel, weights: Mapping[str, Tensor], source: str) -> nn.Module:
     """``model`` with ``weights``, in evaluation mode. Raises CheckpointError for weights that do not fit."""
-    from segtrain.checkpoint import misfits
-
     remarks = misfits(model.state_dict(), weights)
     if remarks:
         why = f"the weights of {source} do not fit {type(model).__name__} with {model.num_classes} classes"
