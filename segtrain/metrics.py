@@ -138,14 +138,11 @@ class Scores:
     @classmethod
     def from_confusion(cls, counts: Any) -> Scores:
         """counts: (C, C) integers, rows target, columns prediction: tensor, array or lists."""
-        rows: list[list[int]] = counts.tolist() if hasattr(counts, "tolist") else [list(row) for row in counts]
-        classes = range(len(rows))
-        hits = [rows[c][c] for c in classes]
-        pixels = [sum(row) for row in rows]
-        predicted = [sum(row[c] for row in rows) for c in classes]
-        iou = tuple(_ratio(hits[c], pixels[c] + predicted[c] - hits[c]) for c in classes)
-        dice = tuple(_ratio(2 * hits[c], pixels[c] + predicted[c]) for c in classes)
-        recall = tuple(_ratio(hits[c], pixels[c]) for c in classes)
+        table = torch.as_tensor(counts)
+        hits, pixels, predicted = (part.tolist() for part in (table.diagonal(), table.sum(1), table.sum(0)))
+        iou = tuple(_ratio(hit, truth + guess - hit) for hit, truth, guess in zip(hits, pixels, predicted))
+        dice = tuple(_ratio(2 * hit, truth + guess) for hit, truth, guess in zip(hits, pixels, predicted))
+        recall = tuple(map(_ratio, hits, pixels))
         return cls(
             miou=_mean(iou),
             mean_dice=_mean(dice),

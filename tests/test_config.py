@@ -138,6 +138,12 @@ def test_a_setting_that_a_newer_version_adds_leaves_the_hash(tmp_path: Path) -> 
     assert later.model_validate(settings).hash != make_config({"optim": {"lr": 0.5}, "train": {"seed": 3}}).hash
 
 
+def test_a_run_in_the_working_directory_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine/deeper").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "mine/deeper")
+    assert [load_config(None, [f"out={out}"]).title for out in (".", "..")] == ["deeper", "mine"]
+
+
 def test_a_default_that_a_newer_version_changes_is_told_in_the_runs_folder(tmp_path: Path) -> None:
     """The hash is the same, the training would not be: the run's own config is what counts."""
     made = load_config(None, [f"out={tmp_path}"])

@@ -53,6 +53,13 @@ def done_journal() -> str:
     return start() + steps + scores + line("run_end", 1102.5, status="done", step=100, seconds=102.5, cpu_s=200.0)
 
 
+def test_a_run_in_the_working_directory_has_the_name_of_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(make(tmp_path / "mine", "", config=None))
+    assert [row["name"] for row in list_runs(".")] == ["mine"]
+
+
 def test_a_finished_run_tells_everything(tmp_path: Path) -> None:
     make(tmp_path / "a", done_journal(), '{"checkpoint": "step-00000050.pt", "miou": 0.625, "step": 50}')
     (row,) = list_runs(tmp_path)

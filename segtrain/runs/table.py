@@ -46,7 +46,7 @@ def read_run(run: Path) -> dict[str, Any]:
     warnings = start.get("warnings")
     pixels = pixels_of(scores[-1]) if scores else None
     return {
-        "name": config.get("name") or start.get("name") or run.name,
+        "name": config.get("name") or start.get("name") or run.resolve().name,
         "hash": start.get("hash") or (_hash(run) if config else None),
         "status": _status(events, run / journal.FILE),
         "step": next((e["step"] for e in reversed(events) if isinstance(e.get("step"), int)), best.get("step")),
