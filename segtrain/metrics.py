@@ -55,8 +55,8 @@ def confusions(
     """int64 (N, C, C): pixels of each of N images by true class (row) and predicted class (column).
 
     pred, target: integers (N, ...) of any type. Pixels whose target is ``ignore_index`` do not count. Raises DataError
-    if either holds another id outside 0..C-1. Looking for unknown ids waits for a GPU. With ``later`` the result is not
-    read here, but appended to that list as a tensor on the device, for ``refuse_unknown``.
+    if either holds another id outside 0..C-1. This check waits for a GPU. With ``later``, its result is appended to
+    that list as a tensor on the device, for ``refuse_unknown``.
     """
     if pred.shape != target.shape:
         why = f"prediction {tuple(pred.shape)} and target {tuple(target.shape)} differ in shape: resize one first"
@@ -115,9 +115,9 @@ def _refuse(least: int, most: int, unknown: int, ids: list[int], num_classes: in
 class Scores:
     """Scores in [0, 1], as Python floats made from integer counts: equal counts give equal scores to the last bit.
 
-    A class that is neither in the target nor predicted has no score (nan) and is left out of the means; one that is
-    predicted but not in the target has IoU and Dice 0 and counts in both means. Accuracy of a class (recall) needs the
-    class in the target, and its mean is over those. With no pixel at all every score is nan.
+    A class that is neither in the target nor predicted has no score (nan), and does not count in the means. A class
+    that is only predicted has IoU and Dice 0, which count in the means, and no accuracy (recall). Without any pixel,
+    every score is nan.
     """
 
     miou: float

@@ -75,13 +75,13 @@ def evaluate(
 ) -> Evaluation:
     """Score ``model`` on ``dataset`` (see ``data.datasets``). Every rank calls it, and every rank gets the scores.
 
-    model: the bare module: the forward of DDP and FSDP holds collectives, so a sharded model must be gathered before.
-    all_reduce: sums an int64 tensor over the ranks and returns it; called once, whatever happens before.
+    model: the bare module, because the forward of DDP and FSDP holds collectives. A sharded model must be gathered.
+    all_reduce: sums an int64 tensor over the ranks and returns it; called once, even after an error.
     base_scale: ``data.base_scale`` of the training; see ``tiles.View.of``.
-    pool: lent workers that read the images, in place of ``workers`` threads.
-    pictures: how many images, evenly spread over the split, rank 0 returns with their predictions.
-    extremes: how many of the worst, and of the best images it returns besides.
-    Raises on every rank what goes wrong on one, so that no rank waits forever.
+    pool: workers that read the images, instead of ``workers`` threads.
+    pictures: number of images, evenly spread over the split, that rank 0 returns with their predictions.
+    extremes: number of the worst and of the best images that rank 0 also returns.
+    An error on one rank is raised on every rank, so that no rank waits forever.
     """
     start, device = time.perf_counter(), torch.device(device)
     view = View.of(settings, base_scale)

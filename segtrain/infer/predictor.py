@@ -41,10 +41,10 @@ def load(
 ) -> Predictor:
     """Load the model of a run folder, or of the folder of an export, as a ``Predictor``.
 
-    overrides: settings of how an image is read and seen, such as ``"eval.tile=[512,512]"`` or ``"eval.flip=true"``.
+    overrides: settings of reading and evaluation, such as ``"eval.tile=[512,512]"`` or ``"eval.flip=true"``.
     which: the ``best`` or the ``last`` checkpoint. device: ``cpu``, ``cuda``, or ``auto``.
     model: the network, if the run was trained with a module of your own whose class takes arguments.
-    say: gets a line where an image needs a remark. Raises ConfigError or CheckpointError.
+    say: prints remarks about images. Raises ConfigError or CheckpointError.
     """
     if device == "cuda" and not torch.cuda.is_available():
         fix = "check the driver (nvidia-smi), or choose device cpu"
@@ -155,7 +155,7 @@ def _pixels(image: Any) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Picture:
-    """Pixels uint8 (H, W, 3) RGB, upright, and what was done or left out on the way ("": nothing)."""
+    """Pixels uint8 (H, W, 3) RGB, upright, and a note on how they were changed, or ""."""
 
     pixels: np.ndarray
     note: str = ""
