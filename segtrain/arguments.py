@@ -17,10 +17,7 @@ EXAMPLES = """examples:
 """
 RUN = "run folder, s3://BUCKET/PREFIX, or sagemaker:JOB"
 # Where `segtrain launch` can start training: a module of launch/ with ``main(arguments, command)``, and its help.
-PLATFORMS = {
-    "sagemaker": "a training job on Amazon SageMaker",
-    "fsx": "an FSx for Lustre file system linked to S3",
-}
+PLATFORMS = {"sagemaker": "a training job on Amazon SageMaker", "fsx": "an FSx for Lustre file system linked to S3"}
 CONFIG = "YAML file (default: every setting at its default)"
 
 
@@ -49,11 +46,9 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _command(
-    subparsers: Any, name: str, call: Callable[..., int | None], text: str, **more: Any
-) -> argparse.ArgumentParser:
+def _command(subparsers: Any, name: str, call: Callable[..., int | None], text: str, **more: Any) -> _Parser:
     """A new command that calls ``call``. ``text``: its line in the list of commands."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(name, help=text, **more)
+    parser: _Parser = subparsers.add_parser(name, help=text, **more)
     parser.set_defaults(call=call)
     return parser
 
@@ -171,14 +166,10 @@ def _analysis(subparsers: Any) -> None:
 
 
 def _profile(subparsers: Any) -> None:
-    profile = _command(
-        subparsers, "profile", commands.profile, "sample the system or stacks of a running job, or trace it"
-    )
+    profile = _command(subparsers, "profile", commands.profile, "sample the system or stacks of a run, or trace it")
     profile.add_argument("action", choices=("on", "off", "status", "trace", "stacks"))
     profile.add_argument("run", type=Path, help="run folder")
-    profile.add_argument(
-        "--ms", type=int, help="milliseconds between system samples, 100 to 60000 (default: as before)"
-    )
+    profile.add_argument("--ms", type=int, help="milliseconds between samples, 100 to 60000 (default: as before)")
     profile.add_argument("--steps", type=int, default=5, help="trace: number of steps (default: 5)")
     profile.add_argument("--seconds", type=float, default=10, help="stacks: duration (default: 10)")
     profile.add_argument("--hz", type=float, default=100, help="stacks: samples per second (default: 100)")
@@ -203,9 +194,7 @@ def _machine(subparsers: Any) -> None:
     """What this machine can do."""
     bench = subparsers.add_parser("bench", help="measure parts of a run on this machine")
     parts = bench.add_subparsers(required=True, metavar="COMMAND")
-    rates = _command(
-        parts, "data", commands.bench_data, "measure the input pipeline, and whether it keeps devices busy"
-    )
+    rates = _command(parts, "data", commands.bench_data, "measure the input pipeline, and whether GPUs wait for it")
     rates.add_argument("config", nargs="?", help=CONFIG)
     rates.add_argument("--samples", type=int, default=64, help="samples to time, spread over the data (default: 64)")
     rates.add_argument("--seconds", type=float, default=2.0, help="seconds per loader setting (default: 2)")

@@ -93,10 +93,10 @@ class Predictor:
     def segment(
         self, pixels: np.ndarray, name: str, probabilities: bool = False
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Class ids uint8 (H, W) of an image uint8 (H, W, 3), and with ``probabilities`` those: float16 (C, H, W).
+        """Class ids uint8 (H, W) of an image uint8 (H, W, 3), and with ``probabilities`` also these: float16 (C, H, W).
 
-        The image is seen as the evaluation of the run sees it, but in windows if it would not fit into memory whole.
-        Raises SegtrainError if a logit is NaN or infinite.
+        Predicts as the evaluation of the run does, but in windows if the image does not fit into memory. Raises
+        SegtrainError if a logit is NaN or infinite.
         """
         size, device = (pixels.shape[0], pixels.shape[1]), self._device
         stride = int(getattr(self.model, "stride", 32))
