@@ -163,7 +163,7 @@ class Data(Section):
         if self.layout == "scenes" and self.root:
             layouts = ", ".join(get_args(Data.model_fields["layout"].annotation)[1:])
             raise SettingError(
-                f"data.root is set, but layout 'scenes' reads no files: choose the layout from {layouts}"
+                f"data.layout=scenes reads no files, but data.root is set: choose the layout from {layouts}"
             )
         return self
 

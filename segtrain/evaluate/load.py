@@ -118,6 +118,6 @@ def _filled(model: SegModel, weights: Mapping[str, Tensor], source: str) -> nn.M
         why = f"the weights of {source} do not fit {type(model).__name__} with {model.num_classes} classes"
         fix = "build the network as for the training, with its config and labels"
         text = f"{why} ({len(remarks)} tensors; {remarks[0]}): {fix}"
-        raise CheckpointError(text, code="weights-unfit", source=source)
+        raise CheckpointError(text, code="weights-unfit", source=source, found=remarks)
     model.load_state_dict(weights)
     return model.eval()

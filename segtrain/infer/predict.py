@@ -80,7 +80,7 @@ def predict(
     if faults:
         rest = f"; the other {len(done)} are in {out}" if done else ""
         why = f"{len(faults)} of {len(jobs)} images cannot be read{rest}: {'; '.join(faults)}"
-        raise DataError(why, code="images-unreadable", found=len(faults), images=len(jobs))
+        raise DataError(why, code="images-unreadable", found=len(faults), images=len(jobs), faults=faults)
     return done
 
 

@@ -33,7 +33,7 @@ def with_settings(config: Config, overrides: Iterable[str]) -> Config:
             if f"{section}.{key}" not in SETTINGS:
                 name = f"{section}.{key}".rstrip(".")
                 why = f"predict takes {', '.join(SETTINGS)}, not {name}: give it to segtrain train or segtrain eval"
-                raise ConfigError(why, code="setting-not-for-predict")
+                raise ConfigError(why, code="setting-not-for-predict", key=name)
             settings[section][key] = value
     return make_config(settings, "the command line", saved=True) if given else config
 

@@ -131,11 +131,12 @@ def checked_weights(
 def check_shapes(num_classes: int, logits: Tensor | None, target: Tensor) -> None:
     """Raises DataError unless target is integers (N, H, W) and logits, if given, are (N, C, H, W)."""
     if target.dim() != 3 or target.is_floating_point():
-        found = f"{target.dtype} {tuple(target.shape)}"
-        why = f"the target of a loss must be integer class ids of shape (N, H, W), not {found}"
+        why = f"the target of a loss is {target.dtype} {tuple(target.shape)}: it must be integer class ids (N, H, W)"
         raise DataError(why, code="target-not-class-ids")
-    found, expected = logits is not None and tuple(logits.shape), (len(target), num_classes, *target.shape[1:])
-    if logits is not None and found != expected:
+    if logits is None:
+        return
+    found, expected = tuple(logits.shape), (len(target), num_classes, *target.shape[1:])
+    if found != expected:
         why = f"the loss got logits of shape {found} instead of {expected}: upsample them to the size of the target"
         raise DataError(why, code="logits-shape", found=found, expected=expected)
 

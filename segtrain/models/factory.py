@@ -44,7 +44,7 @@ def build_model(model: Model, num_classes: int) -> SegModel:
         # A download may raise errors of OSError, httpx, huggingface_hub, or requests.
         if model.encoder_weights is not None and not unfit:
             weights = model.encoder_weights
-            why = f"model.encoder_weights={weights!r} of {model.encoder} cannot be downloaded ({reason})"
+            why = f"model.encoder_weights={weights!r} of {model.encoder} cannot be fetched ({reason})"
             fix = "set model.encoder_weights=null, or copy the files into HF_HOME (TORCH_HOME for torchvision)"
             raise ConfigError(f"{why}: {fix}", code="encoder-weights-unreachable", found=weights) from error
         if not unfit and not model.options:

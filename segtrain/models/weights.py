@@ -79,8 +79,9 @@ def _kind(path: Path, key: str) -> str:
         return "zip"
     if head.startswith(b"\x80"):
         return "pickle"
-    problem = f"it begins with {head!r}, so it is neither safetensors nor a file of torch.save, but perhaps a web page"
-    raise _refused(key, path, "weights-format", f"{problem} or a Git LFS pointer: download it again")
+    problem = f"neither safetensors nor a file of torch.save begins with {head!r}"
+    fix = "download it again, because it is damaged, a web page, or a Git LFS pointer"
+    raise _refused(key, path, "weights-format", f"{problem}: {fix}")
 
 
 def _tensors(content: Any) -> dict[str, Tensor]:
