@@ -168,7 +168,7 @@ def test_a_rank_with_other_settings_is_refused_at_the_start(zygote: Any, tmp_pat
     ]  # fmt: skip
     error = the_one_error(processes)
     assert "the settings of rank 1 (host " in error
-    assert "differ from those of rank 0: log.sentinel=0 there, 2 on rank 0; train.seed=1 there, 0 on rank 0:" in error
+    assert "differ from those of rank 0: log.sentinel: 0 there, 2 on rank 0; train.seed: 1 there, 0 on rank 0:" in error
     assert not (tmp_path / "run").exists()
 
 
@@ -210,7 +210,7 @@ def test_a_rank_with_another_index_is_refused_at_the_start(zygote: Any, tmp_path
     expected = {
         "a name": "6 images against 6; image 4 there is images/train/3x.png, on rank 0 images/train/3.png:",
         "one more": "7 images against 6; image 7 there is images/train/9.png, on rank 0 nothing:",
-        "a size": "6 images against 6; images/train/3.png or its mask has another size there",
+        "a size": "6 images against 6; images/train/3.png has another size there",
     }[fault]
     assert expected in error
     assert not (tmp_path / "run").exists()

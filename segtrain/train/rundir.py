@@ -52,7 +52,7 @@ def refuse_run_dir(config: Config, parts: dict[str, str] | None = None) -> None:
             code="run-config-not-read", run=str(run_dir),
         ) from None  # fmt: skip
     # All values, not the hash: a default that a newer version has changed is told as well.
-    changes = ", ".join(_differences(other.trained_settings(), config.trained_settings()))
+    changes = ", ".join(differences(other.trained_settings(), config.trained_settings()))
     if changes and not _packed_alone(other.trained_settings(), config.trained_settings()):
         raise ConfigError(
             f"{run_dir} holds a run with other settings ({changes}): choose another out=FOLDER, or delete that one",
@@ -148,14 +148,15 @@ def keep_names(config: Config, splits: dict[str, Dataset]) -> None:
         write_atomically(folder / f"{split}.txt", lines.encode(errors="surrogateescape"))
 
 
-def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+def differences(old: dict[str, Any], new: dict[str, Any], here: str = "here", prefix: str = "") -> list[str]:
+    """``optim.lr: 0.1 there, 0.2 here`` for each setting that differs; ``here``: the words for the second value."""
     lines: list[str] = []
     for key in sorted({*old, *new}):
         before, after = old.get(key), new.get(key)
         if isinstance(before, dict) and isinstance(after, dict):
-            lines += _differences(before, after, f"{prefix}{key}.")
+            lines += differences(before, after, here, f"{prefix}{key}.")
         elif before != after:
-            lines.append(f"{prefix}{key}: {before!r} there, {after!r} here")
+            lines.append(f"{prefix}{key}: {before!r} there, {after!r} {here}")
     return lines
 
 
