@@ -32,11 +32,11 @@ class Micro:
 
 @dataclass(frozen=True)
 class Precision:
-    """Numbers of the forward pass, and how closely the loss looks."""
+    """The autocast dtype of the forward pass, and the pixels that the loss reads."""
 
     device: str
     dtype: torch.dtype | None = None
-    full_logits: bool = False  # hold those of the whole batch
+    full_logits: bool = False  # upsample those of the whole micro-batch at once
     loss_stride: int = 1  # every n-th pixel in each direction
 
     def autocast(self) -> contextlib.AbstractContextManager[None]:
@@ -118,7 +118,7 @@ def _thinned(micros: list[Micro], upsample: Upsample, stride: int, seed: int) ->
     size = (micros[0].masks.shape[-2], micros[0].masks.shape[-1])
 
     def thinned(low: Tensor, _: tuple[int, int]) -> Tensor:
-        rows, columns = _interpolation(upsample, (low.shape[-2], low.shape[-1]), size, low.dtype, low.device)
+        rows, columns = _interpolation(upsample, low, size)
         return rows[top::stride] @ low.contiguous() @ columns[:, left::stride]
 
     return [Micro(m.images, m.masks[:, top::stride, left::stride]) for m in micros], thinned
@@ -128,31 +128,20 @@ def _thinned(micros: list[Micro], upsample: Upsample, stride: int, seed: int) ->
 _INTERPOLATIONS: weakref.WeakKeyDictionary[Any, dict[Any, tuple[Tensor, Tensor]]] = weakref.WeakKeyDictionary()
 
 
-def _interpolation(
-    upsample: Upsample, low: tuple[int, int], size: tuple[int, int], dtype: torch.dtype, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """(H, h) and (w, W) with ``upsample(x, (H, W)) == rows @ x @ columns``: bilinear interpolation is separable.
+@torch.no_grad()
+def _interpolation(upsample: Upsample, low: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """(H, h) and (w, W) with ``upsample(low, (H, W)) == rows @ low @ columns``: bilinear interpolation is separable.
 
     So the pixels that are wanted are computed, and no others.
     """
     kept = _INTERPOLATIONS.setdefault(getattr(upsample, "__self__", upsample), {})
-    key = (low, size, dtype, device)
+    key = (low.shape[-2:], size, low.dtype, low.device)
     if key not in kept:
-        kept[key] = _matrices(upsample, low, size, dtype, device)
+        rows, columns = (torch.eye(side, dtype=low.dtype, device=low.device)[None] for side in low.shape[-2:])
+        rows = upsample(rows[..., None].expand(-1, -1, -1, low.shape[-1]), size)
+        columns = upsample(columns[:, :, None].expand(-1, -1, low.shape[-2], -1), size)
+        kept[key] = rows[0, :, :, 0].T.contiguous(), columns[0, :, 0].contiguous()
     return kept[key]
-
-
-def _matrices(
-    upsample: Upsample, low: tuple[int, int], size: tuple[int, int], dtype: torch.dtype, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    with torch.no_grad():
-        rows = upsample(
-            torch.eye(low[0], dtype=dtype, device=device)[None, :, :, None].expand(-1, -1, -1, low[1]), size
-        )
-        columns = upsample(
-            torch.eye(low[1], dtype=dtype, device=device)[None, :, None, :].expand(-1, -1, low[0], -1), size
-        )
-    return rows[0, :, :, 0].T.contiguous(), columns[0, :, 0, :].contiguous()
 
 
 def _share(
@@ -197,15 +186,14 @@ def _totals_by_extra_forward(
 @contextlib.contextmanager
 def running_statistics_kept(model: nn.Module) -> Iterator[None]:
     """The extra forward pass must not move batch norm's running mean and variance a second time."""
-    norms = [m for m in model.modules() if isinstance(m, BatchNorm) and m.track_running_stats]
-    momenta = [norm.momentum for norm in norms]
-    counts = [norm.num_batches_tracked.clone() for norm in norms]  # type: ignore[union-attr]
+    batch_norms = [m for m in model.modules() if isinstance(m, BatchNorm) and m.track_running_stats]
+    before = [(norm.momentum, norm.num_batches_tracked.clone()) for norm in batch_norms]  # type: ignore[union-attr]
     try:
-        for norm in norms:
+        for norm in batch_norms:
             norm.momentum = 0.0
         yield
     finally:
-        for norm, momentum, count in zip(norms, momenta, counts):
+        for norm, (momentum, count) in zip(batch_norms, before):
             norm.momentum = momentum
             norm.num_batches_tracked.copy_(count)  # type: ignore[union-attr]
 
@@ -226,23 +214,19 @@ class Votes:
     def own(self, *numbers: float) -> Tensor:
         """This rank's numbers, float64 on the device."""
         here = torch.empty(len(numbers), dtype=torch.float64, pin_memory=self._on_gpu)
-        for place, number in enumerate(numbers):
-            here[place] = number
-        return here.to(self._device, non_blocking=True)
+        return here.copy_(torch.tensor(numbers, dtype=torch.float64)).to(self._device, non_blocking=True)
 
     def send_home(self, sums: Tensor) -> None:
-        """Once a step, with what came back: begin to copy it to the host."""
-        if not self._on_gpu:
-            self._coming.append((sums, None))
-            return
-        home = torch.empty(len(sums), dtype=sums.dtype, pin_memory=True)
-        home.copy_(sums, non_blocking=True)
-        arrived = torch.cuda.Event()
-        arrived.record()
-        self._coming.append((home, arrived))
+        """Begin to copy the sums of a step to the host. Call it once per step."""
+        arrived = None
+        if self._on_gpu:
+            sums = torch.empty(len(sums), dtype=sums.dtype, pin_memory=True).copy_(sums, non_blocking=True)
+            arrived = torch.cuda.Event()
+            arrived.record()
+        self._coming.append((sums, arrived))
 
     def stop(self) -> bool:
-        """Whether the first number was above zero on any rank, ``delay`` steps ago. Once before each step."""
+        """Whether the first number was above zero on any rank, ``delay`` steps ago. Call it once before each step."""
         if len(self._coming) < self.delay:
             return False
         home, arrived = self._coming.popleft()
