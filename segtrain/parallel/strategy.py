@@ -186,11 +186,6 @@ def _join(name: str, settings: Parallel, cluster: Cluster, device: torch.device)
             f"parallel.compress={settings.compress} does not work with gloo: use fp16 or none, or the nccl backend",
             code="conflicting-settings", key="parallel.compress", found=settings.compress,
         )  # fmt: skip
-    if settings.sync_bn and name == "smddp":
-        raise ConfigError(
-            "parallel.sync_bn=true: the smddp backend has no SyncBatchNorm; set it to false",
-            code="conflicting-settings", key="parallel.sync_bn",
-        )  # fmt: skip
     if cluster.world_size == 1 and "MASTER_ADDR" not in os.environ:
         cluster = Cluster(master_port=free_port())
     os.environ.update(cluster.environment())
