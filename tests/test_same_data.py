@@ -28,9 +28,8 @@ from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import start
 from segtrain.train.lock import RunLock
 from segtrain.train.prepare import Prepared, prepare
-from segtrain.train.same_data import SplitRecord, check, differences, keep_list, split_of
-from segtrain.train.sample_lists import place_of, trained_on, write_list
-from segtrain.train.score import score
+from segtrain.train.same_data import SplitRecord, check, differences, keep_list, list_file, split_of, write_list
+from segtrain.train.score import score, trained_on
 from segtrain.train.session import open_session
 
 STEP = "run/checkpoints/step-00000004.pt"
@@ -286,12 +285,12 @@ def test_samples_of_another_split_count_where_their_sizes_tell_them_apart(
     tmp_path: Path, sizes: str, expected: int
 ) -> None:
     dataset = files(tmp_path / "set", 7)
-    rows = [row for rows in split_of(dataset, audit(dataset)).blocks() for row in rows]
+    rows = list(split_of(dataset, audit(dataset)).rows())
     if sizes == "all alike":
         for entry in dataset.entries:  # as files of pixels that are not compressed have them
             Path(entry.image).write_bytes(bytes(3000))
         rows = [(name, 3000, mask, crc) for name, _, mask, crc in rows]
-    write_list(place_of(tmp_path, "train"), [rows])
+    write_list(list_file(tmp_path, "train"), rows)
     assert trained_on(tmp_path, dataset, same_split=False) == expected
     assert trained_on(tmp_path, dataset, same_split=True) == 7
 
@@ -329,7 +328,7 @@ def test_a_run_that_has_lost_its_checkpoints_begins_again_with_a_remark(place: P
 def test_a_record_is_of_plain_values_and_comes_back(tmp_path: Path) -> None:
     dataset = files(tmp_path / "set")
     record = split_of(dataset, audit(dataset)).record
-    assert SplitRecord.read(asdict(record)) == record
+    assert SplitRecord.read({"val": asdict(record)}, "val") == record
     assert all(isinstance(value, (str, int)) for value in asdict(record).values())
     assert sum(len(str(value)) for value in asdict(record).values()) < 300  # whatever the number of images
 

@@ -6,15 +6,17 @@ and ending, so that neither a moved data.root nor packing into shards changes th
 to LOOKED_AT files are looked at. Pixels are not compared: an image that was replaced by another one of the same size in
 bytes is not noticed.
 
-To name the files that differ, ``data/train.tsv.gz`` and ``data/val.tsv.gz`` in the run folder list all samples.
+To name the files that differ, ``data/train.tsv.gz`` and ``data/val.tsv.gz`` in the run folder list all samples: name,
+bytes of image and mask, checksum of the mask's labels.
 """
 
 from __future__ import annotations
 
+import gzip
 import hashlib
-import itertools
 import json
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,16 +26,22 @@ import numpy as np
 from segtrain.config import Config
 from segtrain.data.audit.statistics import AuditReport
 from segtrain.data.datasets import Dataset
-from segtrain.data.index.stamps import stamps
+from segtrain.data.index.entries import Entries
+from segtrain.data.index.stamps import relative, stamps
 from segtrain.data.index.subset import Subset
 from segtrain.data.index.subset import whole as whole_of
 from segtrain.data.shards.reader import ShardDataset
-from segtrain.errors import DataError
-from segtrain.train.sample_lists import BLOCK, DAMAGED, SampleRow, names_of, place_of, read_list, rows_of, write_list
+from segtrain.errors import CheckpointError, DataError, some_of
+from segtrain.files import write_atomically
 
 LOOKED_AT = 1024
+BLOCK = 4096  # samples that are read from the index at once
+DAMAGED = (OSError, EOFError, ValueError, zlib.error)  # raised by ``read_list`` for a missing or damaged list
 _SHOWN = 3  # names of each kind in one error
 _LOSSLESS = ("keep", "restart", "png", "raw")  # ways of packing an image that change none of its pixels
+_ONE_LINE = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
+
+SampleRow = tuple[str, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -54,9 +62,10 @@ class SplitRecord:
     files: str = ""  # of files: the fingerprint that a pack of them names
 
     @classmethod
-    def read(cls, content: Any) -> SplitRecord | None:
-        """None for anything that ``asdict`` did not make."""
+    def read(cls, saved: Any, role: str) -> SplitRecord | None:
+        """The record of the split ``role`` in a checkpoint's "data"; None if there is no valid one."""
         try:
+            content = saved[role]
             return cls(**{**content, "images": int(content["images"])})
         except (TypeError, KeyError, ValueError):
             return None
@@ -71,9 +80,28 @@ class Split:
     mask_crc: np.ndarray
     record: SplitRecord
 
-    def blocks(self) -> Iterator[list[SampleRow]]:
-        """Name, bytes of image and mask, checksum of the labels (0: unknown) of some samples after the others."""
+    def rows(self) -> Iterator[SampleRow]:
         return rows_of(self.dataset, self.sizes, self.mask_crc)
+
+
+def names_of(dataset: Dataset) -> Iterator[str]:
+    """Names of the samples in their order; an index of shards keeps them."""
+    entries, root = dataset.entries, dataset.root
+    for begin in range(0, len(dataset), BLOCK):
+        after = min(begin + BLOCK, len(dataset))
+        if isinstance(entries, Entries) and "name" in entries.meta:
+            names = [name or "" for name in entries.meta["name"].part(begin, after)]
+        else:
+            some = (entries[index] for index in range(begin, after))
+            # Generated samples have no root.
+            names = [entry.meta.get("name", entry.image) if root else entry.image for entry in some]
+        yield from (relative(name, root) if name.startswith("/") else name for name in names)
+
+
+def rows_of(dataset: Dataset, sizes: np.ndarray, mask_crc: np.ndarray | None = None) -> Iterator[SampleRow]:
+    """Name, bytes of image and mask, checksum of the labels (0: unknown) of each sample."""
+    crc = np.zeros(len(dataset), np.uint32) if mask_crc is None or not len(mask_crc) else mask_crc
+    return zip((name.translate(_ONE_LINE) for name in names_of(dataset)), sizes[:, 0], sizes[:, 1], crc)
 
 
 def split_of(dataset: Dataset, report: AuditReport | None) -> Split:
@@ -85,8 +113,13 @@ def split_of(dataset: Dataset, report: AuditReport | None) -> Split:
         if keep is not None and len(mask_crc) == len(base):
             mask_crc = mask_crc[keep]
         mask_crc = mask_crc if len(mask_crc) == len(dataset) else mask_crc[:0]
-    sizes, places = _sizes(dataset, base, full=report is not None)
-    whole = len(places) == len(dataset)
+    some = looked_at(len(dataset))
+    if report is not None or base.draw is not None or isinstance(base, ShardDataset):
+        sizes = dataset.stamps()[:, :, 0]
+    else:
+        sizes = np.full((len(dataset), 2), -1, np.int64)
+        sizes[some] = stamps([dataset.entries[int(index)] for index in some])[:, :, 0]
+    all_known = bool((sizes >= 0).all())
     packed = ""
     if isinstance(base, ShardDataset):
         what = base.table.what
@@ -97,48 +130,30 @@ def split_of(dataset: Dataset, report: AuditReport | None) -> Split:
     record = SplitRecord(
         split=dataset.split,
         images=len(dataset),
-        names=_digest(_text(names_of(dataset, begin)) for begin in range(0, len(dataset), BLOCK)),
+        names=_digest(f"{name}\0".encode(errors="surrogateescape") for name in names_of(dataset)),
         classes=_digest([json.dumps([labels.names, labels.ignore_index]).encode()]),
         mapping=_digest([json.dumps([sorted(labels.raw_to_train.items()), sorted(labels.colors.items())]).encode()]),
-        image_some=_digest([_some(sizes[:, 0], len(dataset))]),
-        mask_some=_digest([_some(sizes[:, 1], len(dataset))]),
-        image_sizes=_digest([np.ascontiguousarray(sizes[:, 0])]) if whole else "",
-        mask_sizes=_digest([np.ascontiguousarray(sizes[:, 1])]) if whole else "",
-        masks=_digest([np.ascontiguousarray(mask_crc)]) if len(mask_crc) else "",
+        image_some=_digest([sizes[some, 0].tobytes()]),
+        mask_some=_digest([sizes[some, 1].tobytes()]),
+        image_sizes=_digest([sizes[:, 0].tobytes()]) if all_known else "",
+        mask_sizes=_digest([sizes[:, 1].tobytes()]) if all_known else "",
+        masks=_digest([mask_crc.tobytes()]) if len(mask_crc) else "",
         packed=packed,
         files=dataset.fingerprint(sizes[:, :, None]) if report is not None and of_files else "",
     )
     return Split(dataset, sizes, mask_crc, record)
 
 
-def _digest(parts: Any) -> str:
+def _digest(parts: Iterable[bytes]) -> str:
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)
     return digest.hexdigest()[:16]
 
 
-def _text(names: Sequence[str]) -> bytes:
-    return "".join(f"{name}\0" for name in names).encode(errors="surrogateescape")
-
-
 def looked_at(count: int) -> np.ndarray:
-    """Up to LOOKED_AT evenly spread places of a list: a look at each file of a large set would take minutes."""
+    """Up to LOOKED_AT evenly spread indices of a list: a look at each file of a large set would take minutes."""
     return np.unique(np.linspace(0, count - 1, min(count, LOOKED_AT)).astype(np.int64))
-
-
-def _some(sizes: np.ndarray, count: int) -> np.ndarray:
-    return np.ascontiguousarray(sizes[looked_at(count)])
-
-
-def _sizes(dataset: Dataset, base: Dataset, full: bool) -> tuple[np.ndarray, np.ndarray]:
-    """int64 (n, 2): bytes of images and masks, -1 where not looked at; and the places that were looked at."""
-    count = len(dataset)
-    if full or base.draw is not None or isinstance(base, ShardDataset):
-        return dataset.stamps()[:, :, 0], np.arange(count)
-    sizes, places = np.full((count, 2), -1, np.int64), looked_at(count)
-    sizes[places] = stamps([dataset.entries[int(place)] for place in places])[:, :, 0]
-    return sizes, places
 
 
 def differences(then: SplitRecord, now: SplitRecord) -> list[str]:
@@ -180,12 +195,12 @@ def check(config: Config, saved: Any, splits: dict[str, Split], layout: str = ""
     changed: list[str] = []
     unknown = False
     for role, split in splits.items():
-        then = SplitRecord.read(saved.get(role)) if isinstance(saved, dict) else None
+        then = SplitRecord.read(saved, role)
         unknown |= then is None
-        odd = differences(then, split.record) if then else []
-        if odd:
+        found = differences(then, split.record) if then else []
+        if found:
             named = _named(config.run_dir, role, split)
-            changed.append(f"{role}: {'; '.join(odd)}{f': {named}' if named else ''}")
+            changed.append(f"{role}: {'; '.join(found)}{f': {named}' if named else ''}")
     if unknown and layout:
         changed.append(f"data.layout was {layout}, and the checkpoint does not say which samples it was trained on")
     elif unknown:
@@ -211,11 +226,13 @@ def check(config: Config, saved: Any, splits: dict[str, Split], layout: str = ""
 
 def _named(run_dir: Path, role: str, split: Split) -> str:
     """How many samples were added, removed and changed, with the first names of each; "" where none was."""
-    known = _listed(run_dir, role)
-    if known is None:
-        return f"which ones is not known, since {place_of(run_dir, role)} cannot be read"
+    place = list_file(run_dir, role)
+    try:
+        known = {name: numbers for name, *numbers in read_list(place)}
+    except DAMAGED:
+        return f"which ones is not known, since {place} cannot be read"
     before, added, changed, order = list(known), [], [], []
-    for name, image, mask, crc in itertools.chain.from_iterable(split.blocks()):
+    for name, image, mask, crc in split.rows():
         then = known.pop(name, None)
         if then is None:
             added.append(name)
@@ -225,38 +242,50 @@ def _named(run_dir: Path, role: str, split: Split) -> str:
         if other_mask or (-1 not in (then[0], image) and then[0] != image):
             changed.append(name)
     lists = (("added", added), ("removed", list(known)), ("changed", changed))
-    found = "; ".join(_few(word, names) for word, names in lists if names)
+    found = "; ".join(f"{len(names):,} {word} ({some_of(names, _SHOWN)})" for word, names in lists if names)
     return found or ("the same samples in another order" if order != before else "")
-
-
-def _few(word: str, names: list[str]) -> str:
-    shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
-    return f"{len(names):,} {word} ({shown})"
-
-
-def keep_list(run_dir: Path, splits: dict[str, Split], anew: bool) -> None:
-    """Write the lists of samples into the run folder, those that are missing or ``anew``. Raises CheckpointError."""
-    for role, split in splits.items():
-        place = place_of(run_dir, role)
-        if anew or not place.is_file():
-            write_list(place, split.blocks())
-
-
-def _listed(run_dir: Path, role: str) -> dict[str, tuple[int, int, int]] | None:
-    """What ``keep_list`` wrote; None where it is missing or damaged."""
-    try:
-        return {name: (image, mask, crc) for name, image, mask, crc in read_list(place_of(run_dir, role))}
-    except DAMAGED:
-        return None
 
 
 def as_saved(splits: dict[str, Split], saved: Any) -> dict[str, Any]:
     """Records for the next checkpoints; what was not looked at now comes from those before, if nothing differs."""
     records = {}
     for role, split in splits.items():
-        then, now = SplitRecord.read(saved.get(role)) if isinstance(saved, dict) else None, split.record
-        if then is not None and not differences(then, now):
-            records[role] = {key: value or getattr(then, key) for key, value in asdict(now).items()}
-        else:
-            records[role] = asdict(now)
+        then, now = SplitRecord.read(saved, role), asdict(split.record)
+        same = then is not None and not differences(then, split.record)
+        records[role] = {key: value or getattr(then, key) for key, value in now.items()} if same else now
     return records
+
+
+def list_file(run_dir: Path, role: str) -> Path:
+    return run_dir / "data" / f"{role}.tsv.gz"
+
+
+def keep_list(run_dir: Path, splits: dict[str, Split], anew: bool) -> None:
+    """Write the lists of samples into the run folder, those that are missing or ``anew``. Raises CheckpointError."""
+    for role, split in splits.items():
+        place = list_file(run_dir, role)
+        if anew or not place.is_file():
+            write_list(place, split.rows())
+
+
+def write_list(place: Path, rows: Iterable[SampleRow]) -> None:
+    """Raises CheckpointError."""
+    try:
+        place.parent.mkdir(exist_ok=True)
+    except OSError as error:
+        text = f"cannot make the folder {place.parent}: {error.strerror}: choose another out=FOLDER"
+        raise CheckpointError(text, code="folder-not-made", file=str(place.parent)) from None
+    lines = "".join(f"{name}\t{image}\t{mask}\t{crc}\n" for name, image, mask, crc in rows)
+    content = f"name\timage_bytes\tmask_bytes\tmask_crc\n{lines}".encode(errors="surrogateescape")
+    write_atomically(place, gzip.compress(content, 1, mtime=0))
+
+
+def read_list(place: Path) -> Iterator[SampleRow]:
+    """The rows that ``write_list`` wrote. Raises one of DAMAGED."""
+    with gzip.open(place, "rt", encoding="utf-8", errors="surrogateescape", newline="\n") as stream:
+        if not stream.readline():
+            raise EOFError
+        for line in stream:
+            name, *numbers = line.rstrip("\n").rsplit("\t", 3)
+            image, mask, crc = map(int, numbers)
+            yield name, image, mask, crc

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,11 @@ from segtrain.parallel.strategy import start
 from segtrain.terminal import say
 from segtrain.train.faults import FILE, left_out
 from segtrain.train.rundir import open_run
-from segtrain.train.sample_lists import trained_on
+from segtrain.train.same_data import DAMAGED, list_file, read_list, rows_of
 from segtrain.train.scored import extremes, open_folder, refuse_confusion, write_confusion, write_images
 
-# Images by name.
-_SHOWN = 5
+_SHOWN = 5  # images by name
+_SURE = 3  # times as many samples as chance makes
 # Settings that an evaluation reads.
 _READ = re.compile(
     r"name|parallel\..*|train\.(device|precision)|log\.pictures|eval\.(?!every$).*|data\.(root|layout|split|train_split|images|"
@@ -193,3 +194,26 @@ def _trained_on(run_dir: Path, dataset: Dataset, trained: Config) -> list[str]:
     return [
         f"by names and sizes, the run was trained on {which}: the score does not tell how the model does on new ones"
     ]
+
+
+def trained_on(run_dir: Path, dataset: Dataset, same_split: bool) -> int:
+    """Count the samples of ``dataset`` that the run was trained on, by names and file sizes; 0 where unknown.
+
+    ``same_split``: ``dataset`` has the name of the split that was trained on; then it is enough that all samples of one
+    name have the same sizes. In another split names may be those of other images: there must be more such samples than
+    chance makes. Samples whose sizes the run has not looked at do not count. Raises DataError for a file that is gone.
+    """
+    mine = {name: (image, mask) for name, image, mask, _ in rows_of(dataset, dataset.stamps()[:, :, 0])}
+    sizes: Counter[int] = Counter()
+    named = found = 0
+    try:
+        for name, image, mask, _ in read_list(list_file(run_dir, "train")):
+            sizes[image] += 1
+            named += name in mine
+            found += mine.get(name) == (image, mask)
+    except DAMAGED:
+        return 0
+    if not dataset.root or (same_split and found == named):  # what is drawn has no files, and names that say all
+        return found
+    by_chance = named * sum(count * count for count in sizes.values()) / max(1, sizes.total()) ** 2
+    return found if found > _SURE * (1 + by_chance) else 0
