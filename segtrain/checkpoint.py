@@ -1,4 +1,4 @@
-"""Finds the newest whole checkpoint and the best one, reads them, and says whether they fit; writer.py writes them."""
+"""Checkpoints: finding the newest and the best one, reading them, and checking that they fit; writer.py writes them."""
 
 from __future__ import annotations
 
@@ -93,9 +93,9 @@ def mend_best(run_dir: Path, state: Mapping[str, Any]) -> tuple[Best | None, lis
     named = named_best(run_dir)
     best, place = best_of(state), run_dir / "best.json"
     if best is None and state.get("best_miou", -1.0) >= 0:
-        told = [named, _scored(run_dir, state["best_miou"])]
-        told.sort(key=lambda one: one is None or one.miou != state["best_miou"])
-        best = next((one for one in told if one and (run_dir / "checkpoints" / one.file).is_file()), told[0])
+        known = [named, _scored(run_dir, state["best_miou"])]
+        known.sort(key=lambda one: one is None or one.miou != state["best_miou"])
+        best = next((one for one in known if one and (run_dir / "checkpoints" / one.file).is_file()), known[0])
     if best is not None and not (run_dir / "checkpoints" / best.file).is_file():
         place.unlink(missing_ok=True)
         return None, [f"the best checkpoint {best.file} is missing: only scores from here on count toward the best"]
@@ -148,11 +148,8 @@ def read(path: Path, content: bytes | None = None, lazily: bool = False) -> dict
     except Exception as error:  # zip, pickle and zlib each have their own
         raise _incomplete(path, type(error).__name__) from None
     if not isinstance(state, dict) or state.get("format") != FORMAT:
-        raise CheckpointError(
-            f"{path} is not a checkpoint of format {FORMAT}: this version did not write it",
-            code="checkpoint-foreign",
-            file=str(path),
-        )
+        text = f"{path} is not a checkpoint of format {FORMAT}: this version did not write it"
+        raise CheckpointError(text, code="checkpoint-foreign", file=str(path))
     return state
 
 
@@ -177,56 +174,47 @@ def refuse_foreign(
 
     ``averaged``: the moving average to be loaded, where the run has one.
     """
-    odd = (
-        _odd_parts(state)
-        or misfits(own, state["model"])
-        or _odd_moments(state["optimizer"], own)
-        or _odd_numbers(state)
-    )
-    odd += [f"ema: {text}" for text in misfits(averaged, state["ema"])] if averaged is not None and not odd else []
-    if odd:
+    found = _faults(state, own)
+    if not found and averaged is not None:
+        found = [f"ema: {text}" for text in misfits(averaged, state["ema"])]
+    if found:
         raise CheckpointError(
-            f"the newest checkpoint in {run_dir} is from a different run ({len(odd)} differences; {odd[0]}): "
+            f"the newest checkpoint in {run_dir} is from a different run ({len(found)} differences; {found[0]}): "
             "move it out of checkpoints/, or choose another out=FOLDER",
-            code="checkpoint-foreign", run=run_dir, found=odd,
+            code="checkpoint-foreign", run=run_dir, found=found,
         )  # fmt: skip
 
 
-def _odd_parts(state: Mapping[str, Any]) -> list[str]:
-    odd = [f"{part} is missing" for part in PARTS if part not in state]
-    for part, kind in PARTS.items():
-        if part in state and not isinstance(state[part], kind):
-            odd.append(f"{part} is a {type(state[part]).__name__}")
-    for part in ("model", "ema"):
-        if not odd:
-            odd = [
-                f"{part}.{name} is not a tensor" for name, value in state[part].items() if not isinstance(value, Tensor)
-            ]
-    return odd
-
-
-def _odd_numbers(state: Mapping[str, Any]) -> list[str]:
-    odd = []
+def _faults(state: Mapping[str, Any], own: Mapping[str, Tensor]) -> list[str]:
+    """Missing and invalid parts; if there are none, tensors that do not fit the weights ``own``."""
+    found = [
+        f"{part} is a {type(state[part]).__name__}" if part in state else f"{part} is missing"
+        for part, kind in PARTS.items()
+        if not isinstance(state.get(part), kind)
+    ]
+    if found:
+        return found
     if not all(isinstance(state["scaler"].get(key), (int, float)) for key in ("scale", "good")):
-        odd.append("scaler lacks a number")
+        found.append("scaler lacks a number")
     if not isinstance(state.get("buffers_of_ranks"), (Tensor, type(None))):
-        odd.append("buffers_of_ranks is not a tensor")
-    return odd
-
-
-def _odd_moments(moments: Mapping[str, Any], own: Mapping[str, Tensor]) -> list[str]:
-    """Faults in the optimizer state: unknown parameters, entries that are no mapping, tensors of the wrong shape."""
-    odd = [f"optimizer.{name} is unknown" for name in moments if name not in own]
-    for name, slots in moments.items():
-        if not isinstance(slots, dict):
-            odd.append(f"optimizer.{name} is a {type(slots).__name__}")
-        elif name in own:
-            odd += [
+        found.append("buffers_of_ranks is not a tensor")
+    for part in ("model", "ema"):
+        found += [f"{part}.{name} is not a tensor" for name, v in state[part].items() if not isinstance(v, Tensor)]
+    if found:
+        return found
+    found = misfits(own, state["model"])
+    for name, slots in state["optimizer"].items():
+        if name not in own:
+            found.append(f"optimizer.{name} is unknown")
+        elif not isinstance(slots, dict):
+            found.append(f"optimizer.{name} is a {type(slots).__name__}")
+        else:
+            found += [
                 f"optimizer.{name}.{key} differs in shape from its weight"
                 for key, value in slots.items()
                 if isinstance(value, Tensor) and value.dim() and value.shape != own[name].shape
             ]
-    return odd
+    return found
 
 
 def newest(run_dir: Path, lazily: bool = False) -> tuple[dict[str, Any] | None, list[str]]:
@@ -252,16 +240,14 @@ def best_file(run_dir: Path) -> Path | None:
     """
     last = newest(run_dir, lazily=True)[0]
     state = (last or {}).get("state")
-    told = [best_of(state) if isinstance(state, dict) else None, named_best(run_dir)]
-    files = [run_dir / "checkpoints" / best.file for best in told if best]
-    there = next((path for path in files if path.is_file()), None)
-    if files and there is None:
-        cure = "use the last one (--which last)" if last else "no other one loads: restore this one, or train again"
-        raise CheckpointError(
-            f"the best checkpoint of {run_dir}, {files[-1].name}, is not there: {cure}",
-            code="checkpoint-missing", file=str(files[-1]),
-        )  # fmt: skip
-    return there
+    named = [best_of(state) if isinstance(state, dict) else None, named_best(run_dir)]
+    files = [run_dir / "checkpoints" / best.file for best in named if best]
+    found = next((path for path in files if path.is_file()), None)
+    if files and found is None:
+        fix = "use the last one (--which last)" if last else "no other one loads: restore this one, or train again"
+        text = f"the best checkpoint of {run_dir}, {files[-1].name}, is not there: {fix}"
+        raise CheckpointError(text, code="checkpoint-missing", file=str(files[-1]))
+    return found
 
 
 def load_weights(run_dir: Path, which: str = "best") -> dict[str, Tensor]:
@@ -275,22 +261,17 @@ def load_weights(run_dir: Path, which: str = "best") -> dict[str, Tensor]:
     path = best_file(run_dir) if which == "best" else None
     state: dict[str, Any] | None = read(path) if path is not None else newest(run_dir)[0]
     if state is None:
-        raise CheckpointError(
-            f"{run_dir} holds no checkpoint: train it first (segtrain train ... out={run_dir})",
-            code="no-checkpoint", run=str(run_dir),
-        )  # fmt: skip
+        text = f"{run_dir} holds no checkpoint: train it first (segtrain train ... out={run_dir})"
+        raise CheckpointError(text, code="no-checkpoint", run=str(run_dir))
     weights = state.get("ema") or state.get("model")
     if not isinstance(weights, dict):
-        raise CheckpointError(
-            f"the checkpoint of {run_dir} holds no weights: delete it, or take another",
-            code="no-weights",
-            run=str(run_dir),
-        )
+        text = f"the checkpoint of {run_dir} holds no weights: delete it, or take another"
+        raise CheckpointError(text, code="no-weights", run=str(run_dir))
     bad = [name for name, value in weights.items() if isinstance(value, Tensor) and not value.isfinite().all()]
     if bad:
         raise CheckpointError(
-            f"the {which} checkpoint of {run_dir} holds values that are not finite ({len(bad)} of {len(weights)} "
-            f"tensors; {bad[0]}): it cannot predict; take an earlier checkpoint, or train again with a lower optim.lr",
+            f"the {which} checkpoint of {run_dir} has values that are not finite in {len(bad)} of {len(weights)} tensors "
+            f"({bad[0]}): take an earlier checkpoint, or train again with a lower optim.lr",
             code="not-finite", run=str(run_dir), found=bad,
         )  # fmt: skip
     return weights
