@@ -124,7 +124,7 @@ VERBS: dict[str, tuple[Callable[[Path], Any], list[str], tuple[str, ...]]] = {
     "weights of another network": (lambda d: foreign(d / STEP, model={"w": torch.ones(1)}), ["eval", "run"], ("weights of run", "is missing", "config")),
     "best checkpoint that is gone": (lambda d: (d / STEP).unlink(), ["eval", "run"], ("step-00000004.pt", "is not there", "--which last")),
     "weights that are no numbers": (
-        lambda d: foreign(d / STEP, model={"w": torch.tensor([float("nan")])}), ["eval", "run"], ("run", "not finite", "w)"),
+        lambda d: foreign(d / STEP, model={"w": torch.tensor([float("nan")])}), ["eval", "run"], ("run", "not finite", "in w:"),
     ),
     "labels with a color that is none": (
         lambda d: edit(d / "run/labels.json", palette=[[0, 0, 0], [1, 1, 1], [999, 0, 0]]),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from segtrain import checkpoint, json_text
-from segtrain.errors import ConfigError, SegtrainError
+from segtrain.errors import ConfigError, SegtrainError, some_of
 from segtrain.evaluate.load import load_export, read_description
 from segtrain.models.base import SegModel
 from segtrain.models.weights import fill, misfit, read_tensors, refuse_not_finite, renamed
@@ -42,27 +42,20 @@ class Initial:
         """For a person: one line for each kind that is not empty."""
         found = [f"began with {self.source}: {len(self.taken)} tensors taken"]
         if self.rows or self.new_rows:
-            found.append(f"head: taken for {_listed(self.rows)}; new for {_listed(self.new_rows)}")
+            rows, new_rows = (some_of(names, SHOWN) or "none" for names in (self.rows, self.new_rows))
+            found.append(f"head: taken for {rows}; new for {new_rows}")
         if self.new:
-            found.append(f"newly made, {len(self.new)} tensors that are not in it: {_listed(self.new)}")
+            found.append(f"newly made, {len(self.new)} tensors that are not in it: {some_of(self.new, SHOWN)}")
         if self.left:
-            found.append(f"left out, {len(self.left)} tensors that this network has no place for: {_listed(self.left)}")
+            left = some_of(self.left, SHOWN)
+            found.append(f"left out, {len(self.left)} tensors that this network has no place for: {left}")
         return [*found, *([self.remark] if self.remark else [])]
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return (", ".join(names[:SHOWN]) or "none") + more
-
-
 def read_source(source: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Weights by name, and the class names that belong to them (empty where the file does not say).
+    """Weights by name, and their class names (empty where the file does not say). Raises SegtrainError.
 
-    Args:
-        source: a run folder (its best checkpoint), the folder of an export, or a file (see ``weights.read_tensors``).
-
-    Raises:
-        SegtrainError: nothing there, torn, or without weights.
+    ``source``: a run folder (its best checkpoint), the folder of an export, or a file (see ``weights.read_tensors``).
     """
     path = Path(source)
     if not path.is_dir():
@@ -71,17 +64,14 @@ def read_source(source: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
         model, facts = load_export(path)
         return model.state_dict(), tuple(facts["labels"]["names"])
     if not (path / "config.yaml").is_file():
-        raise ConfigError(
-            f"{KEY}={source}: neither a run folder (it has no config.yaml) nor an export (no model.json): name one of "
-            "those, or a file of weights",
-            code="no-weights", key=KEY, found=source,
-        )  # fmt: skip
+        text = f"{KEY}={source}: the folder has no config.yaml and no model.json: name a run, an export, or a file"
+        raise ConfigError(text, code="no-weights", key=KEY, found=source)
     labels = read_description(path)[1]
     return checkpoint.load_weights(path, "best"), labels.names
 
 
 def _names_beside(path: Path) -> tuple[str, ...]:
-    """The classes of EXPORT/weights.safetensors and RUN/checkpoints/step-N.pt, which stand in files beside them."""
+    """The class names of EXPORT/weights.safetensors and RUN/checkpoints/step-N.pt, from the files beside them."""
     export, run = path.parent / "model.json", path.parent.parent / "labels.json"
     try:
         if export.is_file():
@@ -97,9 +87,7 @@ def begin_with(network: SegModel, source: str, names: Sequence[str]) -> Initial:
     """Fill ``network`` from ``source``. ``names``: its classes, in the order of the logits.
 
     Head rows go by class name: a class that both know keeps its row wherever it stands, the others stay random.
-
-    Raises:
-        SegtrainError: the source cannot be read, has tensors of other shapes, or nothing that fits.
+    Raises SegtrainError for a source that cannot be read, has tensors of other shapes, or nothing that fits.
     """
     found, theirs = read_source(source)
     own = dict(network.state_dict(keep_vars=True))
@@ -108,51 +96,44 @@ def begin_with(network: SegModel, source: str, names: Sequence[str]) -> Initial:
     head = [name for name, value in own.items() if id(value) in heads and name in weights]
     if any(weights[name].dim() == 0 or len(weights[name]) != len(theirs) for name in head):
         theirs = ()  # the labels beside the weights are not theirs
-    same = len(theirs) == len(names) and tuple(theirs) == tuple(names)
-    by_name = bool(theirs) and not same
-    remark, skipped = "", set(head) if by_name else set()
+    by_name = bool(theirs) and tuple(theirs) != tuple(names)
+    remark, skipped = "", head if by_name else []
     if not theirs and head:
-        fits = all(weights[name].shape == own[name].shape for name in head)
         _refuse_misfits({name: own[name] for name in head if own[name].dim() != weights[name].dim()}, weights, source)
-        skipped |= set() if fits else set(head)
-        remark = (
-            f"{source} does not name its classes: its {len(names)} rows of the head were taken in their order; check "
-            "that it is the order of data.classes"
-            if fits
-            else f"{source} has {len(weights[head[0]])} classes without names: the head for {len(names)} classes is new"
-        )
+        if all(weights[name].shape == own[name].shape for name in head):
+            remark = f"{source} does not name its classes: its {len(names)} rows of the head were taken in their order"
+            remark += "; check that it is the order of data.classes"
+        else:
+            skipped, count = head, len(weights[head[0]])
+            remark = f"{source} has {count} classes without names: the head for {len(names)} classes is new"
     _refuse_misfits({name: value for name, value in own.items() if name not in skipped}, weights, source)
     taken = {name: weights[name] for name in own if name in weights and name not in skipped}
     if not any(value.dim() > 1 for value in taken.values()):
         raise ConfigError(
-            f"{KEY}={source} has no tensor that this network knows: it holds {_listed(sorted(found))}, this network "
-            f"wants {_listed(sorted(own))}: {_FIX}",
+            f"{KEY}={source} has no tensor that this network knows: it holds {some_of(sorted(found), SHOWN)}, this "
+            f"network wants {some_of(sorted(own), SHOWN)}: {_FIX}",
             code="weights-do-not-fit", key=KEY, found=source,
         )  # fmt: skip
-    rows = [name for name in names if name in theirs] if by_name and head else []
-    for name in head if rows else ():
-        _refuse_misfits({name: own[name][:1]}, {name: weights[name][:1]}, source)
-    used = {**taken, **{name: weights[name] for name in (head if rows else ())}}
-    refuse_not_finite(used, f"{KEY}={source}")
+    known = [name for name in names if name in theirs] if by_name and head else []
+    by_row = {name: weights[name] for name in head} if known else {}
+    _refuse_misfits({name: own[name][:1] for name in by_row}, {name: v[:1] for name, v in by_row.items()}, source)
+    refuse_not_finite({**taken, **by_row}, f"{KEY}={source}")
     with torch.no_grad():
         fill(own, taken)
-        for name in head:
-            for label in rows:
-                own[name][list(names).index(label)] = weights[name][list(theirs).index(label)].to(own[name].dtype)
-    made = [name for name in own if name not in taken and name not in (head if rows else ())]
-    new_rows = [name for name in names if name not in rows] if by_name and head else []
+        for name, value in by_row.items():
+            rows = value[[theirs.index(label) for label in known]]
+            own[name][[names.index(label) for label in known]] = rows.to(own[name].device, own[name].dtype)
+    new = [name for name in own if name not in taken and name not in by_row]
+    new_rows = [name for name in names if name not in known] if by_name and head else []
     left = [name for name in weights if name not in own]
-    return Initial(source, tuple(taken), tuple(rows), tuple(made), tuple(new_rows), tuple(left), remark)
+    return Initial(source, tuple(taken), tuple(known), tuple(new), tuple(new_rows), tuple(left), remark)
 
 
 def _refuse_misfits(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: str) -> None:
-    odd = misfit(own, weights)
-    if odd:
-        more = f" and {len(odd) - 1} more" if len(odd) > 1 else ""
-        raise ConfigError(
-            f"{KEY}={source} is of another network: {odd[0]}{more}: {_FIX}",
-            code="weights-do-not-fit", key=KEY, found=source,
-        )  # fmt: skip
+    found = misfit(own, weights)
+    if found:
+        text = f"{KEY}={source} is of another network: {some_of(found, 1)}: {_FIX}"
+        raise ConfigError(text, code="weights-do-not-fit", key=KEY, found=source)
 
 
 def begin_together(network: SegModel, source: str, names: Sequence[str], strategy: Strategy) -> Initial:
@@ -173,12 +154,12 @@ def begin_together(network: SegModel, source: str, names: Sequence[str], strateg
         failure = broadcast_json(strategy, failed[0], failure)
         where = f"{names_of(strategy, failed)}: " if strategy.world_size > 1 and len(failed) < len(rows) else ""
         raise ConfigError(f"{where}{failure['text']}", code=failure["code"], key=KEY, found=source)
-    odd = [rank for rank, row in enumerate(rows) if row != rows[0]]
-    if odd:
+    outliers = [rank for rank, row in enumerate(rows) if row != rows[0]]
+    if outliers:
         raise ConfigError(
-            f"{KEY}={source}: {names_of(strategy, odd)} reads other weights there than rank 0: bring the same file to "
-            "every host",
-            code="rank-weights-differ", key=KEY, ranks=odd,
+            f"{KEY}={source}: {names_of(strategy, outliers)} reads other weights there than rank 0: bring the same "
+            "file to every host",
+            code="rank-weights-differ", key=KEY, ranks=outliers,
         )  # fmt: skip
     assert initial is not None
     return initial
@@ -192,7 +173,7 @@ def _refuse_random(network: SegModel, initial: Initial | None) -> None:
     if initial and new:
         raise ConfigError(
             f"model.freeze=encoder would keep random numbers: {initial.source} lacks {len(new)} tensors of the encoder "
-            f"({_listed(new)}): take weights of the whole encoder, or model.freeze=none",
+            f"({some_of(new, SHOWN)}): take weights of the whole encoder, or model.freeze=none",
             code="encoder-not-loaded", key="model.freeze", found=new,
         )  # fmt: skip
 
@@ -204,10 +185,8 @@ def starting_network(
     initial = begin_together(network, init, names, strategy) if init else None
     if freeze == "encoder":
         if not network.encoder_parts():
-            raise ConfigError(
-                f"model.freeze=encoder: {type(network).__name__} has no part that is an encoder: use model.freeze=none",
-                code="no-encoder", key="model.freeze",
-            )  # fmt: skip
+            text = f"model.freeze=encoder: {type(network).__name__} has no encoder: use model.freeze=none"
+            raise ConfigError(text, code="no-encoder", key="model.freeze")
         _refuse_random(network, initial)
         network.freeze_encoder()
     return initial
