@@ -270,8 +270,8 @@ def load_weights(run_dir: Path, which: str = "best") -> dict[str, Tensor]:
     bad = [name for name, value in weights.items() if isinstance(value, Tensor) and not value.isfinite().all()]
     if bad:
         raise CheckpointError(
-            f"the {which} checkpoint of {run_dir} holds values that are not finite, in {some_of(bad, 1)}: take an earlier "
-            "checkpoint, or train again with a lower optim.lr",
+            f"the {which} checkpoint of {run_dir} holds values that are not finite, in {some_of(bad, 1)}: "
+            "take an earlier checkpoint, or train again with a lower optim.lr",
             code="not-finite", run=str(run_dir), found=bad,
         )  # fmt: skip
     return weights

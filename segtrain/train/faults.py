@@ -25,7 +25,7 @@ from segtrain.data.index.stamps import relative
 from segtrain.data.index.subset import whole, without
 from segtrain.data.own import OwnDataset
 from segtrain.data.sample import rehearse
-from segtrain.errors import DataError
+from segtrain.errors import DataError, file_error
 
 FILE = "faults.jsonl"
 _SHOWN = 20  # faults in one error
@@ -45,23 +45,21 @@ def look(config: Config, dataset: Dataset, validation: Dataset) -> dict[str, Any
     kept = config.checkpoint.resume and config.checkpoint.data_changed == "refuse"
     resumed = kept and bool(checkpoints(config.run_dir))
     reports: dict[str, AuditReport] = {}
-    skipped: dict[str, list[int]] = {}
+    skipped: dict[str, list[int]] = {"train": [], "val": []}
     lines: list[str] = []
-    caveats: list[str] = []
     splits = {"train": dataset, "val": validation}
     checked = splits if config.data.check == "full" else {"train": dataset} if auto else {}
     found = {} if resumed else {role: _audit(split) for role, split in checked.items()}
-    caveats += [finding.text() for finding in _findings(config, dataset, found)]
+    caveats = [finding.text() for finding in _findings(config, dataset, found)]
     for role, split in splits.items():
+        report = None
         if resumed:
-            skipped[role], report, said = _again(config.run_dir, role, split, role in checked)
-            remarks += said
-        else:
-            report, skipped[role] = None, []
-            if role in found:
-                report = check_before_training(split, faults=config.data.faults, report=found[role])
-                skipped[role] = report.bad.tolist()
-                lines += _lines(role, split, report)
+            skipped[role], report, more = _again(config.run_dir, role, split, role in checked)
+            remarks += more
+        elif role in found:
+            report = check_before_training(split, faults=config.data.faults, report=found[role])
+            skipped[role] = report.bad.tolist()
+            lines += _lines(role, split, report)
         if skipped[role]:
             few = "" if 2 * len(skipped[role]) <= len(split) else "; that is more than half of them"
             remarks.append(
@@ -106,7 +104,7 @@ def _findings(config: Config, dataset: Dataset, found: dict[str, AuditReport]) -
 
 
 def _leak(config: Config, train: Dataset, val: Dataset) -> list[str]:
-    """What is to be said of images in both splits. Raises DataError unless the config accepts them."""
+    """A warning about images that are in both splits. Raises DataError unless the config accepts them."""
     alike = len(train) == len(val) and train.entries[0].image == val.entries[0].image
     if config.data.check == "off" and not alike:  # nothing is read
         return []
@@ -138,9 +136,9 @@ def _again(run_dir: Path, role: str, split: Dataset, checked: bool) -> tuple[lis
     moved = [line["image"] for line in known if names.get(line["index"]) != line["name"]]
     if moved:
         raise DataError(
-            f"{where}: the split lists other files than when the run began (as {moved[0]}, by {run_dir / FILE}): "
-            "restore the folder, or start another run with out=FOLDER",
-            code="faulty-samples-moved", split=split.split, file=moved[0],
+            f"{where}: the split lists other files than when the run began: {moved[0]} is gone or has another position "
+            f"(see {run_dir / FILE}); restore the folder, or start another run with out=FOLDER",
+            code="faulty-samples-moved", file=moved[0],
         )  # fmt: skip
     if not checked:
         return skipped, None, []
@@ -150,11 +148,8 @@ def _again(run_dir: Path, role: str, split: Dataset, checked: bool) -> tuple[lis
     if new:
         messages = _messages(split, report)
         shown = [message for index in new for message in messages[index]]
-        first, last = (
-            f"{where}: {len(new):,} samples have become faulty since the run began",
-            "restore the files, or start",
-        )
-        text = "\n  ".join([first, *shown[:_SHOWN], f"{last} another run with out=FOLDER"])
+        first = f"{where}: {len(new):,} samples have become faulty since the run began"
+        text = "\n  ".join([first, *shown[:_SHOWN], "restore the files, or start another run with out=FOLDER"])
         raise DataError(text, code="samples-became-faulty", split=split.split, found=len(new))
     if len(now) == len(skipped):
         return skipped, report, []
@@ -172,11 +167,11 @@ def _messages(split: Dataset, report: AuditReport) -> dict[int, list[str]]:
     of_file = defaultdict(list)
     for file, message in report.faults:
         of_file[file].append(message)
-    found = {}
-    for index in report.bad.tolist():
-        entry = split.entries[index]
-        found[index] = [message for file in dict.fromkeys((entry.image, str(entry.mask))) for message in of_file[file]]
-    return found
+    entries = {index: split.entries[index] for index in report.bad.tolist()}
+    return {
+        index: [message for file in dict.fromkeys((entry.image, str(entry.mask))) for message in of_file[file]]
+        for index, entry in entries.items()
+    }
 
 
 def _lines(role: str, split: Dataset, report: AuditReport) -> Iterable[str]:
@@ -192,8 +187,5 @@ def _read(run_dir: Path) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:
-        raise DataError(
-            f"{place}: cannot be read ({error}): start another run with out=FOLDER",
-            code="file-not-read",
-            file=str(place),
-        ) from None
+        text = f"cannot be read ({error}): start another run with out=FOLDER"
+        raise file_error(str(place), text, code="file-not-read") from None
