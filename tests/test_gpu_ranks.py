@@ -187,7 +187,7 @@ def test_ranks_wait_for_rank_0_as_long_as_it_lives(monkeypatch: pytest.MonkeyPat
         board.await_rank_0(store, "x", 1, 100.0)
         assert 5000 <= now[0] < 5001
     else:
-        with pytest.raises(RuntimeError, match="no sign of life from rank 0 for 100 s: connection timed out"):
+        with pytest.raises(RuntimeError, match="rank 0 did not respond for 100 s: connection timed out"):
             board.await_rank_0(store, "x", 1, 100.0)
         assert 5100 <= now[0] < 5102
 

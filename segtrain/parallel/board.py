@@ -24,10 +24,7 @@ SILENT_S = 60.0  # without one it is not given up, however short parallel.timeou
 
 
 class Board:
-    """Notices of one job.
-
-    ``number`` counts its alarms, each with its notices. Raises RuntimeError without the store.
-    """
+    """Notices of one job, by the ``number`` of its alarm. Raises RuntimeError without the store."""
 
     def __init__(self, store: Any, world_size: int) -> None:
         # A launcher that starts ranks again keeps its store: what an attempt left there is not for the next one.
@@ -74,7 +71,7 @@ def await_rank_0(store: Any, place: str, rank: int, silent_s: float) -> None:
             return
     except RuntimeError as error:
         raise RuntimeError(f"connection closed by rank 0, which keeps the store: {error}") from error
-    raise RuntimeError(f"no sign of life from rank 0 for {silent_s:g} s: connection timed out")
+    raise RuntimeError(f"rank 0 did not respond for {silent_s:g} s: connection timed out")
 
 
 @contextlib.contextmanager
@@ -101,14 +98,8 @@ def open_board(cluster: Cluster) -> Board | None:
     if cluster.world_size == 1:
         return None
     try:
-        store = dist.TCPStore(
-            cluster.master_addr,
-            cluster.master_port,
-            None,
-            False,
-            timedelta(seconds=ANSWER_S),
-            wait_for_workers=False,
-        )
+        limit = timedelta(seconds=ANSWER_S)
+        store = dist.TCPStore(cluster.master_addr, cluster.master_port, timeout=limit, wait_for_workers=False)
     except (RuntimeError, ValueError):
         return None
     return Board(store, cluster.world_size)

@@ -83,9 +83,9 @@ def _integer(environ: Mapping[str, str], key: str, default: str | None = None) -
     try:
         return int(text)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        what = " is missing, but others of its launcher are set" if text is None else f"={text!r} is not a number"
+        problem = " is missing, but others of its launcher are set" if text is None else f"={text!r} is not a number"
         raise ConfigError(
-            f"the environment variable {key}{what}: start with torchrun or srun, or unset RANK and WORLD_SIZE",
+            f"the environment variable {key}{problem}: start with torchrun or srun, or unset RANK and WORLD_SIZE",
             code="bad-launcher-variable", key=key, found=text,
         ) from None  # fmt: skip
 
@@ -108,10 +108,8 @@ def _from_mpi(environ: Mapping[str, str], resource_config: Path) -> Cluster:
     if master is None and resource_config.is_file():
         master = sagemaker_hosts.read_hosts(resource_config).training[0]
     if master is None:
-        raise ConfigError(
-            "mpirun gives no rendezvous: set MASTER_ADDR to the host of rank 0 (mpirun -x MASTER_ADDR=HOST)",
-            code="master-addr-missing",
-        )
+        text = "mpirun gives no rendezvous: set MASTER_ADDR to the host of rank 0 (mpirun -x MASTER_ADDR=HOST)"
+        raise ConfigError(text, code="master-addr-missing")
     return Cluster(
         rank=_integer(environ, "OMPI_COMM_WORLD_RANK"),
         world_size=_integer(environ, "OMPI_COMM_WORLD_SIZE"),
@@ -168,10 +166,8 @@ def _from_sagemaker(environ: Mapping[str, str], resource_config: Path) -> Cluste
     found = sagemaker_hosts.read_hosts(resource_config)
     hosts = sorted(found.training)
     if not found.trains:
-        raise ConfigError(
-            f"the host {found.current} is of the group {found.group!r}, which does not train: start nothing on it",
-            code="host-does-not-train", host=found.current, group=found.group,
-        )  # fmt: skip
+        text = f"the host {found.current} is in the group {found.group!r}, which does not train: start nothing on it"
+        raise ConfigError(text, code="host-does-not-train", host=found.current)
     rank = hosts.index(found.current)
     return Cluster(rank, len(hosts), 0, 1, hosts[0], _integer(environ, "MASTER_PORT", "29500"), source="sagemaker")
 

@@ -21,7 +21,7 @@ _BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _KNOWN else "broa
 def wrap(model: nn.Module, name: str, settings: Parallel, device: torch.device, world_size: int) -> nn.Module:
     """See ``Strategy.wrap``."""
     if settings.sync_bn and world_size > 1:
-        _refuse_odd_norms(model)
+        _refuse_subclasses(model)
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model) if device.type == "cuda" else syncbn.convert(model)
     model = model.to(device)
     if name == "dp":
@@ -42,15 +42,15 @@ def wrap(model: nn.Module, name: str, settings: Parallel, device: torch.device, 
     return wrapped
 
 
-def _refuse_odd_norms(model: nn.Module) -> None:
+def _refuse_subclasses(model: nn.Module) -> None:
     """Refuse a subclass of BatchNorm, which may do more than normalize (timm's activates too)."""
     plain = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-    odd = sorted({type(m).__name__ for m in model.modules() if isinstance(m, BatchNorm) and type(m) not in plain})
-    if odd:
+    found = sorted({type(m).__name__ for m in model.modules() if isinstance(m, BatchNorm) and type(m) not in plain})
+    if found:
         raise ConfigError(
-            f"parallel.sync_bn=true, but this network's {', '.join(odd)} cannot be synchronized: set it to false, or "
+            f"parallel.sync_bn=true, but this network's {', '.join(found)} cannot be synchronized: set it to false, or "
             "choose a model.encoder with plain batch norm",
-            code="batch-norm-not-synchronized", found=odd,
+            code="batch-norm-not-synchronized", found=found,
         )  # fmt: skip
 
 
@@ -59,12 +59,10 @@ def _compress(model: nn.parallel.DistributedDataParallel, kind: str) -> None:
         return
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
-    if kind == "fp16":
-        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
-    elif kind == "bf16":
-        model.register_comm_hook(None, default_hooks.bf16_compress_hook)
-    else:
+    if kind == "powersgd":
         model.register_comm_hook(powerSGD_hook.PowerSGDState(None, 2, 100), powerSGD_hook.powerSGD_hook)  # type: ignore[arg-type]
+    else:
+        model.register_comm_hook(None, getattr(default_hooks, f"{kind}_compress_hook"))
 
 
 def _fully_shard(model: nn.Module, device: torch.device, world_size: int) -> nn.Module:
@@ -75,10 +73,8 @@ def _fully_shard(model: nn.Module, device: torch.device, world_size: int) -> nn.
         try:
             from torch.distributed._composable.fsdp import fully_shard  # type: ignore[no-redef]  # torch 2.4
         except ImportError:
-            raise ConfigError(
-                f"parallel.strategy=fsdp needs torch 2.4 or later (FSDP2); this is {torch.__version__}: use ddp",
-                code="torch-too-old", found=torch.__version__,
-            ) from None  # fmt: skip
+            text = f"parallel.strategy=fsdp needs torch 2.4 or later (FSDP2); this is {torch.__version__}: use ddp"
+            raise ConfigError(text, code="torch-too-old", found=torch.__version__) from None
     from torch.distributed.device_mesh import init_device_mesh
 
     mesh = init_device_mesh(device.type, (world_size,))
@@ -92,12 +88,12 @@ def _fully_shard(model: nn.Module, device: torch.device, world_size: int) -> nn.
 def unwrapped(model: nn.Module) -> nn.Module:
     """The model inside DataParallel, DistributedDataParallel or torch.compile."""
     while True:
-        wrapped = isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel))
-        inner = getattr(model, "module", None) if wrapped else None
-        inner = inner if inner is not None else getattr(model, "_orig_mod", None)
-        if inner is None:
+        if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+            model = model.module
+        elif hasattr(model, "_orig_mod"):
+            model = model._orig_mod  # type: ignore[assignment]
+        else:
             return model
-        model = inner
 
 
 def full_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -119,15 +115,13 @@ def full_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict
 
 
 def load_full_state(
-    model: nn.Module, optimizer: torch.optim.Optimizer | None, weights: dict[str, Tensor], moments: dict[str, Any]
+    model: nn.Module, optimizer: torch.optim.Optimizer, weights: dict[str, Tensor], moments: dict[str, Any]
 ) -> None:
     """The inverse of ``full_state``: each rank takes its own share."""
     plain = unwrapped(model)
     with torch.no_grad():
         for name, value in plain.state_dict(keep_vars=True).items():
             value.copy_(share(weights[name], value))
-    if optimizer is None:
-        return
     group_of = {p: group for group in optimizer.param_groups for p in group["params"]}
     for name, parameter in plain.named_parameters():
         if name in moments and parameter in group_of:
@@ -155,10 +149,7 @@ def placed_as(parameter: Tensor, key: str, value: Any, on_device: bool) -> Any:
 
 
 def whole_cpu(value: Any) -> Any:
-    """A copy of a tensor on the CPU; a sharded one is gathered, which is a collective.
-
-    Other values stay as they are.
-    """
+    """A copy of a tensor on the CPU (a collective for a sharded one, which is gathered); other values unchanged."""
     whole = value.full_tensor() if hasattr(value, "full_tensor") else value
     return whole.detach().cpu().clone() if isinstance(whole, Tensor) else whole
 

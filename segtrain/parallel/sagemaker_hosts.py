@@ -16,7 +16,7 @@ GROUPS_KEY = "sagemaker_distribution_instance_groups"
 
 @dataclass(frozen=True)
 class Hosts:
-    """``training``: in the order of AWS's toolkit, whose first host is the one of rank 0. Empty names: not said."""
+    """``training``: in the order of AWS's toolkit, where the first host has rank 0. Empty names are unknown."""
 
     current: str
     training: tuple[str, ...]
@@ -26,7 +26,7 @@ class Hosts:
 
     @property
     def trains(self) -> bool:
-        """Whether this host is of a group that trains; hosts of the others have nothing to do for it."""
+        """Whether this host is in a group that trains."""
         return self.current in self.training
 
 
@@ -57,19 +57,18 @@ def read_hosts(path: Path) -> Hosts:
         current, everyone = described["current_host"], sorted(described["hosts"])
         groups = {group["instance_group_name"]: group["hosts"] for group in described.get("instance_groups", ())}
         if current not in everyone:
-            raise ValueError(f"current_host {current!r} is none of the hosts")
+            raise ValueError(f"current_host {current!r} is not one of the hosts")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"{path} does not name current_host and hosts: {error!r}", code="bad-resource-config", file=str(path)
-        ) from None
+        text = f"cannot read current_host and hosts from {path} ({error!r}): outside of SageMaker delete this file"
+        raise ConfigError(text, code="bad-resource-config", file=str(path)) from None
     own = str(described.get("current_group_name", ""))
     chosen = _chosen(path.with_name("hyperparameters.json")) or ([own] if own in groups else list(groups))
     unknown = [name for name in chosen if name not in groups]
     if groups and unknown:
         raise ConfigError(
-            f"{GROUPS_KEY} names the group {unknown[0]!r}, but the job has {', '.join(groups)}: set the group that "
-            "trains",
-            code="unknown-instance-group", found=unknown[0], expected=list(groups),
+            f"the hyperparameter {GROUPS_KEY} names the instance group {unknown[0]!r}, but this job has only "
+            f"{', '.join(groups)}: set it to the groups that train",
+            code="unknown-instance-group", found=unknown[0],
         )  # fmt: skip
     training = [host for name, hosts in groups.items() if name in chosen for host in hosts]
     return Hosts(
