@@ -188,7 +188,7 @@ def whole_loop(folder: Path, strategy: Strategy, settings: dict[str, Any]) -> di
             net, net, build_criterion(config.loss, dataset.labels.num_classes, 255), build_optimizer(net, [], config.optim),
             Ema(net, 0.9), LossScaler(config.train.precision == "fp16"), Precision("cuda", DTYPES[config.train.precision]), True,
         ),
-        "state": State(), "watch": Stopwatch(strategy), "pool": WorkerPool(0, plan.worker_kind),
+        "state": State(), "watch": Stopwatch(strategy, lambda: 0.0), "pool": WorkerPool(0, plan.worker_kind),
         "output": Output(
             Console(plan.steps, plan.epoch(plan.steps), rank=1), Journal(folder / "journal.jsonl", 1), Anything(), ()
         ),

@@ -19,12 +19,12 @@ from segtrain.losses.criterion import Criterion, OwnLoss, as_criterion, build_cr
 from segtrain.models import build_model
 from segtrain.models.base import SegModel, as_seg_model
 from segtrain.models.deterministic import refuse_nondeterministic
+from segtrain.models.weights import fill
 from segtrain.optim import Ema, LossScaler, build_optimizer
 from segtrain.parallel.model import full_state, load_full_state, share, unwrapped, whole_cpu
 from segtrain.parallel.strategy import Strategy
 from segtrain.train.initial import Initial, starting_network
 from segtrain.train.parts import Parts
-from segtrain.train.state import copy_into
 from segtrain.train.step import Precision, running_statistics_kept
 
 DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -54,10 +54,8 @@ class Learner:
 def set_numerics(config: Config, device: torch.device) -> None:
     """Choose deterministic or fast kernels. Raises ConfigError for a precision that the device lacks."""
     if config.train.precision == "fp16" and device.type != "cuda":
-        raise ConfigError(
-            "train.precision=fp16 needs a GPU: use fp32 (or bf16 where the CPU has bf16 units)",
-            code="precision-needs-gpu", key="train.precision", found="fp16",
-        )  # fmt: skip
+        text = "train.precision=fp16 needs a GPU: use fp32 (or bf16 where the CPU has bf16 units)"
+        raise ConfigError(text, code="precision-needs-gpu", key="train.precision")
     if config.train.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
@@ -138,7 +136,7 @@ def restore_learner(learner: Learner, saved: Mapping[str, Any], strategy: Strate
     checkpoint.refuse_foreign(saved, learner.plain.state_dict(), source, ema.shadow if ema else None)
     load_full_state(learner.model, learner.optimizer, saved["model"], saved["optimizer"])
     if ema is not None:
-        copy_into(ema.shadow, {name: share(saved["ema"][name], value) for name, value in ema.shadow.items()})
+        fill(ema.shadow, {name: share(saved["ema"][name], value) for name, value in ema.shadow.items()})
     restore_buffers(learner.plain, ema, strategy, saved.get("buffers_of_ranks"))
     learner.scaler.load_state_dict(saved["scaler"])
 
@@ -161,9 +159,9 @@ def _statistics(model: nn.Module, ema: Ema | None) -> list[Tensor]:
     """Means and variances of batch norm, and their moving averages, except in a frozen encoder, which ranks share."""
     frozen = isinstance(model, SegModel) and model.frozen
     still = {id(b) for part in model.encoder_parts() for b in part.buffers()} if frozen else set()  # type: ignore[operator]
-    found = [(name, b) for name, b in model.named_buffers() if b.is_floating_point() and id(b) not in still]
+    found = {name: b for name, b in model.named_buffers() if b.is_floating_point() and id(b) not in still}
     shadow = ema.shadow if ema is not None else {}
-    return [buffer for _, buffer in found] + [shadow[name] for name, _ in found if name in shadow]
+    return [*found.values(), *(shadow[name] for name in found if name in shadow)]
 
 
 @torch.no_grad()
@@ -205,11 +203,9 @@ def restore_buffers(model: nn.Module, ema: Ema | None, strategy: Strategy, rows:
 def settle_buckets(learner: Learner, strategy: Strategy, images: int, size: Size, used_heads: int | None) -> None:
     """Let DDP lay its buckets as the run had them before it stopped: a backward pass that has no effect. A collective.
 
-    DDP rebuilds them after its first step, and the bucket of a gradient decides in which order it is summed over the
-    ranks.
+    DDP rebuilds them after its first step, and the bucket of a gradient decides in which order ranks are summed.
     ``images``: of one micro-batch of a rank, ``size``: their height and width. ``used_heads``: how many outputs the
-    loss
-    reads, None: all of them.
+    loss reads, None: all of them.
     """
     if strategy.name not in ("ddp", "smddp") or strategy.world_size == 1:
         return

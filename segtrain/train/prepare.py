@@ -1,10 +1,15 @@
-"""What rank 0 looks at, locks and writes before a run begins or goes on; what it finds is told to all ranks as JSON."""
+"""The beginning of a run: what rank 0 checks, locks, and writes, and the checkpoint that all ranks resume from.
+
+Rank 0's findings reach the other ranks as JSON, and its checkpoint does too: no shared file system is assumed.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from segtrain import checkpoint
 from segtrain.config import Config
@@ -14,12 +19,17 @@ from segtrain.data.datasets import Dataset
 from segtrain.data.index.subset import without
 from segtrain.data.loader import worker_kind
 from segtrain.data.workers.autoscaler import too_many
+from segtrain.errors import CheckpointError
 from segtrain.losses import build_criterion
 from segtrain.observe.journal import FILE as JOURNAL
 from segtrain.observe.trackers import refuse_trackers
+from segtrain.parallel.collective import broadcast_bytes, table
+from segtrain.parallel.strategy import Strategy
 from segtrain.train import faults, same_data
+from segtrain.train.learner import Learner, restore_learner
 from segtrain.train.lock import RunLock
 from segtrain.train.rundir import keep_names, make_run_dir, other_layout, prepare_run_dir, refuse_run_dir
+from segtrain.train.state import State, on_rank_0
 
 
 @dataclass
@@ -32,7 +42,7 @@ class Prepared:
 
 
 def refused(config: Config, train: Dataset, parts: dict[str, str], lock: RunLock, local_ranks: int) -> dict[str, Any]:
-    """What can be refused before a label is read. A run folder that is there already is locked."""
+    """Refuse a run before a label is read, where that is possible. A run folder that is there already is locked."""
     labels = train.labels
     refuse_run_dir(config, parts)
     if config.data.cache == "ram":
@@ -77,3 +87,83 @@ def prepare(
     same_data.keep_list(run_dir, splits, anew=found.state is None or bool(changed))
     told["remarks"] += remarks
     return {**told, "data": same_data.as_saved(splits, saved), "data_changed": "; ".join(changed)}
+
+
+def restored(
+    config: Config, learner: Learner, strategy: Strategy, found: Prepared, resumes: bool
+) -> tuple[State, dict[str, Any] | None, list[str]]:
+    """Load what rank 0 has ``found``: the state, the checkpoint (None: the run begins), remarks. A collective."""
+    run_dir, begun = config.run_dir, config.model.init or config.model.encoder_weights
+    saved, remarks = load_shared_checkpoint(run_dir, strategy, found) if config.checkpoint.resume else (None, [])
+    if saved is None:
+        if resumes and begun:
+            text = f"no checkpoint in {run_dir} loads ({'; '.join(remarks)}): to start over from {begun}, change out"
+            raise CheckpointError(text, code="no-checkpoint-loads", run=run_dir)
+        return State(), None, remarks
+    if saved.get("config_hash", config.hash) != config.hash:
+        remarks.append(
+            f"warning: this checkpoint was written by a run #{saved['config_hash']}, this one is #{config.hash}: "
+            "unless another version of segtrain wrote it, the file was copied here from another run: take it away"
+        )
+    restore_learner(learner, saved, strategy, str(run_dir))
+    state = State.read(saved["state"], str(run_dir))
+
+    def mended() -> dict[str, Any]:
+        best, more = checkpoint.mend_best(run_dir, vars(state))
+        return {"step": best.step if best else 0, "miou": best.miou if best else -1.0, "remarks": more}
+
+    best = on_rank_0(strategy, mended)
+    state.best_step, state.best_miou = best["step"], best["miou"]
+    return state, saved, remarks + best["remarks"]
+
+
+def load_shared_checkpoint(
+    run_dir: Path, strategy: Strategy, found: Prepared
+) -> tuple[dict[str, Any] | None, list[str]]:
+    """The newest whole checkpoint, which rank 0 has ``found``, on every rank, and remarks. A collective.
+
+    A rank whose own file is the same one, by its checksums, reads that; the others get the content over the wire.
+    """
+    if strategy.world_size == 1:
+        return found.state, found.remarks
+    path, saved, remarks = found.path, found.state, found.remarks
+    offer = strategy.broadcast_object([path.name, checkpoint.fingerprint(path)] if path else [])
+    remarks += _newer_elsewhere(run_dir, strategy, offer)
+    if not offer:
+        return None, remarks
+    if strategy.rank != 0:
+        saved = _same_here(run_dir / "checkpoints" / offer[0], offer[1])
+    without = int(strategy.reduce(torch.tensor([int(saved is None)], device=strategy.device)))
+    if without:
+        content = path.read_bytes() if path else b""
+        received = broadcast_bytes(strategy, 0, content, wanted=saved is None)
+        if saved is None:
+            saved = checkpoint.read(Path(offer[0]), received)
+        remarks.append(
+            f"{offer[0]} ({len(content) / 2**20:.1f} MiB) is not on the hosts of {without} of {strategy.world_size} "
+            "ranks, or is another one there: they have rank 0's, over the network"
+        )
+    return saved, remarks
+
+
+def _same_here(path: Path, fingerprint: str) -> dict[str, Any] | None:
+    try:
+        return checkpoint.read(path) if checkpoint.fingerprint(path) == fingerprint else None
+    except CheckpointError:
+        return None
+
+
+def _newer_elsewhere(run_dir: Path, strategy: Strategy, offer: list[str]) -> list[str]:
+    """Rank 0 decides, and a remark names a host that has a newer checkpoint. A collective."""
+    there = checkpoint.checkpoints(run_dir)
+    mine = torch.tensor([checkpoint.step_of(there[-1]) if there else 0], device=strategy.device)
+    steps = table(strategy, mine).flatten().tolist()
+    ours = checkpoint.step_of(Path(offer[0])) if offer else 0
+    newest = max(range(len(steps)), key=steps.__getitem__)
+    if newest == 0 or steps[newest] <= ours:
+        return []
+    return [
+        f"the host of rank {newest} has a checkpoint of step {steps[newest]}, rank 0's has "
+        + (f"step {ours}: rank 0 decides" if offer else "none that loads: this run begins anew")
+        + f"; to go on from the other, stop and copy it to {run_dir / 'checkpoints'} of rank 0's host"
+    ]

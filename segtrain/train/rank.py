@@ -9,7 +9,7 @@ from segtrain.config import Config, read_parts
 from segtrain.errors import EXIT_RESUMABLE, SegtrainError
 from segtrain.observe.profile import sampling
 from segtrain.parallel.cluster import Cluster
-from segtrain.parallel.strategy import Strategy, start
+from segtrain.parallel.strategy import start
 from segtrain.train import loop
 from segtrain.train.lock import RunLock
 from segtrain.train.output import further, write_end
@@ -32,12 +32,10 @@ def train(config: Config, cluster: Cluster, received: list[int] | None = None, p
         skip_dynamo_import(not config.train.compile and not config.train.deterministic),
     ):
         try:
-            if received is not None and _any_rank(strategy, bool(signals)):
+            count = torch.tensor([len(signals)], device=strategy.device)
+            if received is not None and strategy.reduce(count).item():
                 if strategy.rank == 0:
-                    print(
-                        "stopped by a signal before the first step: the same command begins, or goes on, as it would "
-                        "have now"
-                    )
+                    print("stopped by a signal before the first step: start the same command again")
                 return EXIT_RESUMABLE
             return _run(open_session(config, strategy, lock, parts), signals)
         except (RuntimeError, ValueError, MemoryError) as error:
@@ -45,10 +43,6 @@ def train(config: Config, cluster: Cluster, received: list[int] | None = None, p
             if explained is None:
                 raise
             raise explained from error
-
-
-def _any_rank(strategy: Strategy, own: bool) -> bool:
-    return bool(strategy.reduce(torch.tensor([int(own)], device=strategy.device)).item())
 
 
 def _run(session: Session, signals: list[int]) -> int:

@@ -18,20 +18,12 @@ from segtrain.parallel.model import whole_cpu
 from segtrain.parallel.strategy import Strategy
 from segtrain.train import scored
 from segtrain.train.agree import agree_on_config, check_same_files
-from segtrain.train.learner import (
-    Learner,
-    build_learner,
-    build_network,
-    learner_state,
-    mean_buffers,
-    set_numerics,
-)
+from segtrain.train.learner import Learner, build_learner, build_network, learner_state, mean_buffers, set_numerics
 from segtrain.train.lock import RunLock
 from segtrain.train.output import Output, announce, decoder
 from segtrain.train.parts import Parts, open_data, refuse_conflicts
 from segtrain.train.plan import Plan, make_plan
-from segtrain.train.prepare import Prepared, prepare, refused
-from segtrain.train.resume import restored
+from segtrain.train.prepare import Prepared, prepare, refused, restored
 from segtrain.train.state import State, Stopwatch, all_finite, averaged_weights, not_finite, on_rank_0
 from segtrain.train.writer import CheckpointWriter
 
@@ -64,7 +56,7 @@ class Session:
             return
         self.lock.check()
         content |= {
-            "state": {**vars(self.state)},
+            "state": dict(vars(self.state)),
             "config_hash": self.config.hash,
             "decoder": decoder(),
             "data": self.data,
@@ -102,9 +94,7 @@ class Session:
         return float(result.scores.miou)
 
     def _whole_model(self) -> nn.Module:
-        """The network to score; gathered if sharded, since its forward holds collectives and ranks score unequally
-        many.
-        """
+        """The network to score. A sharded one is gathered: its forward is a collective, and ranks score unequally."""
         plain = self.learner.plain
         if self.strategy.name != "fsdp":
             return plain
@@ -148,24 +138,12 @@ def open_session(config: Config, strategy: Strategy, lock: RunLock, parts: Parts
         splits={"train": train, "val": val}, counts=(len(dataset), len(validation)), initial=initial, prepared=prepared,
         remarks=[*locked["remarks"], *(initial.lines() if initial else []), *prepared["remarks"], *remarks],
     )  # fmt: skip
-    pool, watch = WorkerPool(plan.worker_count.start, plan.worker_kind), Stopwatch(strategy)
-    watch.workers_cpu_s = pool.cpu_s
+    pool = WorkerPool(plan.worker_count.start, plan.worker_kind)
     writer = None
     if strategy.rank == 0:
         folder, settings = config.run_dir / "checkpoints", config.checkpoint
         writer = CheckpointWriter(folder, settings.keep, settings.background, lock.check)
+    watch = Stopwatch(strategy, pool.cpu_s)
     return Session(
-        config=config,
-        strategy=strategy,
-        plan=plan,
-        dataset=dataset,
-        validation=validation,
-        learner=learner,
-        state=state,
-        watch=watch,
-        output=output,
-        pool=pool,
-        lock=lock,
-        writer=writer,
-        data=prepared["data"],
+        config, strategy, plan, dataset, validation, learner, state, watch, output, pool, lock, writer, prepared["data"]
     )

@@ -1,11 +1,10 @@
-"""The small state of a run, its stopwatch, its signals, and what must be undone after an evaluation."""
+"""The small state of a run, its stopwatch, its signals, and the weights that an evaluation borrows."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import math
-import resource
 import signal
 import threading
 import time
@@ -15,10 +14,11 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from segtrain.config import Config
 from segtrain.errors import CheckpointError, ConfigError, SegtrainError
+from segtrain.models.weights import fill
 from segtrain.optim import Ema
 from segtrain.parallel.strategy import Strategy
 
@@ -41,53 +41,49 @@ class State:
             part.name: (dict,) if part.name == "scores" else (int,) if "step" in part.name else (int, float)
             for part in fields(cls)
         }
-        odd = [f"the unknown entry {key!r}" for key in saved if key not in kinds]
-        odd += [
-            f"{key}={value!r}"
+        invalid = [
+            f"{key}={value!r}" if key in kinds else f"the unknown entry {key!r}"
             for key, value in saved.items()
-            if key in kinds and (not isinstance(value, kinds[key]) or isinstance(value, bool))
+            if not isinstance(value, kinds.get(key, ())) or isinstance(value, bool)
         ]
-        if not odd:
+        if not invalid:
             state = cls(**saved)
             if state.step >= 0 and 0 <= state.best_step <= state.step and math.isfinite(state.best_miou):
                 return state
-            odd = [f"step={state.step}, best_step={state.best_step}, best_miou={state.best_miou}"]
+            invalid = [f"step={state.step}, best_step={state.best_step}, best_miou={state.best_miou}"]
         raise CheckpointError(
-            f"the newest checkpoint in {source} is damaged or from another version (its state has {odd[0]}): move it "
-            "out of checkpoints/ to resume from the previous one, or choose another out=FOLDER",
-            code="checkpoint-damaged", run=source, found=odd[0],
+            f"the newest checkpoint in {source} is damaged or from another version (its state has {invalid[0]}): move "
+            "it out of checkpoints/ to resume from the previous one, or choose another out=FOLDER",
+            code="checkpoint-damaged", run=source, found=invalid[0],
         )  # fmt: skip
 
 
-def process_cpu_s() -> float:
-    """User and system time of this process, all threads, from its start (imports included), in seconds."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
-
-
 class Stopwatch:
-    """Wall and process time of the training alone: paused during evaluation. CPU seconds are summed over ranks."""
+    """Wall and CPU time of the training alone: paused during evaluation. CPU seconds are summed over ranks.
 
-    def __init__(self, strategy: Strategy) -> None:
-        self.strategy = strategy
-        self.wall, self.cpu = time.perf_counter(), 0.0  # all CPU since the process began counts
-        self.workers_cpu_s: Callable[[], float] = lambda: 0.0  # of worker processes
+    The CPU time of a process counts from its start, imports included. ``workers_cpu_s``: that of worker processes.
+    """
 
-    def lap(self, state: State) -> float:
-        """Add the time since the last lap to ``state``; returns the wall seconds. A collective."""
-        wall, cpu = time.perf_counter(), process_cpu_s() + self.workers_cpu_s()
-        seconds, own = wall - self.wall, cpu - self.cpu
-        self.wall, self.cpu = wall, cpu
-        everywhere = torch.tensor([own], dtype=torch.float64, device=self.strategy.device)
-        state.wall_s += seconds
-        state.cpu_s += float(self.strategy.reduce(everywhere))
-        return seconds
+    def __init__(self, strategy: Strategy, workers_cpu_s: Callable[[], float]) -> None:
+        self._strategy, self._workers_cpu_s = strategy, workers_cpu_s
+        self._wall, self._cpu = time.perf_counter(), 0.0
+
+    def lap(self, state: State) -> None:
+        """Add the time since the last lap to ``state``. A collective."""
+        wall, cpu = self._wall, self._cpu
+        self._restart()
+        state.wall_s += self._wall - wall
+        own = torch.tensor([self._cpu - cpu], dtype=torch.float64, device=self._strategy.device)
+        state.cpu_s += float(self._strategy.reduce(own))
+
+    def _restart(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.process_time() + self._workers_cpu_s()
 
     @contextlib.contextmanager
     def paused(self, state: State) -> Iterator[None]:
         self.lap(state)
         yield
-        self.wall, self.cpu = time.perf_counter(), process_cpu_s() + self.workers_cpu_s()
+        self._restart()
 
 
 @contextlib.contextmanager
@@ -137,21 +133,15 @@ def averaged_weights(model: nn.Module, ema: Ema | None) -> Iterator[None]:
         return
     current = model.state_dict()
     kept = {name: value.detach().clone() for name, value in current.items()}
-    copy_into(current, ema.shadow)
+    fill(current, ema.shadow)
     try:
         yield
     finally:
-        copy_into(current, kept)
-
-
-@torch.no_grad()
-def copy_into(target: dict[str, Tensor], source: dict[str, Tensor]) -> None:
-    for name, value in target.items():
-        value.copy_(source[name])
+        fill(current, kept)
 
 
 def all_finite(parameters: list[nn.Parameter], strategy: Strategy) -> bool:
-    """The same answer on every rank; one host sync. Sharded parameters answer for their own shard."""
+    """Whether every weight on every rank is finite. A collective; it waits for the device once."""
     local = [getattr(p.detach(), "to_local", p.detach)() for p in parameters]
     bad = (~torch.isfinite(torch.stack(list(map(torch.linalg.vector_norm, local))))).any()
     return not bool(strategy.reduce(bad.double().reshape(1)))
