@@ -36,11 +36,8 @@ class Run:
         object.__setattr__(self, "path", Path(self.path))
         if self.done is None:
             if not (self.path / FILE).is_file():
-                raise ConfigError(
-                    f"{self.path} is not a run folder: it has no {FILE} (segtrain runs DIR lists runs)",
-                    code="not-a-run-folder",
-                    folder=str(self.path),
-                )
+                text = f"{self.path} is not a run folder: it has no {FILE} (segtrain runs DIR lists runs)"
+                raise ConfigError(text, code="not-a-run-folder", folder=str(self.path))
             ends = [event for event in read_journal(self.path) if event["event"] in ("run_start", "run_end")]
             object.__setattr__(self, "done", bool(ends) and ends[-1].get("status") == "done")
 
@@ -100,11 +97,8 @@ def train(
     from segtrain.train.rank import train as train_rank
 
     if not isinstance(config, Config):
-        raise ConfigError(
-            f"segtrain.train takes a Config, not {config!r:.80}: pass segtrain.Config.load('FILE.yaml')",
-            code="not-a-config",
-            found=type(config).__name__,
-        )
+        text = f"segtrain.train takes a Config, not {config!r:.80}: pass segtrain.Config.load('FILE.yaml')"
+        raise ConfigError(text, code="not-a-config", found=type(config).__name__)
     parts = Parts(model, criterion, train_data, val_data, tuple(trackers) if isinstance(trackers, list) else trackers)
     refuse_parts(parts)
     cluster = discover()
@@ -141,7 +135,6 @@ def _processes(config: Config, own_parts: bool) -> int:
             f"parallel.procs={procs} cannot start processes that have your model, loss, data, or trackers: start this "
             f"script with torchrun --nproc-per-node {procs}, or leave parallel.procs at auto",
             code="procs-with-parts",
-            procs=procs,
         )
     from segtrain.parallel import spawn
 

@@ -192,17 +192,15 @@ def _faults(state: Mapping[str, Any], own: Mapping[str, Tensor]) -> list[str]:
         for part, kind in PARTS.items()
         if not isinstance(state.get(part), kind)
     ]
-    if found:
-        return found
-    if not all(isinstance(state["scaler"].get(key), (int, float)) for key in ("scale", "good")):
-        found.append("scaler lacks a number")
-    if not isinstance(state.get("buffers_of_ranks"), (Tensor, type(None))):
-        found.append("buffers_of_ranks is not a tensor")
-    for part in ("model", "ema"):
+    for part in ("model", "ema") if not found else ():
         found += [f"{part}.{name} is not a tensor" for name, v in state[part].items() if not isinstance(v, Tensor)]
     if found:
         return found
     found = misfits(own, state["model"])
+    if not all(isinstance(state["scaler"].get(key), (int, float)) for key in ("scale", "good")):
+        found.append("scaler lacks a number")
+    if not isinstance(state.get("buffers_of_ranks"), (Tensor, type(None))):
+        found.append("buffers_of_ranks is not a tensor")
     for name, slots in state["optimizer"].items():
         if name not in own:
             found.append(f"optimizer.{name} is unknown")

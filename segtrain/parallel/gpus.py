@@ -19,15 +19,13 @@ def own_device(wanted: str, cluster: Cluster) -> torch.device:
     """The CPU, or the GPU of this rank's local number.
 
     A rank that sees a single GPU takes it, whatever its local number: Slurm (``--gpus-per-task 1``), Kubernetes and MPI
-    wrappers give each rank a CUDA_VISIBLE_DEVICES of its own. Whether it is its own tells ``refuse_shared_gpus``.
+    wrappers give each rank a CUDA_VISIBLE_DEVICES of its own. ``refuse_shared_gpus`` checks that no other rank has it.
     """
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        raise ConfigError(
-            "train.device=cuda, but torch sees no GPU: check the driver (nvidia-smi), or set train.device=cpu",
-            code="no-gpu",
-        )
+        text = "train.device=cuda, but torch sees no GPU: check the driver (nvidia-smi), or set train.device=cpu"
+        raise ConfigError(text, code="no-gpu")
     count = torch.cuda.device_count()
     if cluster.local_rank >= count > 1:
         error = ConfigError(

@@ -176,16 +176,12 @@ def _join(name: str, settings: Parallel, cluster: Cluster, device: torch.device)
     else:
         backend = settings.backend if settings.backend != "auto" else ("nccl" if device.type == "cuda" else "gloo")
     if backend == "nccl" and device.type == "cpu":
-        raise ConfigError(
-            "parallel.backend=nccl needs GPUs, and torch sees none: set parallel.backend=gloo or auto",
-            code="no-gpu", key="parallel.backend",
-        )  # fmt: skip
+        text = "parallel.backend=nccl needs GPUs, and torch sees none: set parallel.backend=gloo or auto"
+        raise ConfigError(text, code="no-gpu", key="parallel.backend")
     if backend == "gloo" and settings.compress not in ("none", "fp16"):
         # bf16 is refused by gloo, PowerSGD aborts or hangs there as soon as there are two buckets.
-        raise ConfigError(
-            f"parallel.compress={settings.compress} does not work with gloo: use fp16 or none, or the nccl backend",
-            code="conflicting-settings", key="parallel.compress", found=settings.compress,
-        )  # fmt: skip
+        text = f"parallel.compress={settings.compress} does not work with gloo: use fp16 or none, or the nccl backend"
+        raise ConfigError(text, code="conflicting-settings", key="parallel.compress")
     if cluster.world_size == 1 and "MASTER_ADDR" not in os.environ:
         cluster = Cluster(master_port=free_port())
     os.environ.update(cluster.environment())

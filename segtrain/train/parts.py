@@ -95,16 +95,11 @@ def refuse_conflicts(config: Config, parts: Parts) -> None:
                 code="part-and-setting", part=part, setting=setting.partition("=")[0],
             )  # fmt: skip
     if own_data and parts.train_data is parts.val_data:
-        raise ConfigError(
-            "train_data and val_data are the same dataset: pass two, so that no training image is scored",
-            code="same-train-and-val",
-        )
+        text = "train_data and val_data are the same dataset: pass two, so that no training image is scored"
+        raise ConfigError(text, code="same-train-and-val")
     if parts.train_data is not None and parts.val_data is None and data.layout == "scenes":
-        raise ConfigError(
-            f"train_data is {_qualified(parts.train_data)}, but the validation images would be the drawn ones of "
-            "data.layout=scenes: pass val_data as well, or name a data set by data.layout and data.root",
-            code="val-data-missing",
-        )
+        text = "train_data was passed, but data.layout=scenes would generate the validation images: pass val_data too"
+        raise ConfigError(text, code="val-data-missing")
 
 
 def open_data(config: Config, parts: Parts) -> tuple[Dataset, Dataset]:
@@ -118,18 +113,13 @@ def open_data(config: Config, parts: Parts) -> tuple[Dataset, Dataset]:
     default = next((split.labels for split in configured.values()), None)
     found = []
     for split, own in ((data.train_split, parts.train_data), (data.split, parts.val_data)):
-        if own is None:
-            found.append(configured[split])
-            default = configured[split].labels
-            continue
-        labels = own_labels(own, data, default)
-        found.append(own_dataset(own, labels, split))
-        default = labels
+        found.append(configured[split] if own is None else own_dataset(own, own_labels(own, data, default), split))
+        default = found[-1].labels
     train, val = found
     if (train.labels.names, train.labels.ignore_index) != (val.labels.names, val.labels.ignore_index):
         raise ConfigError(
             f"the training data has the classes {list(train.labels.names)}, the validation data "
             f"{list(val.labels.names)}: both must name the same classes, in the same order",
-            code="splits-classes-differ", train=train.labels.names, val=val.labels.names,
+            code="splits-classes-differ",
         )  # fmt: skip
     return train, val

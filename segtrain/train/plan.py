@@ -56,10 +56,8 @@ def make_plan(config: Config, samples: int, cluster: Cluster, has_gpu: bool) -> 
     if config.optim.warmup.endswith("%"):
         warmup = min(warmup, steps - 1)  # a share of a very short run is rounded down
     if warmup >= steps:
-        raise ConfigError(
-            f"optim.warmup={config.optim.warmup} is {warmup} steps, but the run has {steps}: shorten it",
-            code="warmup-too-long", key="optim.warmup", found=warmup, expected=steps,
-        )  # fmt: skip
+        text = f"optim.warmup={config.optim.warmup} is {warmup} steps, but the run has {steps}: shorten it"
+        raise ConfigError(text, code="warmup-too-long", found=warmup, expected=steps)
     return Plan(
         steps=steps,
         warmup=warmup,
@@ -78,8 +76,7 @@ def make_plan(config: Config, samples: int, cluster: Cluster, has_gpu: bool) -> 
 def _every(text: str, samples: int, batch_size: int, steps: int) -> int:
     """Steps between two evaluations or checkpoints. auto: an epoch, or as many short ones as have RARE steps.
 
-    But at least OFTEN times in a run that is long enough. Data and settings alone decide, so a resumed run keeps its
-    steps.
+    But at least OFTEN times in a run that is long enough. It depends on data and settings only: a resumed run keeps it.
     """
     if text == "auto":
         epoch = samples / batch_size

@@ -38,43 +38,32 @@ def refuse_run_dir(config: Config, parts: dict[str, str] | None = None) -> None:
     if not begun or not known.is_file():
         return
     if not config.checkpoint.resume:
-        raise ConfigError(
-            f"checkpoint.resume=false, but {run_dir} already contains a run: choose another out=FOLDER, or set "
-            "checkpoint.resume=true",
-            code="run-folder-used", run=str(run_dir),
-        )  # fmt: skip
+        text = f"checkpoint.resume=false, but {run_dir} already contains a run: choose another out=FOLDER, or resume it"
+        raise ConfigError(text, code="run-folder-used", run=str(run_dir))
     try:
-        other = load_saved(known)
+        before, now = load_saved(known).trained_settings(), config.trained_settings()
     except ConfigError as error:
-        raise ConfigError(
-            f"{run_dir} holds a run whose config cannot be read: choose another out=FOLDER, or delete that one "
-            f"({error})",
-            code="run-config-not-read", run=str(run_dir),
-        ) from None  # fmt: skip
-    # All values, not the hash: a default that a newer version has changed is told as well.
-    changes = ", ".join(differences(other.trained_settings(), config.trained_settings()))
-    if changes and not _packed_alone(other.trained_settings(), config.trained_settings()):
-        raise ConfigError(
-            f"{run_dir} holds a run with other settings ({changes}): choose another out=FOLDER, or delete that one",
-            code="run-settings-changed", run=str(run_dir), changes=changes,
-        )  # fmt: skip
+        text = f"{run_dir} holds a run whose config cannot be read ({error}): delete it, or choose another out=FOLDER"
+        raise ConfigError(text, code="run-config-not-read", run=str(run_dir)) from None
+    # All values, not the hash: it also finds a default that a newer version has changed.
+    changes = ", ".join(differences(before, now))
+    if changes and not _packed_alone(before, now):
+        text = f"{run_dir} holds a run with other settings ({changes}): choose another out=FOLDER, or delete that one"
+        raise ConfigError(text, code="run-settings-changed", run=str(run_dir), changes=changes)
     _refuse_other_parts(run_dir, parts or {})
 
 
 def _refuse_foreign_files(run_dir: Path) -> None:
     """Raise ConfigError for a folder without a run that holds a file which the run would replace."""
     known = run_dir / "config.yaml"
-    is_run = (run_dir / JOURNAL).is_file() or (
-        os.access(known, os.R_OK)
-        and known.is_file()
-        and known.read_bytes().startswith(RUN_HEADER.encode())  # a start that was killed leaves it
-    )
+    readable = known.is_file() and os.access(known, os.R_OK)
+    # A start that was killed leaves the config alone.
+    is_run = (run_dir / JOURNAL).is_file() or (readable and known.read_bytes().startswith(RUN_HEADER.encode()))
     found = [] if is_run else [name for name in _WRITTEN if os.path.lexists(run_dir / name)]
     if found:
-        text = f"{run_dir} is not a run folder, and the run would replace {', '.join(found)} there"
-        raise ConfigError(
-            f"{text}: choose another out=FOLDER", code="folder-not-a-run", folder=str(run_dir), found=found
-        )
+        names = ", ".join(found)
+        text = f"{run_dir} is not a run folder, and the run would replace {names} there: choose another out=FOLDER"
+        raise ConfigError(text, code="folder-not-a-run", folder=str(run_dir), found=found)
 
 
 def _refuse_other_parts(run_dir: Path, parts: dict[str, str]) -> None:
@@ -86,7 +75,7 @@ def _refuse_other_parts(run_dir: Path, parts: dict[str, str]) -> None:
             raise ConfigError(
                 f"{run_dir} holds a run whose {role} is {was}, but now it is {now}: pass the same part to "
                 "segtrain.train, or choose another out=FOLDER",
-                code="parts-changed", part=role, found=parts.get(role), expected=before.get(role),
+                code="parts-changed", part=role, expected=before.get(role),
             )  # fmt: skip
 
 
@@ -128,8 +117,8 @@ def prepare_run_dir(config: Config, labels: LabelSpace, parts: dict[str, str]) -
     """Write the run's config, labels and names of own parts into its folder. Raises CheckpointError."""
     run_dir = config.run_dir
     for name in ("best.json", "config.yaml", "labels.json", "images-*.csv"):
-        for torn in run_dir.glob(f".{name}.*.part"):  # left by a run that was killed while it wrote
-            torn.unlink(missing_ok=True)
+        for partial in run_dir.glob(f".{name}.*.part"):  # left by a run that was killed while it wrote
+            partial.unlink(missing_ok=True)
     write_atomically(run_dir / "config.yaml", f"{RUN_HEADER}{config.hash}\n{config.to_yaml()}".encode())
     write_atomically(run_dir / "labels.json", json.dumps(labels.to_dict(), indent=1).encode())
     if parts:
@@ -164,8 +153,6 @@ def open_run(run_dir: str | Path, overrides: list[str] | None = None) -> Config:
     """The config of a run folder, with overrides. Raises SegtrainError when the folder is no run."""
     path = Path(run_dir) / "config.yaml"
     if not path.is_file():
-        raise SegtrainError(
-            f"{run_dir} is not a run folder: it has no config.yaml (segtrain runs DIR lists runs)",
-            code="not-a-run-folder", found=str(run_dir),
-        )  # fmt: skip
+        text = f"{run_dir} is not a run folder: it has no config.yaml (segtrain runs DIR lists runs)"
+        raise SegtrainError(text, code="not-a-run-folder", found=str(run_dir))
     return load_saved(path, [*(overrides or []), f"out={run_dir}"])

@@ -138,11 +138,8 @@ def _refuse_unread(overrides: list[str]) -> None:
         for name in values if isinstance(values, dict) else [""]:
             key = f"{section}.{name}".rstrip(".")
             if key in fields() and not _READ.fullmatch(key):
-                raise ConfigError(
-                    f"{key} has no effect on an evaluation: leave it out, or give it to segtrain train",
-                    code="setting-not-for-eval",
-                    key=key,
-                )
+                text = f"{key} has no effect on an evaluation: leave it out, or give it to segtrain train"
+                raise ConfigError(text, code="setting-not-for-eval", key=key)
 
 
 def _show(
@@ -169,11 +166,9 @@ def _dataset(run_dir: Path, config: Config, labels: LabelSpace, items: Any, over
     if items is not None:
         dataset = own_dataset(items, labels, config.data.split)
     elif own and not any(word.lstrip("-").startswith("data.") for word in overrides):
-        raise ConfigError(
-            f"{run_dir} was scored on the dataset {own} in Python: pass one, as in segtrain.evaluate({str(run_dir)!r}, "
-            f"data={own.rpartition('.')[2]}(...)), or name a data set by data.layout and data.root",
-            code="own-data-missing", data=own,
-        )  # fmt: skip
+        call = f"segtrain.evaluate({str(run_dir)!r}, data={own.rpartition('.')[2]}(...))"
+        text = f"{run_dir} was scored on a {own} from Python: pass one, as in {call}, or set data.layout and data.root"
+        raise ConfigError(text, code="own-data-missing", data=own)
     else:
         dataset = open_dataset(config.data, config.data.split)
     if dataset.labels.num_classes != labels.num_classes:
@@ -186,14 +181,12 @@ def _dataset(run_dir: Path, config: Config, labels: LabelSpace, items: Any, over
 
 
 def _trained_on(run_dir: Path, dataset: Dataset, trained: Config) -> list[str]:
-    """A remark if the run was trained on some of these images: the score says little about new ones."""
+    """A warning if the run was trained on some of these images."""
     count = trained_on(run_dir, dataset, dataset.split == trained.data.train_split)
     if not count:
         return []
-    which = "these images" if count == len(dataset) else f"at least {count:,} of these {len(dataset):,} images"
-    return [
-        f"by names and sizes, the run was trained on {which}: the score does not tell how the model does on new ones"
-    ]
+    images = "these images" if count == len(dataset) else f"at least {count:,} of these {len(dataset):,} images"
+    return [f"by names and sizes, the run was trained on {images}: the score says little about new images"]
 
 
 def trained_on(run_dir: Path, dataset: Dataset, same_split: bool) -> int:
