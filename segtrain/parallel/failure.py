@@ -33,10 +33,9 @@ def reach_rank_0(cluster: Cluster, timeout_s: float) -> None:
             break
         except (OSError, UnicodeError) as error:
             if time.monotonic() - begin >= min(timeout_s, RESOLVE_S):
-                raise _told_by_each(
+                raise _by_each_rank(
                     f"rank {cluster.rank} cannot resolve MASTER_ADDR={cluster.master_addr} ({error}): set it to a name "
-                    "or an address of rank 0's host that every host can resolve",
-                    "rank-0-not-resolved", address=cluster.master_addr,
+                    "or an address of rank 0's host that every host can resolve", "rank-0-not-resolved",
                 ) from None  # fmt: skip
         time.sleep(PAUSE_S)
     while cluster.rank:
@@ -53,18 +52,18 @@ def not_met(cluster: Cluster, timeout_s: float, error: Exception) -> SegtrainErr
     """The error where not all ranks came. ``error``: what torch or the system said, of which one line is kept."""
     cause = str(error).partition(" Exception raised from")[0]
     cause = next((line.strip() for line in cause.splitlines() if line.strip()), type(error).__name__)
-    return _told_by_each(
+    return _by_each_rank(
         f"rank {cluster.rank} of {cluster.world_size} did not meet the other ranks at "
-        f"{cluster.master_addr}:{cluster.master_port} within parallel.timeout_s={timeout_s:g} ({cause[:200]}): check "
-        f"that all {cluster.world_size} processes were started with the same WORLD_SIZE, MASTER_ADDR and MASTER_PORT, "
-        "and that every host can reach that port",
-        "ranks-not-met", rank=cluster.rank, world_size=cluster.world_size,
+        f"{cluster.master_addr}:{cluster.master_port} within parallel.timeout_s={timeout_s:g} ({cause[:200]}): start "
+        f"{cluster.world_size} processes with the same WORLD_SIZE, MASTER_ADDR and MASTER_PORT, on hosts that reach it",
+        "ranks-not-met",
     )  # fmt: skip
 
 
-def _told_by_each(text: str, code: str, **values: Any) -> SegtrainError:
-    error = SegtrainError(text, code=code, **values)
-    error.silent = False  # no rank knows which others have met this
+def _by_each_rank(text: str, code: str) -> SegtrainError:
+    """An error that every rank reports: no rank knows which others have met it."""
+    error = SegtrainError(text, code=code)
+    error.silent = False
     return error
 
 

@@ -1,4 +1,4 @@
-"""Who holds the lock of a run folder, and what this process can see of whether that one still runs."""
+"""The holder of the lock of a run folder, and whether its process still runs, as far as this one can see."""
 
 from __future__ import annotations
 
@@ -94,9 +94,8 @@ def lives(holder: Holder, place: Path, local: bool) -> bool | None:
         return None
     if is_copy(holder, place):  # some network file systems give new numbers to old files
         return False if local else None
-    if (
-        holder.boot != _boot()
-    ):  # of another name: a client of this file server, or a guest of this host, may see the same files
+    if holder.boot != _boot():
+        # Of another name: a client of this file server, or a guest of this host, may see the same files.
         return False if local and holder.host == socket.gethostname() else None
     if holder.namespace != _namespace():
         return None
@@ -126,7 +125,7 @@ def content_of(path: Path) -> bytes | None:
 
 
 def holder_in(content: bytes) -> Holder:
-    """Who is named in a lock file; for one that is torn or foreign an unknown holder, named by what is in it."""
+    """The holder that a lock file names; for a torn or foreign file an unknown holder with a token of its content."""
     try:
         found = json.loads(content.partition(b"\n")[0])
         texts = {part.name: str(found[part.name]) for part in fields(Holder) if part.name != "pid"}

@@ -24,25 +24,20 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import TracebackType
 
 from segtrain.errors import ConfigError, SegtrainError
+from segtrain.observe.journal import say_on_stderr
 from segtrain.train.holder import Holder, content_of, holder_in, is_copy, is_local, lives, this_process
 
 FILE = "lock.json"
 BEAT_S = 5.0  # between two signs of life
 _DIGITS = 20
 SILENT_S = 60.0  # without one, until a holder whose process cannot be seen counts as dead
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 class RunLock:
@@ -63,12 +58,10 @@ class RunLock:
     def __enter__(self) -> RunLock:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
-    def acquire(self, say: Callable[[str], None] = _say) -> list[str]:
+    def acquire(self, say: Callable[[str], None] = say_on_stderr) -> list[str]:
         """Take the lock, and remarks about a holder that it was taken from. Does nothing where this process has it.
 
         Raises ConfigError that names the holder where there is one, or where the folder cannot be written.
@@ -78,10 +71,8 @@ class RunLock:
         try:
             return self._acquire(this_process(), say)
         except OSError as error:
-            raise ConfigError(
-                f"cannot lock the run folder {self.folder}: {error.strerror}: choose another with out=FOLDER",
-                code="run-folder-not-writable", run=str(self.folder), reason=error.strerror,
-            ) from None  # fmt: skip
+            text = f"cannot lock the run folder {self.folder}: {error.strerror}: choose another with out=FOLDER"
+            raise ConfigError(text, code="run-folder-not-writable", run=str(self.folder)) from None
 
     def _acquire(self, me: Holder, say: Callable[[str], None]) -> list[str]:
         remarks: list[str] = []
@@ -135,7 +126,7 @@ class RunLock:
         return self.folder / f".lock-{holder.token}.next"
 
     def _chain(self) -> list[tuple[Path, Holder, bytes]]:
-        """The holder in the lock, then whoever is taking over from it, and so on. The last one counts."""
+        """The holder in the lock, the process that is taking over from it, and so on. The last one counts."""
         found: list[tuple[Path, Holder, bytes]] = []
         place = self.path
         while (content := content_of(place)) is not None and len(found) < 100:
@@ -215,10 +206,10 @@ class RunLock:
                     if file is not None:
                         os.pwrite(file, f"{count:0{_DIGITS}d}".encode(), self._at)
                 if file is not None and sync:
-                    os.fsync(file)  # whoever asks meanwhile does not wait for the disk
+                    os.fsync(file)  # without the turn, so that ``check`` does not wait for the disk
 
     def _holds(self) -> bool:
-        """Whether the lock is still this process's. One that was deleted by hand is made again."""
+        """Whether this process still has the lock. One that was deleted by hand is made again."""
         assert self._me is not None
         content = content_of(self.path)
         if content is None:
@@ -246,9 +237,8 @@ class RunLock:
         Likewise after ``release``: a checkpoint whose writing outlasts an interrupted run gets no name.
         """
         if self._released:
-            raise SegtrainError(
-                f"the lock on {self.folder} has already been released, so nothing more is written", code="lock-released"
-            )
+            text = f"the lock on {self.folder} has already been released, so nothing more is written"
+            raise SegtrainError(text, code="lock-released")
         if self._me is None or self._me.pid != os.getpid():
             return
         try:
@@ -256,16 +246,14 @@ class RunLock:
                 held = self._lost is None and self._holds()
         except OSError as error:
             raise SegtrainError(
-                f"cannot read {self.path} ({error.strerror}): nothing is written without the lock; if the folder was "
-                "moved or deleted, bring it back, or name its new place with out=FOLDER, and start the same command "
-                "again",
-                code="lock-not-read", file=str(self.path), reason=error.strerror,
+                f"cannot read {self.path} ({error.strerror}), and nothing is written without the lock: restore the "
+                "folder, or set out to its new path, and start the same command again",
+                code="lock-not-read", file=str(self.path),
             ) from None  # fmt: skip
         if not held:
             raise SegtrainError(
-                f"{self._lost} has taken over {self.folder}, because this process was unresponsive for too long (was "
-                "it suspended?): this process stops and writes nothing more; the other one resumes from the newest "
-                "checkpoint",
+                f"{self._lost} has taken over {self.folder}, because this process did not respond for too long (was it "
+                "suspended?): it stops and writes nothing more; the other one resumes from the newest checkpoint",
                 code="lock-lost", run=str(self.folder),
             )  # fmt: skip
 

@@ -17,7 +17,6 @@ find the same, and make the same collectives to name it.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -91,19 +90,18 @@ class Sentinel:
         shown = np.flatnonzero(wrong)[:SHOWN].tolist()
         by_rank = table(strategy, counts[shown]).cpu().numpy() if shown else np.zeros((0, 0))
         lines = []
-        for k, place in enumerate(shown):
+        for k, index in enumerate(shown):
             ranks = ", ".join(f"rank {rank}" for rank in np.flatnonzero(by_rank[:, k]).tolist()) or "no rank"
-            times = f"{all_ranks[place]} times" if all_ranks[place] else "not at all"
-            name = self._dataset.entries[place % n].image
-            lines.append(f"sample {place % n} ({name}) of epoch {first + place // n} {times} (by {ranks})")
+            times = f"{all_ranks[index]} times" if all_ranks[index] else "not at all"
+            name = self._dataset.entries[index % n].image
+            lines.append(f"sample {index % n} ({name}) of epoch {first + index // n} {times} (by {ranks})")
         more = np.count_nonzero(wrong) - len(lines)
+        lines += [f"and {more:,} more"] if more else []
         return DataError(
             f"steps {self._first + 1} to {step} did not take the samples that their order says: "
-            + ("; ".join(lines) or "some are of another epoch, or of no epoch")
-            + (f"; and {more:,} more" if more else "")
-            + ": check that each process has its own RANK and all have one WORLD_SIZE; the same command goes on from "
-            "the newest checkpoint",
-            code="samples-out-of-order", step=step, found=int(np.count_nonzero(wrong)),
+            f"{'; '.join(lines) or 'some are of another epoch, or of no epoch'}: check that each process has its own "
+            "RANK and all have one WORLD_SIZE; the same command goes on from the newest checkpoint",
+            code="samples-out-of-order", step=step,
         )  # fmt: skip
 
 
@@ -136,28 +134,26 @@ def _weights_differ(tensors: dict[str, Tensor], strategy: Strategy, step: int) -
     """The error that names the first tensor that differs, on which rank, and by how much. A collective."""
     device = strategy.device
     each = torch.stack([digest([value], device) for value in tensors.values()])
-    rows = table(strategy, each).tolist()
-    columns = [list(column) for column in zip(*rows)]
+    columns = list(zip(*table(strategy, each).tolist()))
     differing = [k for k, column in enumerate(columns) if len(set(column)) > 1]
     first = differing[0]
     column = columns[first]
-    most = Counter(column).most_common(1)[0][1]
-    usual = next(value for value in column if column.count(value) == most)  # of as many: that of the first rank
-    odd, model = [rank for rank, value in enumerate(column) if value != usual], column.index(usual)
+    usual = max(column, key=column.count)  # of as many: that of the first rank
+    outliers, model = [rank for rank, value in enumerate(column) if value != usual], column.index(usual)
     name, value = list(tensors.items())[first]
     bits = words(value).clone() if strategy.rank == model else torch.zeros_like(words(value))
     theirs = strategy.reduce(bits).view(torch.uint8)[: value.numel() * value.element_size()].view(value.dtype)
     own = value.detach().contiguous().reshape(-1)
     unlike, apart = own != theirs, (own.double() - theirs.double()).abs()
     sums = torch.zeros(2, dtype=torch.float64, device=device)
-    if strategy.rank == odd[0] and len(own):
+    if strategy.rank == outliers[0] and len(own):
         sums = torch.stack([unlike.sum().double(), apart.max()])
-    places, most_apart = strategy.reduce(sums).tolist()
+    count, most_apart = strategy.reduce(sums).tolist()
     return SegtrainError(
-        f"after step {step} the network is not the same on all ranks: {name} on {names_of(strategy, odd)} differs from "
-        f"rank {model} in {places:,.0f} of {value.numel():,} values, by up to {most_apart:.3g} (it is the first of "
-        f"{len(differing):,} of {len(tensors):,} tensors): look for code that changes weights on some ranks alone, "
-        "hosts of other hardware or other versions, or faulty memory; the same command goes on from the newest "
-        "checkpoint, which holds rank 0's; log.sentinel=0 trains on without looking",
-        code="rank-weights-differ", step=step, tensor=name, ranks=odd,
+        f"after step {step} the network is not the same on all ranks: {name} on {names_of(strategy, outliers)} differs "
+        f"from rank {model} in {count:,.0f} of {value.numel():,} values, by up to {most_apart:.3g} (it is the first of "
+        f"{len(differing):,} of {len(tensors):,} tensors): look for code that changes weights on some ranks only, for "
+        "hosts with other hardware or versions, or for faulty memory; the same command goes on from the newest "
+        "checkpoint, which holds rank 0's weights; log.sentinel=0 turns this check off",
+        code="rank-weights-differ", step=step, tensor=name, ranks=outliers,
     )  # fmt: skip
