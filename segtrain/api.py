@@ -105,8 +105,8 @@ def train(
     alone = cluster.source == "none"
     ranks = _processes(config, parts != Parts()) if alone else cluster.world_size
     early.refuse(config, ranks, ranks if alone else cluster.local_world_size, alone, parts.names())
-    with _kept(), _other_ranks(config, ranks) if alone and ranks > 1 else nullcontext(cluster) as place:
-        code = train_rank(config, place, parts=parts)
+    with _kept(), _other_ranks(config, ranks) if alone and ranks > 1 else nullcontext(cluster) as member:
+        code = train_rank(config, member, parts=parts)
     return Run(config.run_dir, done=code == 0)
 
 
@@ -143,11 +143,11 @@ def _processes(config: Config, own_parts: bool) -> int:
 
 @contextmanager
 def _other_ranks(config: Config, ranks: int) -> Iterator[Cluster]:
-    """Processes that train the same config as ranks 1 to ``ranks - 1``. Yields the place of rank 0."""
+    """Processes that train the same config as ranks 1 to ``ranks - 1``. Yields the cluster of rank 0."""
     from segtrain.parallel import spawn
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "config.yaml"
         file.write_text(config.to_yaml(), encoding="utf-8")
-        with spawn.children(ranks, ["train", str(file)]) as place:
-            yield place
+        with spawn.children(ranks, ["train", str(file)]) as rank_0:
+            yield rank_0

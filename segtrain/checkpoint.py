@@ -91,24 +91,24 @@ def mend_best(run_dir: Path, state: Mapping[str, Any]) -> tuple[Best | None, lis
     versions do not name their best one; then best.json does, or else the journal.
     """
     named = named_best(run_dir)
-    best, place = best_of(state), run_dir / "best.json"
+    best, path = best_of(state), run_dir / "best.json"
     if best is None and state.get("best_miou", -1.0) >= 0:
         known = [named, _scored(run_dir, state["best_miou"])]
         known.sort(key=lambda one: one is None or one.miou != state["best_miou"])
         best = next((one for one in known if one and (run_dir / "checkpoints" / one.file).is_file()), known[0])
     if best is not None and not (run_dir / "checkpoints" / best.file).is_file():
-        place.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
         return None, [f"the best checkpoint {best.file} is missing: only scores from here on count toward the best"]
     if best is None:
-        if not place.exists():
+        if not path.exists():
             return None, []
-        place.unlink()
-        return None, [f"{place} named a score from later steps, which will be repeated: removed"]
+        path.unlink()
+        return None, [f"{path} named a score from later steps, which will be repeated: removed"]
     if best == named:
         return best, []
-    before = f"named {named.file}" if named else "was damaged" if place.exists() else "was missing"
+    before = f"named {named.file}" if named else "was damaged" if path.exists() else "was missing"
     write_best(run_dir, best)
-    return best, [f"{place} {before}: rewritten, the best so far is {best.file} (mIoU {100 * best.miou:.2f}%)"]
+    return best, [f"{path} {before}: rewritten, the best so far is {best.file} (mIoU {100 * best.miou:.2f}%)"]
 
 
 def _scored(run_dir: Path, miou: float) -> Best | None:

@@ -47,22 +47,22 @@ class Board:
         return {rank: self._store.get(f"{self._prefix}/{number}/{rank}/text").decode() for rank in there}
 
 
-def await_rank_0(store: Any, place: str, rank: int, silent_s: float) -> None:
-    """Wait until rank 0 comes to ``place`` (a name of its own each time), however long it is ``at_work`` there before.
+def await_rank_0(store: Any, key: str, rank: int, silent_s: float) -> None:
+    """Wait until rank 0 adds ``key`` (another one each time) to the store, however long it is ``at_work`` before.
 
     Unlike a collective this ends with no timeout, keeps no GPU busy, and hears signals. Raises RuntimeError when the
     store is gone, and rank 0 with it, or where another process keeps the store when rank 0 gave no sign of life for
     ``silent_s`` seconds (at least SILENT_S).
     """
     if rank == 0:
-        store.add(place, 1)
+        store.add(key, 1)
         return
     pause, signs, since, silent_s = 0.005, 0, time.monotonic(), max(silent_s, SILENT_S)
     try:
-        while not store.add(place, 0):
+        while not store.add(key, 0):
             time.sleep(pause)
             pause = min(0.5, 1.5 * pause)
-            now = store.add(f"{place}/alive", 0)
+            now = store.add(f"{key}/alive", 0)
             if now != signs:
                 signs, since = now, time.monotonic()
             elif time.monotonic() - since > silent_s:
@@ -75,14 +75,14 @@ def await_rank_0(store: Any, place: str, rank: int, silent_s: float) -> None:
 
 
 @contextlib.contextmanager
-def at_work(store: Any, place: str) -> Iterator[None]:
-    """Rank 0 gives signs of life to those that wait for it at ``place``, for as long as the context lasts."""
+def at_work(store: Any, key: str) -> Iterator[None]:
+    """Rank 0 gives signs of life to those that wait for ``key``, for as long as the context lasts."""
     done = threading.Event()
 
     def beat() -> None:
         with contextlib.suppress(RuntimeError):  # the store is gone: so are those that wait
             while not done.wait(BEAT_S):
-                store.add(f"{place}/alive", 1)
+                store.add(f"{key}/alive", 1)
 
     thread = threading.Thread(target=beat, name="rank-0-at-work", daemon=True)
     thread.start()

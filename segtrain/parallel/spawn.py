@@ -81,12 +81,12 @@ def _most(places: int, images: int, least: int) -> int:
 
 @contextlib.contextmanager
 def children(count: int, arguments: list[str]) -> Iterator[Cluster]:
-    """Start ranks 1..count-1 with this command's own arguments; yield rank 0's place.
+    """Start ranks 1..count-1 with the arguments of this command; yield the cluster of rank 0.
 
     A child dies with its parent (PR_SET_PDEATHSIG). On leaving, children are waited for; if the body raised, they are
     terminated first.
     """
-    place = Cluster(0, count, 0, count, "127.0.0.1", free_port(), source="segtrain")
+    rank_0 = Cluster(0, count, 0, count, "127.0.0.1", free_port(), source="segtrain")
     started: list[subprocess.Popen[bytes]] = []
     said = threading.Event()
     parent = os.getpid()
@@ -98,7 +98,7 @@ def children(count: int, arguments: list[str]) -> Iterator[Cluster]:
 
     try:
         for rank in range(1, count):
-            member = Cluster(rank, count, rank, count, place.master_addr, place.master_port, source="segtrain")
+            member = Cluster(rank, count, rank, count, rank_0.master_addr, rank_0.master_port, source="segtrain")
             started.append(
                 subprocess.Popen(
                     [sys.executable, "-m", "segtrain", *arguments],
@@ -107,7 +107,7 @@ def children(count: int, arguments: list[str]) -> Iterator[Cluster]:
                 )
             )
         threading.Thread(target=_watch, args=(started, said), name="watch-ranks", daemon=True).start()
-        yield place
+        yield rank_0
     except BaseException:
         _say_killed(started, said)
         for child in started:

@@ -47,7 +47,7 @@ class Strategy:
     store: Any = field(default=None, repr=False, compare=False)  # in which the ranks met; None: alone, or none is known
     begun: int = field(default=0, compare=False)  # calls of ``reduce``, the same on all ranks at the same place
     ended: int = field(default=0, compare=False)
-    told: int = field(default=0, compare=False)  # objects of rank 0 so far
+    objects: int = field(default=0, compare=False)  # broadcasts of ``broadcast_object`` so far
     # The device's event behind the last one: NCCL's calls return at once.
     _passed: Any = field(default=None, repr=False, compare=False)
 
@@ -107,7 +107,7 @@ class Strategy:
     def at_work(self) -> contextlib.AbstractContextManager[None]:
         """Where rank 0 works alone before ``broadcast_object``: the others know meanwhile that it lives."""
         alone = self.rank == 0 and self._waits_in_store
-        return at_work(self.store, f"object/{self.told + 1}") if alone else contextlib.nullcontext()
+        return at_work(self.store, f"object/{self.objects + 1}") if alone else contextlib.nullcontext()
 
     def broadcast_object(self, value: Any) -> Any:
         """Rank 0's JSON value on every rank.
@@ -119,8 +119,8 @@ class Strategy:
         if self.world_size == 1:
             return value
         if self._waits_in_store:
-            self.told += 1
-            await_rank_0(self.store, f"object/{self.told}", self.rank, self.settings.timeout_s)
+            self.objects += 1
+            await_rank_0(self.store, f"object/{self.objects}", self.rank, self.settings.timeout_s)
         return broadcast_json(self, 0, value)
 
 
@@ -139,13 +139,13 @@ def start(settings: Parallel, cluster: Cluster, device: str = "auto") -> Iterato
             "use ddp, fsdp or smddp, or start one process",
             code="strategy-is-one-process", strategy=name, world_size=cluster.world_size,
         )  # fmt: skip
-    place = own_device(device, cluster)
-    if place.type == "cpu":
+    own = own_device(device, cluster)
+    if own.type == "cpu":
         threads = settings.threads
         torch.set_num_threads(max(1, cores() // cluster.local_world_size) if threads == "auto" else int(threads))
-    backend, store = _join(name, settings, cluster, place) if name in ("ddp", "fsdp", "smddp") else ("", None)
+    backend, store = _join(name, settings, cluster, own) if name in ("ddp", "fsdp", "smddp") else ("", None)
     try:
-        yield Strategy(name, cluster, place, settings, backend, store)
+        yield Strategy(name, cluster, own, settings, backend, store)
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         failure: BaseException = error
         if store is not None and isinstance(error, (SegtrainError, RuntimeError)):
@@ -196,16 +196,16 @@ def _join(name: str, settings: Parallel, cluster: Cluster, device: torch.device)
 
 def _enter(backend: str, cluster: Cluster, device: torch.device, timeout_s: float) -> Any:
     """As init_process_group meets by itself, but the store serves us too, and NCCL begins after a look at the GPUs."""
-    limit, place = timedelta(seconds=timeout_s), dict[str, Any]()
+    limit, options = timedelta(seconds=timeout_s), dict[str, Any]()
     store, _, _ = next(iter(rendezvous("env://", timeout=limit)))
     store.set_timeout(limit)
     if backend == "nccl" and cluster.world_size > 1:
         refuse_shared_gpus(dist.PrefixStore(f"gpus/{next(_STARTS)}", store), cluster, device, timeout_s)
         # With its device (torch 2.3) NCCL connects here, where a failure has a name, and not in the first collective.
         if "device_id" in inspect.signature(dist.init_process_group).parameters:
-            place["device_id"] = device
+            options["device_id"] = device
     dist.init_process_group(
         backend, timeout=limit, store=dist.PrefixStore("default_pg", store), rank=cluster.rank,
-        world_size=cluster.world_size, **place,
+        world_size=cluster.world_size, **options,
     )  # fmt: skip
     return dist.PrefixStore(f"segtrain/{next(_STARTS)}", store)

@@ -181,11 +181,11 @@ def _lines(role: str, split: Dataset, report: AuditReport) -> Iterable[str]:
 
 
 def _read(run_dir: Path) -> list[dict[str, Any]]:
-    place = run_dir / FILE
+    path = run_dir / FILE
     try:
-        return [json.loads(line) for line in place.read_text(encoding="utf-8").splitlines()]
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:
         text = f"cannot be read ({error}): start another run with out=FOLDER"
-        raise file_error(str(place), text, code="file-not-read") from None
+        raise file_error(str(path), text, code="file-not-read") from None

@@ -70,29 +70,29 @@ def _began(pid: int) -> str | None:
 
 def is_local(folder: Path) -> bool:
     """Whether the folder lies on a file system of this kernel's own; False where that cannot be told."""
-    place, found = str(folder.resolve()), ("", "")
+    resolved, found = str(folder.resolve()), ("", "")
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
             before, _, after = line.partition(" - ")
             mounted = re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), before.split()[4])
-            if f"{place}/".startswith(f"{mounted.rstrip('/')}/") and len(mounted) >= len(found[0]):
+            if f"{resolved}/".startswith(f"{mounted.rstrip('/')}/") and len(mounted) >= len(found[0]):
                 found = mounted, after.split()[0]
     return found[1] in _LOCAL
 
 
-def is_copy(holder: Holder, place: Path) -> bool:
-    """Whether the lock file ``place`` is not the one that its holder made."""
+def is_copy(holder: Holder, path: Path) -> bool:
+    """Whether the lock file ``path`` is not the one that its holder made."""
     try:
-        return bool(holder.pid) and str(place.stat().st_ino) != holder.inode
+        return bool(holder.pid) and str(path.stat().st_ino) != holder.inode
     except OSError:  # it has just gone
         return False
 
 
-def lives(holder: Holder, place: Path, local: bool) -> bool | None:
-    """Whether the holder named in the file ``place`` runs and writes here; None: only signs of life can tell."""
+def lives(holder: Holder, path: Path, local: bool) -> bool | None:
+    """Whether the holder named in the file ``path`` runs and writes here; None: only signs of life can tell."""
     if not holder.pid:  # a lock that nobody can read: it may be in the making
         return None
-    if is_copy(holder, place):  # some network file systems give new numbers to old files
+    if is_copy(holder, path):  # some network file systems give new numbers to old files
         return False if local else None
     if holder.boot != _boot():
         # Of another name: a client of this file server, or a guest of this host, may see the same files.

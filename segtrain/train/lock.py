@@ -86,8 +86,8 @@ class RunLock:
                     if self._create(self.path, ours, me):
                         break
                     continue
-                place, holder, content = chain[-1]
-                why = self._why_dead(place, holder, content, local, say)
+                path, holder, content = chain[-1]
+                why = self._why_dead(path, holder, content, local, say)
                 if why is None:
                     continue  # the lock has changed meanwhile
                 claim = self._claim(holder)
@@ -128,10 +128,10 @@ class RunLock:
     def _chain(self) -> list[tuple[Path, Holder, bytes]]:
         """The holder in the lock, the process that is taking over from it, and so on. The last one counts."""
         found: list[tuple[Path, Holder, bytes]] = []
-        place = self.path
-        while (content := content_of(place)) is not None and len(found) < 100:
-            found.append((place, holder_in(content), content))
-            place = self._claim(found[-1][1])
+        path = self.path
+        while (content := content_of(path)) is not None and len(found) < 100:
+            found.append((path, holder_in(content), content))
+            path = self._claim(found[-1][1])
         return found
 
     def _create(self, path: Path, ours: Path, me: Holder) -> bool:
@@ -151,18 +151,18 @@ class RunLock:
         return True
 
     def _why_dead(
-        self, place: Path, holder: Holder, content: bytes, local: bool, say: Callable[[str], None]
+        self, path: Path, holder: Holder, content: bytes, local: bool, say: Callable[[str], None]
     ) -> str | None:
         """Why the holder counts as dead, or None where its lock has changed. Raises ConfigError where it is alive."""
-        alive = lives(holder, place, local)
+        alive = lives(holder, path, local)
         if alive is False:
-            return "in another folder, of which this is a copy" if is_copy(holder, place) else "which has ended"
+            return "in another folder, of which this is a copy" if is_copy(holder, path) else "which has ended"
         if alive is None:
             say(
                 f"{self.folder} is locked by {holder}, which cannot be seen from here: waiting up to "
                 f"{self._silent_s:g} s for a sign of life"
             )
-            now = self._watched(place, content)
+            now = self._watched(path, content)
             if now == content:
                 return f"which gave no sign of life for {self._silent_s:g} s"
             if now is None or holder_in(now).token != holder.token:
@@ -173,13 +173,13 @@ class RunLock:
             code="run-folder-locked", run=str(self.folder), pid=holder.pid, host=holder.host,
         )  # fmt: skip
 
-    def _watched(self, place: Path, content: bytes) -> bytes | None:
+    def _watched(self, path: Path, content: bytes) -> bytes | None:
         """The lock's content as soon as it is another one, or after SILENT_S seconds."""
         begin = time.monotonic()
         now: bytes | None = content
         while now == content and time.monotonic() - begin < self._silent_s:
             time.sleep(min(1.0, self._silent_s / 10))
-            now = content_of(place)
+            now = content_of(path)
         return now
 
     def _open(self) -> None:

@@ -62,19 +62,19 @@ def prepare(
 ) -> dict[str, Any]:
     """Check every image and label, compare them with those before, then write the run folder; fills ``found``."""
     run_dir = config.run_dir
-    told = faults.look(config, train, val)
-    reports, lines = told.pop("reports"), told.pop("lines")
+    report = faults.look(config, train, val)
+    reports, lines = report.pop("reports"), report.pop("lines")
     splits = {
-        role: same_data.split_of(without(split, told["skipped"][role]), reports.get(role))
+        role: same_data.split_of(without(split, report["skipped"][role]), reports.get(role))
         for role, split in (("train", train), ("val", val))
     }
     make_run_dir(config)
-    told["remarks"] += lock.acquire()
+    report["remarks"] += lock.acquire()
     refuse_run_dir(config, parts)  # again: another run may have begun and ended here meanwhile
     if config.checkpoint.resume:
         found.path, found.state, found.remarks = checkpoint.newest_file(run_dir)
     if found.state is None and (run_dir / JOURNAL).is_file() and (run_dir / "best.json").is_file():
-        told["remarks"].append(
+        report["remarks"].append(
             f"warning: {run_dir} holds the journal of a run, and no checkpoint that loads: it begins again at step 0"
         )
     saved = found.state.get("data") if found.state else None
@@ -85,8 +85,8 @@ def prepare(
     if config.data.split_by.on:
         keep_names(config, {config.data.train_split: train, config.data.split: val})
     same_data.keep_list(run_dir, splits, anew=found.state is None or bool(changed))
-    told["remarks"] += remarks
-    return {**told, "data": same_data.as_saved(splits, saved), "data_changed": "; ".join(changed)}
+    report["remarks"] += remarks
+    return {**report, "data": same_data.as_saved(splits, saved), "data_changed": "; ".join(changed)}
 
 
 def restored(

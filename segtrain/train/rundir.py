@@ -27,9 +27,9 @@ def refuse_run_dir(config: Config, parts: dict[str, str] | None = None) -> None:
     holds a run with other settings or parts (each named).
     """
     run_dir = config.run_dir
-    place = next(path for path in (run_dir, *run_dir.absolute().parents) if os.path.lexists(path))
-    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-        reason = f"no right to write to {place}" if place.is_dir() else f"{place} is a file"
+    nearest = next(path for path in (run_dir, *run_dir.absolute().parents) if os.path.lexists(path))
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        reason = f"no right to write to {nearest}" if nearest.is_dir() else f"{nearest} is a file"
         raise _not_writable(run_dir, reason)
     known = run_dir / "config.yaml"
     begun = any((run_dir / "checkpoints").glob("step-*.pt"))

@@ -226,11 +226,11 @@ def check(config: Config, saved: Any, splits: dict[str, Split], layout: str = ""
 
 def _named(run_dir: Path, role: str, split: Split) -> str:
     """How many samples were added, removed and changed, with the first names of each; "" where none was."""
-    place = list_file(run_dir, role)
+    path = list_file(run_dir, role)
     try:
-        known = {name: numbers for name, *numbers in read_list(place)}
+        known = {name: numbers for name, *numbers in read_list(path)}
     except DAMAGED:
-        return f"which ones is not known, since {place} cannot be read"
+        return f"which ones is not known, since {path} cannot be read"
     before, added, changed, order = list(known), [], [], []
     for name, image, mask, crc in split.rows():
         then = known.pop(name, None)
@@ -263,26 +263,26 @@ def list_file(run_dir: Path, role: str) -> Path:
 def keep_list(run_dir: Path, splits: dict[str, Split], anew: bool) -> None:
     """Write the lists of samples into the run folder, those that are missing or ``anew``. Raises CheckpointError."""
     for role, split in splits.items():
-        place = list_file(run_dir, role)
-        if anew or not place.is_file():
-            write_list(place, split.rows())
+        path = list_file(run_dir, role)
+        if anew or not path.is_file():
+            write_list(path, split.rows())
 
 
-def write_list(place: Path, rows: Iterable[SampleRow]) -> None:
+def write_list(path: Path, rows: Iterable[SampleRow]) -> None:
     """Raises CheckpointError."""
     try:
-        place.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(exist_ok=True)
     except OSError as error:
-        text = f"cannot make the folder {place.parent}: {error.strerror}: choose another out=FOLDER"
-        raise CheckpointError(text, code="folder-not-made", file=str(place.parent)) from None
+        text = f"cannot make the folder {path.parent}: {error.strerror}: choose another out=FOLDER"
+        raise CheckpointError(text, code="folder-not-made", file=str(path.parent)) from None
     lines = "".join(f"{name}\t{image}\t{mask}\t{crc}\n" for name, image, mask, crc in rows)
     content = f"name\timage_bytes\tmask_bytes\tmask_crc\n{lines}".encode(errors="surrogateescape")
-    write_atomically(place, gzip.compress(content, 1, mtime=0))
+    write_atomically(path, gzip.compress(content, 1, mtime=0))
 
 
-def read_list(place: Path) -> Iterator[SampleRow]:
+def read_list(path: Path) -> Iterator[SampleRow]:
     """The rows that ``write_list`` wrote. Raises one of DAMAGED."""
-    with gzip.open(place, "rt", encoding="utf-8", errors="surrogateescape", newline="\n") as stream:
+    with gzip.open(path, "rt", encoding="utf-8", errors="surrogateescape", newline="\n") as stream:
         if not stream.readline():
             raise EOFError
         for line in stream:

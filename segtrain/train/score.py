@@ -64,7 +64,7 @@ def evaluate(
     folder = [f"data.root={json.dumps(str(data))}"] if isinstance(data, (str, Path)) else []
     items = None if folder else data
     settings = [*folder, *overrides]
-    table, matrix = (Path(place) if place is not None else None for place in (images, confusion))
+    table, matrix = (Path(path) if path is not None else None for path in (images, confusion))
     values = score(Path(run), settings, which, discover(), quiet, table, matrix, items=items, module=model)
     return NamedScores.of(values, values["class_names"])
 

@@ -81,12 +81,12 @@ class Sentinel:
         """The error that says which samples came too often, or not at all, and from which ranks. A collective."""
         strategy = self._strategy
         n, first = len(self._dataset), int(due[0][0])
-        places = (int(due[0][-1]) - first + 1) * n
+        size = (int(due[0][-1]) - first + 1) * n
         mine = (taken[0] - first) * n + taken[1]
-        known = (mine >= 0) & (mine < places) & (taken[1] >= 0) & (taken[1] < n)
-        counts = torch.from_numpy(np.bincount(mine[known], minlength=places)).to(strategy.device)
+        known = (mine >= 0) & (mine < size) & (taken[1] >= 0) & (taken[1] < n)
+        counts = torch.from_numpy(np.bincount(mine[known], minlength=size)).to(strategy.device)
         all_ranks = strategy.reduce(counts.clone()).cpu().numpy()
-        wrong = all_ranks - np.bincount((due[0] - first) * n + due[1], minlength=places)
+        wrong = all_ranks - np.bincount((due[0] - first) * n + due[1], minlength=size)
         shown = np.flatnonzero(wrong)[:SHOWN].tolist()
         by_rank = table(strategy, counts[shown]).cpu().numpy() if shown else np.zeros((0, 0))
         lines = []
@@ -109,8 +109,8 @@ def alike(model: nn.Module, ema: Ema | None, strategy: Strategy) -> dict[str, Te
     """What every rank must hold with the same bits, by name (above: what is left out)."""
     own: set[str] = set()
     if not strategy.settings.sync_bn:
-        norms = [prefix for prefix, module in model.named_modules() if isinstance(module, NormBase)]
-        own = {f"{prefix}.{name}".lstrip(".") for prefix in norms for name in ("running_mean", "running_var")}
+        batch_norms = [prefix for prefix, module in model.named_modules() if isinstance(module, NormBase)]
+        own = {f"{prefix}.{name}".lstrip(".") for prefix in batch_norms for name in ("running_mean", "running_var")}
     found = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     if ema is not None:
         found |= {f"{name} (moving average)": value for name, value in ema.shadow.items() if name not in own}

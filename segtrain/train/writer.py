@@ -85,10 +85,10 @@ class CheckpointWriter:
         except Exception as error:
             cause = file.error if file and file.error else error
             words = (cause.strerror if isinstance(cause, OSError) else "") or str(cause) or type(cause).__name__
-            cure = "free memory" if isinstance(cause, MemoryError) else "free space or choose another `out`"
+            fix = "free memory" if isinstance(cause, MemoryError) else "free space or choose another `out`"
             self._error = CheckpointError(
                 f"cannot write the checkpoint {path}: {words.splitlines()[0]}; earlier checkpoints are untouched: "
-                f"{cure}, and start the same command again",
+                f"{fix}, and start the same command again",
                 code="checkpoint-not-written", file=str(path), reason=words,
             )  # fmt: skip
 
