@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from segtrain.errors import CheckpointError, some_of
-from segtrain.files import write_atomically as write_atomically
+from segtrain.files import write_atomically
 from segtrain.models.weights import misfit
 
 FORMAT = 1

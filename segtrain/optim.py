@@ -39,8 +39,7 @@ def parameter_groups(
     With muon, filters that mix many channels are ``muon`` groups; the first layer (3 channels in), depthwise filters
     and ``heads``, the layers that make logits, are left to AdamW, as biases and norms are.
     """
-    of_encoder = {id(p) for p in encoder}
-    of_heads = {id(p) for p in heads}
+    of_encoder, of_heads = {id(p) for p in encoder}, {id(p) for p in heads}
     groups: dict[tuple[float, float, bool], dict[str, Any]] = {}
     for parameter in model.parameters():
         if not parameter.requires_grad:
@@ -72,9 +71,7 @@ def build_optimizer(
 
 def _fused(kind: Any, groups: list[dict[str, Any]], **settings: Any) -> torch.optim.Optimizer:
     # Fused CPU kernels came with torch 2.4, those of SGD with 2.3. Some releases in between accept the argument and
-    # fail in
-    # the first step, and sharded parameters of fsdp have no fused SGD. The foreach form computes the same, a little
-    # slower.
+    # fail in the first step, and sharded parameters have no fused SGD. The foreach form is equal, a little slower.
     probe = torch.zeros_like(groups[0]["params"][0], requires_grad=True)
     probe.grad = torch.zeros_like(probe)
     try:
@@ -122,8 +119,7 @@ class Muon(torch.optim.Optimizer):
         others = [group for group in self.param_groups if not group["muon"]]
         self._adamw = _fused(torch.optim.AdamW, others, lr=lr, betas=betas) if others else None
         if self._adamw is not None:
-            # One list of groups and one state, so that code that sets learning rates or saves moments sees one
-            # optimizer.
+            # One list of groups and one state: code that sets learning rates or saves moments sees one optimizer.
             self.param_groups = [group for group in self.param_groups if group["muon"]] + self._adamw.param_groups
             self._adamw.state = self.state
 

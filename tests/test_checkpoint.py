@@ -11,7 +11,7 @@ import pytest
 import torch
 from conftest import refused
 
-from segtrain import checkpoint
+from segtrain import checkpoint, files
 from segtrain.errors import CheckpointError
 from segtrain.train.writer import CheckpointWriter
 
@@ -103,7 +103,7 @@ def test_a_small_file_on_a_disk_that_has_become_read_only_is_one_error(
     monkeypatch.setattr(os, "replace", fail)
     monkeypatch.setattr(Path, "unlink", fail)
     with refused("file-not-written", file=str(tmp_path / "best.json")):
-        checkpoint.write_atomically(tmp_path / "best.json", b"{}")
+        files.write_atomically(tmp_path / "best.json", b"{}")
 
 
 def test_parts_of_a_killed_writer_are_swept(run_dir: Path) -> None:

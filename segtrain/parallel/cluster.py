@@ -25,7 +25,7 @@ class Cluster:
     local_world_size: int = 1
     master_addr: str = "127.0.0.1"
     master_port: int = 29500
-    source: str = "none"  # who said so: torchrun, mpi, slurm, sagemaker, segtrain, none
+    source: str = "none"  # of these numbers: torchrun, mpi, slurm, sagemaker, segtrain, none
 
     @property
     def hosts(self) -> int:
@@ -44,10 +44,10 @@ class Cluster:
 
 
 def discover(environ: Mapping[str, str] = os.environ, resource_config: Path | None = None) -> Cluster:
-    """Ask, in this order, torchrun's variables, an MPI launcher, Slurm's ``srun``, SageMaker's file.
+    """Read, in this order, torchrun's variables, those of an MPI launcher, those of Slurm's ``srun``, SageMaker's file.
 
-    On SageMaker, whoever launched, the ranks are to talk through the interface that its file names: NCCL and gloo would
-    take another one of several. Raises ConfigError when a launcher's variables are incomplete or contradict each other.
+    On SageMaker, with every launcher, the ranks must use the network interface that its file names: NCCL and gloo may
+    choose another one. Raises ConfigError when a launcher's variables are incomplete or contradict each other.
     """
     resource_config = resource_config or sagemaker_hosts.resource_config(environ)
     if resource_config.is_file():
@@ -159,7 +159,7 @@ def expand_hosts(text: str) -> list[str]:
 
 
 def _from_sagemaker(environ: Mapping[str, str], resource_config: Path) -> Cluster:
-    """One process a host, when the container's entry point started no launcher.
+    """One process per host, when the container's entry point started no launcher.
 
     Hosts are sorted here because instance groups list them in any order; the first need not be algo-1.
     """

@@ -42,8 +42,8 @@ def visible_gpus(environ: Mapping[str, str] = os.environ, root: Path = Path("/")
 def ranks_here(config: Config, say: Callable[[str], None]) -> int:
     """Ranks that `segtrain train` starts by itself. ``procs: auto`` is one per GPU, or on a CPU host one per core.
 
-    On a CPU, ranks of one thread beat one process with all threads: no barrier after each operator. ``say`` is told of
-    GPUs that stay idle. Raises ConfigError for more processes than GPUs.
+    On a CPU, ranks of one thread beat one process with all threads: no barrier after each operator. ``say`` gets a
+    line about idle GPUs. Raises ConfigError for more processes than GPUs.
     """
     strategy, procs, device = config.parallel.strategy, config.parallel.procs, config.train.device
     if strategy in ("single", "dp", "smddp"):

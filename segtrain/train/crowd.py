@@ -21,7 +21,7 @@ from segtrain.train.learner import Learner
 from segtrain.train.step import Precision, running_statistics_kept
 
 THREADS = 1.5  # for each core
-WORTH = 1.1  # times as long, from which on a word is said
+WORTH = 1.1  # times as long as with the best number of threads: reported from here on
 SECONDS = 1.0  # for each number of threads: how they share cores varies
 # Share of the time of one thread alone without a core, from which on other programs had too much of the cores.
 LATE = 0.1
@@ -33,10 +33,9 @@ def crowding(
 ) -> dict[str, Any] | None:
     """``threads``: the fastest number; ``forward``, ``backward``: how many times as long each pass takes now.
 
-    None where threads have a core each, on a GPU, or where the network cannot be asked alone (sharded, compiled, with
-    batch norm that is shared by the ranks). None as well where other programs had the cores meanwhile, which gives many
-    threads a larger share of them and so makes them look quick. Weights, gradients, running statistics and random
-    numbers stay as they are.
+    None where threads have a core each, on a GPU, and where the network cannot run on one rank alone (sharded,
+    compiled, synchronized batch norm). None as well where other programs used the cores meanwhile: many threads then
+    get a larger share of them and look fast. Weights, gradients, running statistics and random numbers stay unchanged.
     """
     now = torch.get_num_threads()
     ranks = strategy.cluster.local_world_size

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from segtrain.checkpoint import checkpoints, write_atomically
+from segtrain.checkpoint import checkpoints
 from segtrain.config import Config
 from segtrain.data.audit.audit import AuditReport, audit, check_before_training, class_weights
 from segtrain.data.audit.finding import SplitFinding, refuse
@@ -26,6 +26,7 @@ from segtrain.data.index.subset import whole, without
 from segtrain.data.own import OwnDataset
 from segtrain.data.sample import rehearse
 from segtrain.errors import DataError, file_error
+from segtrain.files import write_atomically
 
 FILE = "faults.jsonl"
 _SHOWN = 20  # faults in one error

@@ -117,7 +117,7 @@ def content_of(path: Path) -> bytes | None:
         try:
             return path.read_bytes()
         except FileNotFoundError:
-            return b"" if path.is_symlink() else None  # a link to nowhere is there, for whoever would make the file
+            return b"" if path.is_symlink() else None  # a link to nowhere: no file can be made there
         except OSError as error:
             if error.errno != errno.ESTALE:  # NFS: it was replaced by another one while it was opened
                 raise

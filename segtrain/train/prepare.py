@@ -108,11 +108,11 @@ def restored(
     restore_learner(learner, saved, strategy, str(run_dir))
     state = State.read(saved["state"], str(run_dir))
 
-    def mended() -> dict[str, Any]:
+    def repaired() -> dict[str, Any]:
         best, more = checkpoint.mend_best(run_dir, vars(state))
         return {"step": best.step if best else 0, "miou": best.miou if best else -1.0, "remarks": more}
 
-    best = on_rank_0(strategy, mended)
+    best = on_rank_0(strategy, repaired)
     state.best_step, state.best_miou = best["step"], best["miou"]
     return state, saved, remarks + best["remarks"]
 

@@ -150,7 +150,7 @@ def differences(old: dict[str, Any], new: dict[str, Any], here: str = "here", pr
 
 
 def open_run(run_dir: str | Path, overrides: list[str] | None = None) -> Config:
-    """The config of a run folder, with overrides. Raises SegtrainError when the folder is no run."""
+    """The config of a run folder, with overrides. Raises SegtrainError if it is not a run folder."""
     path = Path(run_dir) / "config.yaml"
     if not path.is_file():
         text = f"{run_dir} is not a run folder: it has no config.yaml (segtrain runs DIR lists runs)"

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from segtrain.checkpoint import write_atomically
 from segtrain.config import Config
 from segtrain.data.labels.space import LabelSpace
 from segtrain.errors import DataError
+from segtrain.files import write_atomically
 from segtrain.observe import image_table, pictures
 from segtrain.observe.console import of_classes
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from segtrain.train.output import Output
     from segtrain.train.state import State
 
-MOST_CLASSES = 64  # whose confusion matrix goes into the journal: some 30 kB a line
+MOST_CLASSES = 64  # whose confusion matrix goes into the journal: about 30 kB per line
 
 
 def extremes(config: Config) -> int:

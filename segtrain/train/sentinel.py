@@ -8,11 +8,11 @@ are averaged for a score or a checkpoint (``mean_buffers``). Their number of bat
 - Parameters that fsdp has sharded: each rank holds another part, and no value is held twice, so there is nothing that
 could come apart. Buffers are whole there, and compared.
 
-The samples that all ranks took are added up and compared with what the order (data/order.py) says for these steps. No
-epoch of the order holds a sample twice, so none was seen twice or left out where the sums agree.
+Hashes of the samples that all ranks took are added up and compared with those of the order (data/order.py) for these
+steps. No epoch of the order holds a sample twice, so none was seen twice or left out where the sums agree.
 
-One collective in a look, of (ranks + 3) int64; other steps only keep their ids. All ranks read the same sums, so they
-find the same, and make the same collectives to name it.
+A check is one collective of (ranks + 3) int64; other steps only keep their ids. All ranks read the same sums, so they
+find the same fault, and make the same collectives to name it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LOW = 2**32 - 1
 
 
 class Sentinel:
-    """Told of every step; looks where one is due. Raises SegtrainError or DataError, the same on all ranks."""
+    """Checks every ``log.sentinel`` steps. Raises SegtrainError or DataError, the same on all ranks."""
 
     def __init__(
         self, config: Config, plan: Plan, strategy: Strategy, learner: Learner, dataset: Dataset, first: int
@@ -106,7 +106,7 @@ class Sentinel:
 
 
 def alike(model: nn.Module, ema: Ema | None, strategy: Strategy) -> dict[str, Tensor]:
-    """What every rank must hold with the same bits, by name (above: what is left out)."""
+    """Tensors by name that must be equal to the bit on all ranks (the first lines of this file name the others)."""
     own: set[str] = set()
     if not strategy.settings.sync_bn:
         batch_norms = [prefix for prefix, module in model.named_modules() if isinstance(module, NormBase)]
