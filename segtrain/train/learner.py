@@ -137,7 +137,10 @@ def restore_learner(learner: Learner, saved: Mapping[str, Any], strategy: Strate
     load_full_state(learner.model, learner.optimizer, saved["model"], saved["optimizer"])
     if ema is not None:
         fill(ema.shadow, {name: share(saved["ema"][name], value) for name, value in ema.shadow.items()})
-    restore_buffers(learner.plain, ema, strategy, saved.get("buffers_of_ranks"))
+    # Each rank gets its own statistics; with another number of ranks it goes on from their mean.
+    buffers, of_ranks = _statistics(learner.plain, ema), saved.get("buffers_of_ranks")
+    if of_ranks is not None and of_ranks.shape == (strategy.world_size, sum(b.numel() for b in buffers)):
+        _fill(buffers, of_ranks[strategy.rank].to(buffers[0].device))
     learner.scaler.load_state_dict(saved["scaler"])
 
 
@@ -190,14 +193,6 @@ def mean_buffers(model: nn.Module, ema: Ema | None, strategy: Strategy) -> Itera
         yield rows
     finally:
         _fill(buffers, own)
-
-
-def restore_buffers(model: nn.Module, ema: Ema | None, strategy: Strategy, rows: Tensor | None) -> None:
-    """Give a rank of a resumed run its own statistics; with another number of ranks each goes on from the mean."""
-    buffers = _statistics(model, ema)
-    size = (strategy.world_size, sum(b.numel() for b in buffers))
-    if rows is not None and rows.shape == size:
-        _fill(buffers, rows[strategy.rank].to(buffers[0].device))
 
 
 def settle_buckets(learner: Learner, strategy: Strategy, images: int, size: Size, used_heads: int | None) -> None:
