@@ -25,7 +25,7 @@ from segtrain.evaluate import evaluation
 from segtrain.evaluate.load import load_run
 from segtrain.evaluate.named_scores import NamedScores
 from segtrain.observe.console import of_classes
-from segtrain.observe.image_table import ImageRow, table
+from segtrain.observe.image_table import table
 from segtrain.parallel.cluster import Cluster, discover
 from segtrain.parallel.strategy import start
 from segtrain.terminal import say
@@ -98,8 +98,7 @@ def score(
     if images and not cluster.rank:
         open_folder(images)
     with start(config.parallel, cluster, config.train.device) as strategy:
-        on_cpu = strategy.device.type == "cpu"
-        workers = worker_count(config.data.workers, cores(), cluster.local_world_size, on_cpu)
+        workers = worker_count(config.data.workers, cores(), cluster.local_world_size, strategy.device.type == "cpu")
         result = evaluation.evaluate(
             model.to(strategy.device),
             dataset,
@@ -110,16 +109,16 @@ def score(
         )  # fmt: skip
     caveats = (*label_warnings(labels.names, result.scores.pixels), *_trained_on(run_dir, dataset, trained))
     worst = [row for row in result.images.rows(dataset) if row.miou is not None][:_SHOWN]
-    few, written = of_classes(result.scores.pixels), list[str]()
-    if images and not cluster.rank:
-        title = f"{config.title}  {which}  mIoU {100 * result.scores.miou:.1f}%{few}"
-        written = write_images(images, result, dataset, title)
-    if confusion and not cluster.rank:
-        write_confusion(confusion, result.confusion.tolist(), labels.names)
-    if not quiet and not cluster.rank:
-        _show(result, labels, worst, images, written, confusion)
-        for text in caveats:
-            say(f"warning: {dataset.split}: {text}")
+    if not cluster.rank:
+        files = _write(result, dataset, labels, images, confusion, f"{config.title}  {which}")
+        if not quiet:
+            say(result.scores.table(labels.names))
+            say(f"\n{table(worst)}\n" if worst else "no image has a score: all of them are void")
+            for line in files:
+                say(line)
+            say(f"mIoU {100 * result.scores.miou:.2f}%{of_classes(result.scores.pixels)}  {result.protocol['line']}")
+            for text in caveats:
+                say(f"warning: {dataset.split}: {text}")
     return {
         **result.scores.to_dict(),
         "class_names": list(labels.names),
@@ -142,22 +141,23 @@ def _refuse_unread(overrides: list[str]) -> None:
                 raise ConfigError(text, code="setting-not-for-eval", key=key)
 
 
-def _show(
+def _write(
     result: evaluation.Evaluation,
+    dataset: Dataset,
     labels: LabelSpace,
-    worst: list[ImageRow],
     images: Path | None,
-    written: list[str],
     confusion: Path | None,
-) -> None:
-    say(result.scores.table(labels.names))
-    say(f"\n{table(worst)}\n" if worst else "no image has a score: all of them are void")
+    title: str,
+) -> list[str]:
+    """Write what ``score`` was asked for. Returns a line about each folder and file."""
+    lines = []
     if images:
-        say(f"written into {images}: {', '.join(written)}\n")
+        miou = f"mIoU {100 * result.scores.miou:.1f}%{of_classes(result.scores.pixels)}"
+        lines.append(f"written into {images}: {', '.join(write_images(images, result, dataset, f'{title}  {miou}'))}\n")
     if confusion:
-        say(f"confusion matrix (rows: truth, columns: prediction, pixels) in {confusion}\n")
-    few = of_classes(result.scores.pixels)
-    say(f"mIoU {100 * result.scores.miou:.2f}%{few}  {result.protocol['line']}")
+        write_confusion(confusion, result.confusion.tolist(), labels.names)
+        lines.append(f"confusion matrix (rows: truth, columns: prediction, pixels) in {confusion}\n")
+    return lines
 
 
 def _dataset(run_dir: Path, config: Config, labels: LabelSpace, items: Any, overrides: list[str]) -> Dataset:
