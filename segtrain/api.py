@@ -104,7 +104,7 @@ def train(
     cluster = discover()
     alone = cluster.source == "none"
     ranks = _processes(config, parts != Parts()) if alone else cluster.world_size
-    early.refuse(config, ranks, ranks if alone else cluster.local_world_size, alone, parts.names())
+    early.refuse(config, cluster, ranks, parts.names())
     with _kept(), _other_ranks(config, ranks) if alone and ranks > 1 else nullcontext(cluster) as member:
         code = train_rank(config, member, parts=parts)
     return Run(config.run_dir, done=code == 0)

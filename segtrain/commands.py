@@ -32,7 +32,7 @@ def train(args: Namespace, overrides: list[str], argv: list[str]) -> int:
     cluster = discover()
     alone = cluster.source == "none"
     ranks = spawn.ranks_here(config, lambda text: print(text, file=sys.stderr)) if alone else cluster.world_size
-    early.refuse(config, ranks, ranks if alone else cluster.local_world_size, alone)
+    early.refuse(config, cluster, ranks)
     with spawn.children(ranks, argv) if alone and ranks > 1 else nullcontext(cluster) as cluster:
         # Imports torch, at the same time as the other ranks.
         from segtrain.train.rank import train

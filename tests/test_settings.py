@@ -143,7 +143,7 @@ def test_the_command_refuses_before_anything_is_made(
 def test_an_encoder_that_no_library_knows(given: str, code: str, found: str, suggestion: str) -> None:
     pytest.importorskip("segmentation_models_pytorch")
     with refused(code, found=found, suggestion=suggestion):
-        early.refuse(load_config(None, ["model.arch=unet", given]), 1, 1, alone=False)
+        early.refuse(load_config(None, ["model.arch=unet", given]), Cluster(source="torchrun"), 1)
 
 
 def test_every_encoder_that_a_library_knows_is_let_through() -> None:
@@ -176,9 +176,9 @@ def test_no_torch_is_imported_for_it(tmp_path: Path) -> None:
 def test_ranks_that_others_started_do_not_look_at_the_folder_alone(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     config = load_config(None, [f"out={tmp_path}/file"])
-    early.refuse(config, 2, 2, alone=False)
+    early.refuse(config, Cluster(0, 2, 0, 2, source="torchrun"), 2)
     with refused("run-folder-not-writable", run=f"{tmp_path}/file"):
-        early.refuse(config, 2, 2, alone=True)
+        early.refuse(config, Cluster(), 2)
 
 
 @pytest.mark.usefixtures("memory")

@@ -5,19 +5,21 @@ from __future__ import annotations
 from segtrain.config import Config, refuse_names
 from segtrain.errors import ConfigError
 from segtrain.memory import memory_limit
+from segtrain.parallel.cluster import Cluster
 from segtrain.train.rundir import refuse_run_dir
 
 GIB = 2**30
 
 
-def refuse(config: Config, ranks: int, local_ranks: int, alone: bool, parts: dict[str, str] | None = None) -> None:
-    """Look at the settings for ``ranks`` ranks, ``local_ranks`` of them on this host. Raises ConfigError.
+def refuse(config: Config, cluster: Cluster, ranks: int, parts: dict[str, str] | None = None) -> None:
+    """Check the settings of a run of ``ranks`` ranks. Raises ConfigError.
 
-    ``alone``: this process speaks for the whole run, so it may look at the run folder too. Ranks that were started by
-    others look together, later: one that ended here would leave the others waiting. ``parts``: see ``refuse_run_dir``.
+    The run folder is checked only where no launcher started the ranks. Theirs check it together, later: a rank that
+    ended here would leave the others waiting. ``parts``: see ``refuse_run_dir``.
     """
+    alone = cluster.source == "none"
     refuse_batch(config, ranks)
-    refuse_sizes(config, ranks, local_ranks)
+    refuse_sizes(config, ranks, ranks if alone else cluster.local_world_size)
     refuse_names(config.model)
     if alone:
         refuse_run_dir(config, parts)
@@ -37,7 +39,7 @@ def refuse_batch(config: Config, ranks: int) -> None:
 
 
 def refuse_sizes(config: Config, ranks: int, local_ranks: int) -> None:
-    """Raises ConfigError for samples or pictures that cannot lie in this machine's memory, whatever else there is."""
+    """Raises ConfigError for samples or images that alone exceed this machine's memory."""
     data, train, (limit, _) = config.data, config.train, memory_limit()
     height, width = data.crop
     ahead = max(1, data.prefetch // train.accumulate) + 1  # steps; the one in use is not given back yet
@@ -45,15 +47,12 @@ def refuse_sizes(config: Config, ranks: int, local_ranks: int) -> None:
     if need > limit:
         raise ConfigError(
             f"train.batch_size={train.batch_size} with data.crop=[{height}, {width}] and data.prefetch={data.prefetch} "
-            f"needs {need / GIB:,.1f} GiB for the samples alone, this machine has {limit / GIB:,.1f} GiB: lower one of "
-            "them",
-            code="samples-exceed-memory", found=int(need), expected=limit,
+            f"needs {need / GIB:,.1f} GiB for samples, but this machine has {limit / GIB:,.1f} GiB: lower one of them",
+            code="samples-exceed-memory", found=int(need),
         )  # fmt: skip
     pictures = {"eval.size": config.eval.size, "data.scene_size": data.scene_size if data.layout == "scenes" else None}
     for key, size in pictures.items():
         if size is not None and 16 * size[0] * size[1] > limit:  # floats of three colors, and labels
-            raise ConfigError(
-                f"{key}=[{size[0]}, {size[1]}] needs {16 * size[0] * size[1] / GIB:,.1f} GiB for a single image, this "
-                f"machine has {limit / GIB:,.1f} GiB: lower it",
-                code="image-exceeds-memory", key=key, found=size,
-            )  # fmt: skip
+            needs = f"{16 * size[0] * size[1] / GIB:,.1f} GiB for one image"
+            text = f"{key}=[{size[0]}, {size[1]}] needs {needs}, but this machine has {limit / GIB:,.1f} GiB: lower it"
+            raise ConfigError(text, code="image-exceeds-memory", key=key)
