@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from segtrain.config import Config
@@ -22,7 +23,7 @@ GRACE_S = 20.0
 
 
 def visible_gpus(environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> int:
-    """How many NVIDIA GPUs CUDA will show a process, without the seconds that importing torch takes.
+    """The number of NVIDIA GPUs that CUDA will show a process, without the seconds that importing torch takes.
 
     CUDA reads CUDA_VISIBLE_DEVICES up to the first entry that names no GPU. Of GPUs that are cut into slices (MIG) it
     shows one slice to a process.
@@ -98,14 +99,11 @@ def children(count: int, arguments: list[str]) -> Iterator[Cluster]:
 
     try:
         for rank in range(1, count):
-            member = Cluster(rank, count, rank, count, rank_0.master_addr, rank_0.master_port, source="segtrain")
-            started.append(
-                subprocess.Popen(
-                    [sys.executable, "-m", "segtrain", *arguments],
-                    env={**os.environ, **member.environment(), "SEGTRAIN_SPAWNED": "1"},
-                    preexec_fn=die_with_parent if sys.platform == "linux" else None,
-                )
-            )
+            member = replace(rank_0, rank=rank, local_rank=rank)
+            command = [sys.executable, "-m", "segtrain", *arguments]
+            environment = {**os.environ, **member.environment(), "SEGTRAIN_SPAWNED": "1"}
+            before = die_with_parent if sys.platform == "linux" else None
+            started.append(subprocess.Popen(command, env=environment, preexec_fn=before))
         threading.Thread(target=_watch, args=(started, said), name="watch-ranks", daemon=True).start()
         yield rank_0
     except BaseException:
@@ -129,9 +127,8 @@ def _say_killed(started: list[subprocess.Popen[bytes]], said: threading.Event) -
         number = -(child.poll() or 0)
         if number > 0 and number not in (signal.SIGINT, signal.SIGTERM) and not said.is_set():
             memory = ", perhaps for lack of memory" if number == signal.SIGKILL else ""
-            print(
-                f"error: rank {rank} was killed by {signal.Signals(number).name}{memory}", file=sys.stderr, flush=True
-            )
+            name = signal.Signals(number).name
+            print(f"error: rank {rank} was killed by {name}{memory}", file=sys.stderr, flush=True)
             said.set()
 
 

@@ -24,7 +24,7 @@ from segtrain.train.learner import settle_buckets
 from segtrain.train.on_demand import Stacker, Tracer
 from segtrain.train.session import Session
 
-# Of the bytes of a float32 gradient; powersgd sends next to nothing.
+# Share of the bytes of a float32 gradient that is sent; powersgd sends next to nothing.
 SENT = {"none": 1.0, "fp16": 0.5, "bf16": 0.5}
 
 
@@ -116,10 +116,8 @@ def _shared(model: torch.nn.Module) -> dict[str, float] | None:
 
 
 def _bytes_gradient(parameters: list[torch.nn.Parameter], strategy: Strategy) -> int:
-    if strategy.world_size == 1:
-        return 0
-    whole = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
-    return int(whole * SENT.get(strategy.settings.compress, 0.0))
+    share = SENT.get(strategy.settings.compress, 0.0) if strategy.world_size > 1 else 0.0
+    return int(share * sum(parameter.numel() * parameter.element_size() for parameter in parameters))
 
 
 @contextlib.contextmanager
