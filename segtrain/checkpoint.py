@@ -70,7 +70,7 @@ def best_of(state: Mapping[str, Any]) -> Best | None:
 
 
 def named_best(run_dir: Path) -> Best | None:
-    """What best.json says; None where it is missing, torn, or something else."""
+    """The best step by best.json; None where the file is missing or damaged."""
     try:
         found = json.loads(Path(run_dir, "best.json").read_text(encoding="utf-8"))
         best = Best(int(found["step"]), float(found["miou"]))

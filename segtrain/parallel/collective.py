@@ -1,4 +1,4 @@
-"""What ranks tell each other through sums, the one operation that every backend has; digests of tensors to compare."""
+"""Messages between ranks through sums, the one operation that every backend has, and digests of tensors."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ CHUNK = 1 << 24
 TOGETHER = 1 << 19
 LANES = 1024
 
-# Gloo's thread may drop a tensor after all_reduce has returned. In torch 2.0 it then waits for the interpreter, while
-# whoever frees the group holds the interpreter and waits for the thread. DDP keeps the group until the model goes, and
-# that may be long after destroy_process_group: these tensors live on until others come, so they are not its to free.
+# Gloo's thread may free a tensor after all_reduce has returned. In torch 2.0 it then waits for the interpreter, while
+# the thread that frees the group holds the interpreter and waits for Gloo's. DDP keeps the group as long as the model,
+# which may outlive destroy_process_group: these tensors stay alive until others come, so Gloo does not free them.
 _RECENT: deque[Tensor] = deque(maxlen=8)
 
 

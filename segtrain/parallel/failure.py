@@ -49,7 +49,7 @@ def reach_rank_0(cluster: Cluster, timeout_s: float) -> None:
 
 
 def not_met(cluster: Cluster, timeout_s: float, error: Exception) -> SegtrainError:
-    """The error where not all ranks came. ``error``: what torch or the system said, of which one line is kept."""
+    """The error for ranks that did not all come. ``error``: that of torch or of the system; one line of it is kept."""
     cause = str(error).partition(" Exception raised from")[0]
     cause = next((line.strip() for line in cause.splitlines() if line.strip()), type(error).__name__)
     return _by_each_rank(
@@ -84,7 +84,7 @@ def elect_error_reporter(error: SegtrainError | RuntimeError, store: Any, cluste
             code="rank-lost", rank=cluster.rank,
         )  # fmt: skip
         time.sleep(0.5)  # a process that ends closes its connections one after the other
-        if not _is_there(cluster):  # rank 0 keeps the store: it is the one, and had its say unless it was killed
+        if not _is_there(cluster):  # rank 0 keeps the store: it has failed, and reported its error unless it was killed
             print(lost, file=sys.stderr, flush=True)
             lost.silent = True
             return lost
@@ -97,7 +97,7 @@ def elect_error_reporter(error: SegtrainError | RuntimeError, store: Any, cluste
         while cluster.rank == 0 and time.monotonic() < end and store.add("failed", 0) < cluster.world_size:
             time.sleep(0.02)  # those that meet the same error come now, and ask the store, which may end with this rank
     except RuntimeError:
-        error.silent = True  # rank 0 had its say
+        error.silent = True  # rank 0 has reported its error
     return error
 
 

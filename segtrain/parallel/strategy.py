@@ -105,7 +105,7 @@ class Strategy:
         return self.store is not None and self.backend != "smddp"
 
     def at_work(self) -> contextlib.AbstractContextManager[None]:
-        """Where rank 0 works alone before ``broadcast_object``: the others know meanwhile that it lives."""
+        """Give signs of life to the other ranks while rank 0 works alone before ``broadcast_object``."""
         alone = self.rank == 0 and self._waits_in_store
         return at_work(self.store, f"object/{self.objects + 1}") if alone else contextlib.nullcontext()
 

@@ -31,7 +31,7 @@ MARKS = 5  # at the begin of a trace, to find the common time
 
 
 class Tracer:
-    """Call ``step`` after each step. A request that lies there already is of an earlier process."""
+    """Writes traces. Call ``step`` after each step. A request that is there at the start is of an earlier process."""
 
     def __init__(
         self, run: Path, rank: int, clock: Clock, tally: StageTotals, say: Callable[[str], None] = say_on_stderr
@@ -73,7 +73,7 @@ class Tracer:
         return found
 
     def close(self) -> None:
-        """The run ends within a trace: what there is of it."""
+        """At the end of the run: write an unfinished trace."""
         if self._open is not None:
             self._write(self._open)
             self._open = None
@@ -127,7 +127,7 @@ class _OpenTrace:
 
 
 class Stacker:
-    """Call ``step`` after each step. A request that lies there already is of an earlier process."""
+    """Samples stacks. Call ``step`` after each step. A request that is there at the start is of an earlier process."""
 
     def __init__(self, run: Path, rank: int, pool: WorkerPool) -> None:
         self._run, self._rank, self._pool = run, rank, pool
@@ -151,7 +151,7 @@ class Stacker:
         self._open = StackSampler(self._run, name, order, host=host, workers=workers)
 
     def close(self) -> None:
-        """The run ends: what there is of a request."""
+        """At the end of the run: write the samples of an unfinished request."""
         if self._open is not None:
             self._open.stop()
             self._open = None

@@ -68,8 +68,7 @@ def announce(
 ) -> Output:
     """Open a run's output, and write how it begins or resumes.
 
-    ``saved``: the checkpoint that it resumes from. ``splits``: whole, by role. ``counts``: images to train on and to
-    score.
+    ``saved``: the resumed checkpoint. ``splits``: whole, by role. ``counts``: images to train on and score.
     """
     run_dir, rank = config.run_dir, strategy.rank
     screen = console.Console(plan.steps, plan.epoch(plan.steps), rank=rank)

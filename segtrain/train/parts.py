@@ -20,7 +20,7 @@ from segtrain.observe.tracker import Tracker
 
 @dataclass(frozen=True)
 class Parts:
-    """What ``segtrain.train`` was given. None: the config describes it."""
+    """The parts that were passed to ``segtrain.train``. None: the config describes it."""
 
     model: nn.Module | None = None
     criterion: Mean | None = None

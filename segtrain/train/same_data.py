@@ -1,4 +1,4 @@
-"""Says whether a resumed run has the data that it was trained on, and if not, which files differ.
+"""Comparison of the data of a resumed run with the data that it was trained on, down to the files that differ.
 
 Each checkpoint holds a record of both splits: the names of the samples in their order, the classes, the sizes of the
 files, and a checksum of each mask's labels where data.check has read them. Names are those of samples, without folder
@@ -46,7 +46,7 @@ SampleRow = tuple[str, int, int, int]
 
 @dataclass(frozen=True)
 class SplitRecord:
-    """What a checkpoint says of a split: digests, "" for what was not looked at."""
+    """The record of a split in a checkpoint: digests, "" where the files were not looked at."""
 
     split: str
     images: int
@@ -157,7 +157,7 @@ def looked_at(count: int) -> np.ndarray:
 
 
 def differences(then: SplitRecord, now: SplitRecord) -> list[str]:
-    """In what two records differ: split, classes, names, images, masks."""
+    """The differences between two records: split, classes, names, images, masks."""
     found = []
     if then.split != now.split:
         found.append(f"the split is {now.split!r}, it was {then.split!r}")

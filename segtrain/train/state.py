@@ -25,7 +25,7 @@ from segtrain.parallel.strategy import Strategy
 
 @dataclass
 class State:
-    """What a checkpoint holds beside the weights. Order and randomness need none: they are functions of the step."""
+    """The part of a checkpoint beside the weights. Order and randomness are functions of the step."""
 
     step: int = 0
     best_miou: float = -1.0
@@ -36,7 +36,7 @@ class State:
 
     @classmethod
     def read(cls, saved: Mapping[str, Any], source: str) -> State:
-        """What a checkpoint of the run folder ``source`` holds. Raises CheckpointError for what no State has."""
+        """The state in a checkpoint of the run folder ``source``. Raises CheckpointError for invalid entries."""
         kinds: dict[str, tuple[type, ...]] = {
             part.name: (dict,) if part.name == "scores" else (int,) if "step" in part.name else (int, float)
             for part in fields(cls)

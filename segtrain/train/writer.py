@@ -81,7 +81,7 @@ class CheckpointWriter:
             self._prune(best)
         except SegtrainError as error:
             self._error = error
-        # Nobody else would hear of an error of this thread. torch makes a RuntimeError of a full disk.
+        # An error of this thread would be lost. torch turns that of a full disk into a RuntimeError.
         except Exception as error:
             cause = file.error if file and file.error else error
             words = (cause.strerror if isinstance(cause, OSError) else "") or str(cause) or type(cause).__name__
@@ -98,13 +98,13 @@ class CheckpointWriter:
                 path.unlink(missing_ok=True)
 
     def settle(self) -> None:
-        """Until the disk is done, whatever comes of it."""
+        """Wait until the disk is done, also where the write fails."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
 
     def wait(self) -> None:
-        """Until the disk is done. Raises CheckpointError of a write that failed."""
+        """Wait until the disk is done. Raises CheckpointError if the write has failed."""
         self.settle()
         if self._error is not None:
             error, self._error = self._error, None
