@@ -78,4 +78,4 @@ def consumed(place: Cluster, config: Config, crop: tuple[int, int], steps: int, 
         dataset, config.data.model_copy(update={"crop": tuple(crop)}), seed=config.train.seed,
         batch_size=config.train.batch_size, last_step=steps, workers=workers, prefetch=1 + workers,
     ) as loader:  # fmt: skip
-        return [_digest(batches, True) for batches in loader]
+        return [_digest(batches) for batches in loader]

@@ -48,7 +48,7 @@ def run(session: Session, signals: list[int]) -> int:
             set_lr(optimizer, lr)
             for parameter in parameters:
                 parameter.grad = None
-            own = votes.own(len(signals), _digest(loaded, config.log.digest))
+            own = votes.own(len(signals), _digest(loaded) if config.log.digest else 0)
             # Forward, loss, and backward of each micro-batch, with one collective for the denominators of the loss.
             share, summed = gradients(
                 model, micros, learner.criterion, strategy, learner.precision,
@@ -125,15 +125,13 @@ def _micro(batch: Batch, channels_last: bool) -> Micro:
     return Micro(images, batch.masks)
 
 
-def _digest(batches: list[Batch], wanted: bool) -> int:
+def _digest(batches: list[Batch]) -> int:
     """Checksum of ids, epochs and pixels: a sum over samples, the same however they are spread over the ranks."""
-    if not wanted:
-        return 0
     total = 0
     for batch in batches:
-        for k in range(len(batch.ids)):
-            sample = zlib.crc32(np.array([batch.ids[k], batch.epochs[k]]).tobytes())
-            total += zlib.crc32(batch.masks[k].numpy().data, zlib.crc32(batch.images[k].numpy().data, sample))
+        for *sample, image, mask in zip(batch.ids, batch.epochs, batch.images, batch.masks):
+            crc = zlib.crc32(image.numpy().data, zlib.crc32(np.array(sample).tobytes()))
+            total += zlib.crc32(mask.numpy().data, crc)
     return total
 
 
@@ -146,10 +144,8 @@ def _log(session: Session, clock: Clock, share: Tensor, votes: Tensor, lr: float
     session.watch.lap(state)
     if session.lock.lost:
         session.lock.check()
-    spans = clock.take()
     # Evaluation and checkpoints are not phases of a step.
-    for other in ("eval", "checkpoint"):
-        spans.pop(other, None)
+    spans = {phase: seconds for phase, seconds in clock.take().items() if phase not in ("eval", "checkpoint")}
     whole = sum(spans.values()) or 1e-9
     rate, wait, epoch = steps * plan.batch_size / whole, spans.get("wait", 0.0) / whole, plan.epoch(state.step)
     output.screen.step(state.step, epoch, loss, lr, rate, wait)
