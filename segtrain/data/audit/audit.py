@@ -9,7 +9,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from segtrain.cores import cores
 from segtrain.data.audit.image_depth import Look, look_at
-from segtrain.data.audit.mask_values import MaskValueCounter, MaskValues, smear, top_of, values_of
+from segtrain.data.audit.mask_values import MaskValues, smear, top_of, values_of
 from segtrain.data.audit.statistics import AuditReport, class_weights, grouped, label_warnings, load, save
 from segtrain.data.datasets import Dataset
 from segtrain.data.index.stamps import files
@@ -98,24 +98,22 @@ def audit(dataset: Dataset, workers: int | None = None, decode_images: bool = Tr
     return replace(report, notes=tuple(notes))
 
 
-@dataclass(frozen=True)
-class _Found:
-    """One sample.
+@dataclass
+class _Sample:
+    """The result of reading one sample.
 
-    counts: pixels of each train id, int64 [256]; None if the mask is faulty. values: the mask values as stored, faults
-    included. odd: kinds of ``_ODD`` that apply, with the file.
-    transient: a file could not be read (disk, network, permissions), which may work the next time. mask_crc: CRC-32 of
-    the train ids. look: None for a generated or undecoded image.
+    faults: (file, error). values: the mask values as stored. look: None for a generated or undecoded image. Only for a
+    sample without faults: counts, int64 [256], the pixels of each train id; mask_crc, the CRC-32 of the train ids;
+    warnings, pairs of a kind of ``_WARNINGS`` and the file.
     """
 
-    size: tuple[int, int] | None
-    faults: list[tuple[str, str]]
-    values: MaskValues
-    transient: bool
+    size: tuple[int, int] = (0, 0)
+    faults: list[tuple[str, DataError]] = field(default_factory=list)
+    values: MaskValues = field(default_factory=MaskValues)
     look: Look | None = None
-    counts: np.ndarray | None = None
-    odd: tuple[tuple[str, str], ...] = ()
+    counts: np.ndarray = field(default_factory=lambda: np.zeros(256, np.int64))
     mask_crc: int = 0
+    warnings: list[tuple[str, str]] = field(default_factory=list)
 
 
 def _scan(dataset: Dataset, workers: int, decode_images: bool, fingerprint: str) -> tuple[AuditReport, bool]:
@@ -126,31 +124,31 @@ def _scan(dataset: Dataset, workers: int, decode_images: bool, fingerprint: str)
     faults: list[tuple[str, str]] = []
     bad: list[int] = []
     transient = False
-    odd: dict[str, list[str]] = {kind: [] for kind in _ODD}
+    suspicious: dict[str, list[str]] = {kind: [] for kind in _WARNINGS}
     brightest = (-1, "")
-    tiles, values = Tiles.of(dataset), MaskValueCounter()
+    tiles, values = Tiles.of(dataset), MaskValues()
     mask_crc = np.zeros(len(dataset), np.uint32)
     with ThreadPoolExecutor(max(1, workers)) as pool:
-        look = partial(_inspect, dataset, decode_images, tiles)
-        for index, found in in_windows(pool, look, range(len(dataset))):
-            values.add(found.values)
-            if found.faults or found.counts is None or found.size is None:
-                faults += found.faults
+        inspect = partial(_inspect, dataset, decode_images, tiles)
+        for index, sample in in_windows(pool, inspect, range(len(dataset))):
+            values.add(sample.values)
+            if sample.faults:
+                faults += [(file, str(error)) for file, error in sample.faults]
+                transient |= any(_of_reading(error) for _, error in sample.faults)
                 bad.append(index)
-                transient |= found.transient
                 continue
-            sizes[found.size] += 1
-            mask_crc[index] = found.mask_crc
-            if found.look:
-                forms[found.look.form] += 1
-                if found.look.brightest > brightest[0]:
-                    brightest = found.look.brightest, dataset.entries[index].image
-            counts += found.counts
-            images_with += found.counts > 0
-            for kind, file in found.odd:
-                odd[kind].append(file)
+            sizes[sample.size] += 1
+            mask_crc[index] = sample.mask_crc
+            if sample.look:
+                forms[sample.look.form] += 1
+                if sample.look.brightest > brightest[0]:
+                    brightest = sample.look.brightest, dataset.entries[index].image
+            counts += sample.counts
+            images_with += sample.counts > 0
+            for kind, file in sample.warnings:
+                suspicious[kind].append(file)
     pixels, void = counts[: labels.num_classes].copy(), int(counts[labels.ignore_index])
-    warnings = [f"{len(files)} {_ODD[kind]}: {some_of(files, 3)}" for kind, files in odd.items() if files]
+    warnings = [f"{len(files)} {_WARNINGS[kind]}: {some_of(files, 3)}" for kind, files in suspicious.items() if files]
     report = AuditReport(
         name=dataset.name,
         split=dataset.split,
@@ -164,7 +162,7 @@ def _scan(dataset: Dataset, workers: int, decode_images: bool, fingerprint: str)
         faults=tuple(faults),
         bad=np.array(bad, np.int64),
         warnings=(*label_warnings(labels.names, pixels, void), *warnings),
-        values=values.done(),
+        values=values,
         decoded=decode_images,
         mask_crc=mask_crc,
         forms=dict(forms.most_common()),
@@ -185,45 +183,41 @@ def in_windows(
         yield from zip(window, pool.map(function, window))
 
 
-def _inspect(dataset: Dataset, decode_images: bool, tiles: Tiles, index: int) -> _Found:
-    entry, labels = dataset.entries[index], dataset.labels
-    faults: list[tuple[str, str]] = []
-    size: tuple[int, int] | None = dataset.size(index) if dataset.draw else None
-    mask: np.ndarray | None = None
-    turned = transient = False
-    look: Look | None = None
+def _inspect(dataset: Dataset, decode_images: bool, tiles: Tiles, index: int) -> _Sample:
+    entry, labels, found = dataset.entries[index], dataset.labels, _Sample()
+    turned = False
     try:
-        if not dataset.draw:
+        if dataset.draw:
+            found.size = dataset.size(index)
+        else:
             header = dataset.header(index)
-            size, turned = (header.height, header.width), header.orientation != 1
+            found.size, turned = (header.height, header.width), header.orientation != 1
             if decode_images:
                 _read_all(dataset, index, tiles)
                 stored = header.format != "npy"
-                look = look_at(dataset.stored_image(index), entry.image, header) if stored else Look("8-bit RGB")
+                found.look = look_at(dataset.stored_image(index), entry.image, header) if stored else Look("8-bit RGB")
     except DataError as error:
-        faults.append((entry.image, str(error)))
-        transient = _of_reading(error)
-    values, file = MaskValues(), str(entry.mask)
+        found.faults.append((entry.image, error))
+    file = str(entry.mask)
     try:
         raw = dataset.read_raw_mask(index)
-        values = stored_values(dataset, index, raw)
+        found.values = stored_values(dataset, index, raw)
         mask = raw if dataset.draw else labels.remap(raw, file)
     except DataError as error:
-        faults.append((entry.mask or entry.image, str(error)))
-        transient |= _of_reading(error)
-    if mask is None:
-        return _Found(size, faults, values, transient)
-    if size and size != mask.shape:
-        faults.append((file, str(dataset.other_size(index, size, mask.shape))))
-    counts = np.bincount(mask.ravel(), minlength=256)
-    odd = (
-        ("empty", file, counts[labels.ignore_index] == mask.size),
+        found.faults.append((entry.mask or entry.image, error))
+        return found
+    if any(found.size) and found.size != mask.shape:
+        found.faults.append((file, dataset.other_size(index, found.size, mask.shape)))
+    found.counts = np.bincount(mask.ravel(), minlength=256)
+    found.mask_crc = zlib.crc32(np.ascontiguousarray(mask).data)
+    kinds = (
+        ("empty", file, found.counts[labels.ignore_index] == mask.size),
         ("smeared", file, smear(mask, labels.ignore_index) > _SMEARED),
         ("turned", entry.image, turned),
-        ("transparent", entry.image, look is not None and look.transparent),
+        ("transparent", entry.image, found.look is not None and found.look.transparent),
     )
-    kinds = tuple((kind, name) for kind, name, found in odd if found)
-    return _Found(size, faults, values, transient, look, counts, kinds, zlib.crc32(np.ascontiguousarray(mask).data))
+    found.warnings = [(kind, name) for kind, name, applies in kinds if applies]
+    return found
 
 
 def stored_values(dataset: Dataset, index: int, raw: np.ndarray) -> MaskValues:
@@ -260,7 +254,7 @@ def _read_all(dataset: Dataset, index: int, tiles: Tiles) -> None:
     dataset.read_image(index)
 
 
-_ODD = {
+_WARNINGS = {
     "empty": "masks are all void",
     "smeared": "masks look resized with interpolation (values between two classes along borders): use nearest",
     "turned": "images have an EXIF rotation, which is not applied: make sure that the masks match the stored pixels",
@@ -275,10 +269,10 @@ def _stamps(dataset: Dataset) -> np.ndarray:
     except DataError:
         pass
     found = np.full((len(dataset), 2, 2), -1, np.int64)
-    for place, both in enumerate(files(dataset.entries, 0, len(dataset))):
+    for index, both in enumerate(files(dataset.entries, 0, len(dataset))):
         for part, path in enumerate(both):
             with contextlib.suppress(DataError):
-                found[place, part] = dataset.store.stat(path) if path else (0, 0)
+                found[index, part] = dataset.store.stat(path) if path else (0, 0)
     return found
 
 

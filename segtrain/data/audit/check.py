@@ -15,7 +15,7 @@ from segtrain.data.audit.audit import AuditReport, audit, stored_values
 from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.audit.image_depth import depth_finding
 from segtrain.data.audit.mask_encoding import mask_finding
-from segtrain.data.audit.mask_values import MaskValueCounter, MaskValues, ids_of, shown
+from segtrain.data.audit.mask_values import MaskValues, ids_of, shown
 from segtrain.data.audit.overlap import overlap_finding
 from segtrain.data.convert import command_for, is_jpeg
 from segtrain.data.datasets import Dataset, open_dataset
@@ -103,11 +103,11 @@ def _opened(data: Data, split: str) -> Dataset:
 
 def _some_values(dataset: Dataset) -> MaskValues:
     """The values in some masks of a split, without those that cannot be read."""
-    counter = MaskValueCounter()
+    values = MaskValues()
     for index in range(0, len(dataset), max(1, len(dataset) // _SOME)):
         with contextlib.suppress(DataError):
-            counter.add(stored_values(dataset, index, dataset.read_raw_mask(index)))
-    return counter.done()
+            values.add(stored_values(dataset, index, dataset.read_raw_mask(index)))
+    return values
 
 
 def _findings(

@@ -7,7 +7,7 @@ from typing import Any
 
 from segtrain import config
 from segtrain.data.audit.finding import SplitFinding
-from segtrain.data.audit.mask_values import SHOWN, MaskValueCounter, MaskValues, ids_of, percent, rgb, shown
+from segtrain.data.audit.mask_values import SHOWN, MaskValues, ids_of, percent, rgb, shown
 from segtrain.data.labels.space import LabelSpace, code, color_wheel
 
 # Values that a proposed setting may list, and instance ids.
@@ -21,10 +21,9 @@ def mask_finding(data: config.Data, labels: LabelSpace, splits: dict[str, MaskVa
 
     An explicit ``data.label_map`` is taken as intended and turns the guesses off.
     """
-    tally = MaskValueCounter()
-    for values in splits.values():
-        tally.add(values)
-    values, where = tally.done(), " and ".join(splits)
+    values, where = MaskValues(), " and ".join(splits)
+    for of_split in splits.values():
+        values.add(of_split)
     ids = values.ids
     if values.colors and labels.colors:
         found = _unknown_colors(labels, values, where)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,10 +15,10 @@ from segtrain.errors import some_of
 MOST = 1024
 # Values in a message.
 SHOWN = 12
+_TABLES = ("ids", "colors", "tops")
 
 
-@dataclass(frozen=True)
-class Clash:
+class Clash(NamedTuple):
     """Two palette masks that give one index different colors (0xRRGGBB)."""
 
     index: int
@@ -28,14 +28,13 @@ class Clash:
     other_file: str
 
 
-@dataclass(frozen=True)
+@dataclass
 class MaskValues:
-    """Pixels of each value as stored in the masks of a split.
+    """Pixels of each value as stored in one or many masks.
 
     ids: of masks with one channel. colors: 0xRRGGBB of RGB masks. palette: index -> color and file of palette masks,
     for indices that occur. clash: the first two palettes that contradict each other. tops: largest id (see ``top_of``)
-    -> masks.
-    cut: there were more than ``MOST`` values.
+    -> masks. cut: there were more than ``MOST`` values.
     """
 
     ids: dict[int, int] = field(default_factory=dict)
@@ -45,52 +44,34 @@ class MaskValues:
     tops: dict[int, int] = field(default_factory=dict)
     cut: bool = False
 
+    def add(self, other: MaskValues) -> None:
+        """Count the pixels of other masks, too."""
+        for name in _TABLES:
+            mine = getattr(self, name)
+            for value, count in getattr(other, name).items():
+                if value in mine or len(mine) < MOST or name == "tops":
+                    mine[value] = mine.get(value, 0) + count
+                else:
+                    self.cut = True
+        self.clash = self.clash or other.clash
+        for index, entry in other.palette.items():
+            known = self.palette.setdefault(index, entry)
+            if self.clash is None and known[0] != entry[0]:
+                self.clash = Clash(index, *known, *entry)
+        self.cut |= other.cut
+
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "ids": [list(pair) for pair in sorted(self.ids.items())],
-            "colors": [list(pair) for pair in sorted(self.colors.items())],
-            "palette": [[index, *entry] for index, entry in sorted(self.palette.items())],
-            "clash": list(astuple(self.clash)) if self.clash else None,
-            "tops": [list(pair) for pair in sorted(self.tops.items())],
-            "cut": self.cut,
-        }
+        """Plain values for JSON: tables as lists of rows, since its keys would be text."""
+        tables = {name: [list(pair) for pair in sorted(getattr(self, name).items())] for name in _TABLES}
+        palette = [[index, *entry] for index, entry in sorted(self.palette.items())]
+        return {**tables, "palette": palette, "clash": self.clash and list(self.clash), "cut": self.cut}
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> MaskValues:
-        def table(name: str) -> dict[int, int]:
-            return {int(key): int(value) for key, value in content[name]}
-
-        palette = {int(index): (int(color), str(file)) for index, color, file in content["palette"]}
-        clash = Clash(*content["clash"]) if content["clash"] else None
-        return cls(table("ids"), table("colors"), palette, clash, table("tops"), bool(content["cut"]))
-
-
-class MaskValueCounter:
-    """Adds up the values of masks."""
-
-    def __init__(self) -> None:
-        self.ids, self.colors, self.tops = Counter[int](), Counter[int](), Counter[int]()
-        self.palette: dict[int, tuple[int, str]] = {}
-        self.clash: Clash | None = None
-        self.cut = False
-
-    def add(self, values: MaskValues) -> None:
-        for mine, theirs in ((self.ids, values.ids), (self.colors, values.colors)):
-            for value, count in theirs.items():
-                if value in mine or len(mine) < MOST:
-                    mine[value] += count
-                else:
-                    self.cut = True
-        self.clash = self.clash or values.clash
-        for index, entry in values.palette.items():
-            first = self.palette.setdefault(index, entry)
-            if self.clash is None and first[0] != entry[0]:
-                self.clash = Clash(index, *first, *entry)
-        self.tops.update(values.tops)
-        self.cut |= values.cut
-
-    def done(self) -> MaskValues:
-        return MaskValues(dict(self.ids), dict(self.colors), self.palette, self.clash, dict(self.tops), self.cut)
+        tables = {name: dict(content[name]) for name in _TABLES}
+        palette = {index: (color, file) for index, color, file in content["palette"]}
+        clash = content["clash"] and Clash(*content["clash"])
+        return cls(**tables, palette=palette, clash=clash, cut=bool(content["cut"]))
 
 
 def ids_of(values: MaskValues) -> dict[int, int]:
@@ -111,12 +92,11 @@ def values_of(raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if raw.ndim == 3:
         raw = raw[..., 0].astype(np.int32) << 16 | raw[..., 1].astype(np.int32) << 8 | raw[..., 2]
     flat = raw.ravel()
-    if not flat.size:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    starts = np.concatenate([[0], np.flatnonzero(flat[1:] != flat[:-1]) + 1])
+    # An empty mask has no run.
+    starts = np.append(0, np.flatnonzero(flat[1:] != flat[:-1]) + 1)[: flat.size]
     lengths = np.diff(np.append(starts, flat.size))
-    values, places = np.unique(flat[starts], return_inverse=True)
-    return values.astype(np.int64), np.bincount(places.ravel(), weights=lengths).astype(np.int64)
+    values, runs = np.unique(flat[starts], return_inverse=True)
+    return values.astype(np.int64), np.bincount(runs.ravel(), weights=lengths).astype(np.int64)
 
 
 def top_of(ids: Iterable[int], void: int) -> int:
@@ -154,6 +134,4 @@ def percent(count: int, of: dict[int, int]) -> str:
 def shown(ids: dict[int, int]) -> str:
     """``0 (30.1 %) and 255 (69.9 %)``."""
     texts = [f"{value} {percent(count, ids)}" for value, count in sorted(ids.items())]
-    return (
-        some_of(texts, SHOWN) if len(texts) > SHOWN else " and ".join(filter(None, [", ".join(texts[:-1]), texts[-1]]))
-    )
+    return some_of(texts, SHOWN) if len(texts) > SHOWN else " and ".join(", ".join(texts).rsplit(", ", 1))
