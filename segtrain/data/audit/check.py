@@ -25,11 +25,11 @@ from segtrain.data.index.listing import WARNING
 from segtrain.data.index.split_by import missing, names_of, with_settings
 from segtrain.data.index.split_by import splits as by_rule
 from segtrain.data.index.subset import whole
-from segtrain.data.labels.space import LabelSpace
+from segtrain.data.labels.space import LabelSpace, plain_space
 from segtrain.data.shards.reader import ShardDataset
 from segtrain.errors import ConfigError, DataError, some_of
 
-# Classes that are proposed at most, and masks that are read for it.
+# Classes that are proposed at most, and masks that are read to propose them.
 _NAMED = 16
 _SOME = 50
 
@@ -43,8 +43,13 @@ class Checked:
     reports: tuple[AuditReport, ...]
 
     def text(self) -> str:
-        """Text for a terminal: first the detected settings, ready to paste."""
-        head = [pasteable(self.data)] if self.detected else []
+        """Text for a terminal: first the detected settings to paste, with the command to train if nothing stops it."""
+        head = []
+        if self.detected:
+            values = {"data": self.data.model_dump(mode="json", exclude_defaults=True)}
+            section = yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
+            stopped = any(report.failed for report in self.reports)
+            head = [section.rstrip()] + ([] if stopped else [f"segtrain train {_pasted(self.data)}"])
         return "\n\n".join([*head, *(report.table() for report in self.reports)])
 
 
@@ -54,50 +59,56 @@ def check_folder(root: str, splits: list[str] | None, overrides: list[str]) -> C
     datasets = {split: _opened(data, split) for split in splits or found}
     detected = not _layout_given(overrides)
     reports: dict[str, AuditReport] = {}
-    told: dict[str, list[SplitFinding]] = {split: [] for split in datasets}
-    first = next(iter(told.values()))
+    findings: dict[str, list[SplitFinding]] = {split: [] for split in datasets}
+    # Findings about the whole folder are shown with the first split.
+    first, of_folder = next(iter(datasets.values())), next(iter(findings.values()))
     for split, dataset in datasets.items():
         report = audit(dataset)
         inner = whole(dataset)
         faults = report.faults + (inner.verify() if isinstance(inner, ShardDataset) else ())
         notes = [note for note in dataset.notes if not note.startswith(WARNING)]
-        told[split] += [SplitFinding(note.removeprefix(WARNING)) for note in dataset.notes if note not in notes]
+        findings[split] += [SplitFinding(note.removeprefix(WARNING)) for note in dataset.notes if note not in notes]
         reports[split] = replace(report, faults=faults, notes=(*notes, *report.notes))
     if detected and data.layout == "folders":
         # The settings leave these folders out.
-        there = [f"{images} with {masks}" for images, masks in others(data.root, data.images)]
+        unread = [f"{images} with {masks}" for images, masks in others(data.root, data.images)]
         says = (
-            f"{data.root}: {len(there)} other folder{'s' * (len(there) > 1)} of images with masks not read: "
-            f"{some_of(there, 4)}. To train on all of them, name the pairs in lists (data.layout=list); to use another "
-            "one, set data.images and data.masks"
+            f"{data.root}: {len(unread)} other folder{'s' * (len(unread) > 1)} of images with masks not read: "
+            f"{some_of(unread, 4)}. To train on all, name the pairs in lists (data.layout=list); to use another one, "
+            "set data.images and data.masks"
         )
-        first += [SplitFinding(says)] if there else []
-    first += _findings(data, next(iter(datasets.values())).labels, datasets, reports)
+        of_folder += [SplitFinding(says)] if unread else []
+    of_folder += _findings(data, first.labels, datasets, reports)
     for split, leak in _leaks(data, datasets):
-        told[split].append(leak)
+        findings[split].append(leak)
     # The settings that are printed include those that divide a folder without a train or val split.
     if detected:
         says, settings = missing(data, found, lambda split: names_of(datasets.get(split) or _opened(data, split)))
-        name = next(iter(datasets.values())).name
-        first += [SplitFinding(f"{name}: {says}", settings=settings)] if says else []
+        of_folder += [SplitFinding(f"{first.name}: {says}", settings=settings)] if says else []
         data = with_settings(data, settings)
-    return Checked(data, detected, tuple(replace(reports[split], findings=tuple(told[split])) for split in datasets))
+    return Checked(
+        data, detected, tuple(replace(reports[split], findings=tuple(findings[split])) for split in datasets)
+    )
 
 
 def _opened(data: Data, split: str) -> Dataset:
-    """``open_dataset``. If the classes have no names, the error lists the mask values and proposes names."""
+    """``open_dataset``. If the classes have no names, the error lists the mask values and proposes settings."""
     try:
         return open_dataset(data, split)
     except ConfigError as error:
         if data.classes or data.label_map:
             raise
-        ids = ids_of(_some_values(open_dataset(data.model_copy(update={"classes": ("a", "b")}), split)))
+        values = _some_values(open_dataset(data.model_copy(update={"classes": ("a", "b")}), split))
+        ids = ids_of(values)
         if not ids:
             raise
-        classes = len(ids) - (255 in ids and len(ids) > 2)
-        names = ["background", *(f"class{place}" for place in range(1, classes))] if classes <= _NAMED else []
-        cure = f": such as {command({'data.classes': names})}" if len(names) > 1 else ""
-        says = f"{error}\n  the masks of {split} have the ids {shown(ids)}{cure}\n  found so far: {_pasted(data)}"
+        count = len(ids) - (255 in ids and len(ids) > 2)
+        fix = ""
+        if 2 <= count <= _NAMED:
+            names = ("background", *(f"class{index}" for index in range(1, count)))
+            mapped = mask_finding(data, plain_space(names), {split: values})
+            fix = f": such as {command({'data.classes': list(names), **(mapped.settings if mapped else {})})}"
+        says = f"{error}\n  the masks of {split} have the ids {shown(ids)}{fix}\n  found so far: {_pasted(data)}"
         raise ConfigError(says, code=error.code, **{**error.values, "ids": sorted(ids)}) from None
 
 
@@ -158,13 +169,7 @@ def _layout_given(overrides: list[str]) -> bool:
     return any(override.lstrip("-").startswith("data.layout") for override in overrides)
 
 
-def pasteable(data: Data) -> str:
-    """The settings that differ from the defaults: as a section of a YAML file, and as a command."""
-    values = {"data": data.model_dump(mode="json", exclude_defaults=True)}
-    section = yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
-    return f"{section}\nsegtrain train {_pasted(data)}"
-
-
 def _pasted(data: Data) -> str:
+    """The settings that differ from the defaults, as arguments of a command."""
     values = data.model_dump(mode="json", exclude_defaults=True)
     return command({f"data.{key}": value for key, value in values.items()})

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,8 +27,6 @@ _SHOWN = 3
 # Bytes at two places of a file, which differ for nearly all images of the same size.
 _BYTES = 4096
 _BLOCK = 1 << 20
-# Split, index, size of the file in bytes -> digest; empty for a file that cannot be read.
-Key = Callable[[Dataset, int, int], bytes]
 
 
 @dataclass(frozen=True)
@@ -52,15 +50,13 @@ def overlap(train: Dataset, other: Dataset, workers: int = 8) -> SplitOverlap:
     for stamps in stamped:
         digest.update(np.ascontiguousarray(stamps[:, 0, 1]).data)
     place = cache_folder() / f"overlap-{digest.hexdigest()[:24]}.json"
-    found = _kept(place)
-    if found is None:
-        found = _by_content(train, other, stamped[0][:, 0, 0], stamped[1][:, 0, 0], workers)
-        try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with writing(place) as stream:
-                stream.write(json.dumps(asdict(found)).encode())
-        except OSError:  # the audit has reported that the cache is not writable
-            pass
+    if kept := _kept(place):
+        return kept
+    found = _by_content(train, other, stamped[0][:, 0, 0], stamped[1][:, 0, 0], workers)
+    with contextlib.suppress(OSError):  # the audit has reported that the cache is not writable
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with writing(place) as stream:
+            stream.write(json.dumps(asdict(found)).encode())
     return found
 
 
@@ -82,40 +78,33 @@ def _kept(place: Path) -> SplitOverlap | None:
 
 def _by_content(train: Dataset, other: Dataset, ours: np.ndarray, theirs: np.ndarray, workers: int) -> SplitOverlap:
     """``ours``, ``theirs``: bytes of each image. Only files whose size occurs in both splits are read."""
+    mine, yours = np.flatnonzero(np.isin(ours, theirs)).tolist(), np.flatnonzero(np.isin(theirs, ours)).tolist()
     with ThreadPoolExecutor(max(1, workers)) as pool:
-        mine = np.flatnonzero(np.isin(ours, theirs))
-        yours = np.flatnonzero(np.isin(theirs, ours))
-        first = _grouped(pool, train, mine, ours, _part)
-        second = _grouped(pool, other, yours, theirs, _part)
-        both = first.keys() & second.keys()
-        mine, yours = (np.array(sorted(i for key in both for i in groups[key]), np.int64) for groups in (first, second))
-        first, second = _grouped(pool, train, mine, ours, _all), _grouped(pool, other, yours, theirs, _all)
-    twins = sorted((index, first[key][0]) for key in first.keys() & second.keys() for index in second[key])
+        for complete in (False, True):
+            first = _grouped(pool, train, mine, ours, complete)
+            second = _grouped(pool, other, yours, theirs, complete)
+            both = first.keys() & second.keys()
+            mine, yours = (sorted(index for key in both for index in groups[key]) for groups in (first, second))
+    twins = sorted((index, first[key][0]) for key in both for index in second[key])
     names = [(train.entries[a].image, other.entries[b].image) for b, a in twins[:_SHOWN]]
-    pairs = [(relative(a, train.root), relative(b, other.root)) for a, b in names]
-    return SplitOverlap(len(twins), tuple(pairs))
+    return SplitOverlap(len(twins), tuple((relative(a, train.root), relative(b, other.root)) for a, b in names))
 
 
 def _grouped(
-    pool: ThreadPoolExecutor, split: Dataset, places: np.ndarray, sizes: np.ndarray, key: Key
+    pool: ThreadPoolExecutor, split: Dataset, indices: list[int], sizes: np.ndarray, complete: bool
 ) -> dict[bytes, list[int]]:
+    """Images by digest, without those that cannot be read."""
     found: dict[bytes, list[int]] = defaultdict(list)
-    for index, digest in in_windows(pool, lambda i: key(split, i, int(sizes[i])), places.tolist()):
+    for index, digest in in_windows(pool, lambda i: _digest(split, i, int(sizes[i]), complete), indices):
         if digest:
             found[digest].append(index)
     return found
 
 
-def _part(split: Dataset, index: int, size: int) -> bytes:
-    """A digest of the middle and the end. Files that one program wrote begin alike."""
-    return _digest(split, index, size, [(size // 2, _BYTES), (max(0, size - _BYTES), _BYTES)])
-
-
-def _all(split: Dataset, index: int, size: int) -> bytes:
-    return _digest(split, index, size, ((begin, _BLOCK) for begin in range(0, size, _BLOCK)))
-
-
-def _digest(split: Dataset, index: int, size: int, parts: Iterable[tuple[int, int]]) -> bytes:
+def _digest(split: Dataset, index: int, size: int, complete: bool) -> bytes:
+    """A digest of all bytes, or of the middle and the end, since files that one program wrote begin alike."""
+    ends = [(size // 2, _BYTES), (max(0, size - _BYTES), _BYTES)]
+    parts = [(begin, _BLOCK) for begin in range(0, size, _BLOCK)] if complete else ends
     digest = hashlib.blake2b(size.to_bytes(8, "big"), digest_size=16)
     try:
         for begin, length in parts:
@@ -132,17 +121,17 @@ def overlap_finding(data: config.Data, train: Dataset, other: Dataset) -> SplitF
         return None
     names = f"{train.name}: {train.split} and {other.split}"
     if found.same:
-        what = f"{names} are the same {len(other):,} images ({found.pairs[0][1]}, ...)"
+        says = f"{names} are the same {len(other):,} images ({found.pairs[0][1]}, ...)"
     else:
         pairs = [a if a == b else f"{b} is {a}" for a, b in found.pairs]
         more = f" and {found.count - len(pairs):,} more" if found.count > len(pairs) else ""
-        what = f"{names}: {found.count:,} of {len(other):,} images of {other.split} are training images"
-        what += f": {', '.join(pairs)}{more}"
-    says = f"{what}. A score on them says nothing about new images"
+        says = f"{names}: {found.count:,} of {len(other):,} images of {other.split} are training images"
+        says += f": {', '.join(pairs)}{more}"
+    says += ". A score on them says nothing about new images"
     if data.overlap == "accept":
         return SplitFinding(f"{says} (data.overlap=accept)")
     settings: dict[str, object] = {}
     if found.same and data.layout != "scenes" and not data.split_by.on:
         settings = division(data, data.train_split if data.own_splits else POOL, names_of(train))
-    cure = "Divide the data set" if settings else "Remove them from one of the splits"
-    return SplitFinding(f"{says}. {cure}", True, settings, (("to continue anyway", {"data.overlap": "accept"}),))
+    fix = "Divide the data set" if settings else "Remove them from one of the splits"
+    return SplitFinding(f"{says}. {fix}", True, settings, (("to continue anyway", {"data.overlap": "accept"}),))
