@@ -262,7 +262,7 @@ def test_faults_are_all_named_and_nothing_is_written(tmp_path):
     assert (done.samples, done.skipped) == (4, 2)
     assert "2 faulty samples left out" in done.text()
     found = packed(tmp_path / "shards")
-    assert found.table.what.skipped == 2
+    assert found.table.description.skipped == 2
     assert [e.meta["name"] for e in found.entries] == [source.entries[k].meta["name"] for k in (0, 2, 3, 5)]
 
 

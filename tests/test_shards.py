@@ -289,7 +289,7 @@ def test_an_index_that_is_damaged_or_does_not_fit(tmp_path):
             opened(tmp_path)
     index.write_bytes(whole)
     table = shard_index.load(str(index))
-    rows, names, what = np.array(table.rows), bytes(table.names), table.what
+    rows, names, what = np.array(table.rows), bytes(table.names), table.description
     for column, value, code in (
         ("shard", 7, "index-row-wrong"),
         ("image_at", 1 << 40, "file-ends-early"),

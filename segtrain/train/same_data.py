@@ -122,7 +122,7 @@ def split_of(dataset: Dataset, report: AuditReport | None) -> Split:
     all_known = bool((sizes >= 0).all())
     packed = ""
     if isinstance(base, ShardDataset):
-        what = base.table.what
+        what = base.table.description
         kept = what.options.get("image") in _LOSSLESS and not what.options.get("cap")
         packed = what.source.partition("-")[0] if kept and not what.skipped and len(dataset) == len(base.table) else ""
     of_files = not isinstance(whole_of(dataset), ShardDataset)

@@ -172,7 +172,7 @@ def main() -> int:
             for index in target.glob(f"*{shard_index.ENDING}"):
                 for tar in target.rglob("*.tar"):
                     size = tar.stat().st_size
-                    old = shard_index.load(str(index)).what.shards[0].size if victim != index else size
+                    old = shard_index.load(str(index)).description.shards[0].size if victim != index else size
                     tar.write_bytes(tar.read_bytes()[:old] + bytes(max(0, old - size)))
         try:
             whole += use(target)

@@ -12,7 +12,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -29,23 +29,13 @@ _ALIGN = 64
 NONE = 255  # the kind of a missing mask
 
 
-class IndexRow(NamedTuple):
-    """One row as Python numbers."""
-
-    image_at: int  # bytes into the shard
-    mask_at: int
-    name_at: int  # bytes into the names
-    image_size: int
-    mask_size: int
-    shard: int
-    height: int
-    width: int
-    name_size: int
-    image_kind: int  # place in Description.kinds
-    mask_kind: int
-
-
-ROW = np.dtype(list(zip(IndexRow._fields, ["<u8", "<u8", "<u8", "<u4", "<u4", "<u4", "<u4", "<u4", "<u2", "u1", "u1"])))
+# One sample. Offsets (_at) and sizes count bytes, in the shard or in all names; the size of the image counts pixels.
+# The shard and the kinds are indices into the lists of the header.
+ROW = np.dtype(
+    [(name, "<u8") for name in ("image_at", "mask_at", "name_at")]
+    + [(name, "<u4") for name in ("image_size", "mask_size", "shard", "height", "width")]
+    + [("name_size", "<u2"), ("image_kind", "u1"), ("mask_kind", "u1")]
+)
 
 
 @dataclass(frozen=True)
@@ -85,12 +75,23 @@ class Description:
         return cls(options=dict(content["options"]), skipped=int(content["skipped"]), **found)
 
 
+@dataclass(frozen=True)
+class ShardSpan:
+    """Location of one sample: an index of a shard, and the ending, offset, and size in bytes of each of its files."""
+
+    name: str
+    shard: int
+    image: tuple[str, int, int]
+    mask: tuple[str, int, int] | None
+    size: tuple[int, int]  # height, width
+
+
 @dataclass(frozen=True, eq=False)
 class ShardIndex:
     """A mapped index. ``rows`` is ROW [n]; pickling it is pickling its path."""
 
     path: str
-    what: Description
+    description: Description
     rows: np.ndarray
     names: memoryview
     crc32: int  # of rows and names when they were written
@@ -102,56 +103,42 @@ class ShardIndex:
     def __reduce__(self) -> tuple[Any, ...]:
         return load, (self.path, self.store)
 
-    def row(self, index: int) -> IndexRow:
-        return IndexRow(*self.rows[index].item())
-
-    def name(self, row: IndexRow) -> str:
-        return bytes(self.names[row.name_at : row.name_at + row.name_size]).decode("utf-8", "surrogateescape")
-
-    def shard(self, number: int) -> Shard:
-        """Raises DataError for an unknown number, as ``kind`` does."""
-        return self._part("shard", self.what.shards, number)
-
-    def kind(self, number: int) -> str:
-        return self._part("kind", self.what.kinds, number)
-
-    def _part(self, name: str, parts: tuple[Any, ...], number: int) -> Any:
-        if number >= len(parts):
-            raise _bad(self.path, f"a row names {name} {number} of {len(parts)}", "index-row-wrong", found=number)
-        return parts[number]
+    def span(self, index: int) -> ShardSpan:
+        """The location of a sample. Raises DataError for a row that names an unknown shard or kind."""
+        image_at, mask_at, name_at, image_size, mask_size, shard, height, width, length, image_kind, mask_kind = (
+            self.rows[index].item()
+        )
+        shards, known = self.description.shards, self.description.kinds
+        if shard >= len(shards) or image_kind >= len(known) or len(known) <= mask_kind < NONE:
+            reason = (
+                f"row {index} names shard {shard} of {len(shards)}, kinds {image_kind} and {mask_kind} of {len(known)}"
+            )
+            raise _bad(self.path, reason, "index-row-wrong", found=index)
+        name = bytes(self.names[name_at : name_at + length]).decode("utf-8", "surrogateescape")
+        mask = None if mask_kind == NONE else (known[mask_kind], mask_at, mask_size)
+        return ShardSpan(name, shard, (known[image_kind], image_at, image_size), mask, (height, width))
 
 
-@dataclass(frozen=True)
-class ShardSpan:
-    """Location of one sample."""
-
-    name: str
-    shard: int
-    image: tuple[str, int, int]  # ending, offset, size
-    mask: tuple[str, int, int] | None
-    size: tuple[int, int]  # height, width
-
-
-def write(path: str, what: Description, places: Iterable[ShardSpan]) -> None:
-    """Write an index atomically; ``what.kinds`` is extended by the kinds found in ``places``. Raises DataError."""
-    rows, names, kinds = [], bytearray(), {kind: number for number, kind in enumerate(what.kinds)}
-    for place in places:
-        name = place.name.encode("utf-8", "surrogateescape")
-        codes = [kinds.setdefault(part[0], len(kinds)) if part else NONE for part in (place.image, place.mask)]
-        (_, image_at, image_size), (_, mask_at, mask_size) = place.image, place.mask or ("", 0, 0)
+def write(path: str, description: Description, spans: Iterable[ShardSpan]) -> None:
+    """Write an index atomically, with the kinds of ``description`` and those found in ``spans``. Raises DataError."""
+    rows, names, kinds = [], bytearray(), {kind: number for number, kind in enumerate(description.kinds)}
+    for span in spans:
+        name = span.name.encode("utf-8", "surrogateescape")
+        codes = [kinds.setdefault(part[0], len(kinds)) if part else NONE for part in (span.image, span.mask)]
+        (_, image_at, image_size), (_, mask_at, mask_size) = span.image, span.mask or ("", 0, 0)
         if max(image_size, mask_size) >= 1 << 32 or len(name) >= 1 << 16 or len(kinds) >= NONE:
-            reason = f"{place.name[:99]}: a file over 4 GiB, or a name over 64 KiB: split it"
-            shard = what.shards[place.shard].name
-            raise file_error(shard, reason, code="sample-too-large", sample=place.name)
-        rows.append((image_at, mask_at, len(names), image_size, mask_size, place.shard, *place.size, len(name), *codes))
+            reason = f"{span.name[:99]}: a file over 4 GiB, or a name over 64 KiB: split it"
+            shard = description.shards[span.shard].name
+            raise file_error(shard, reason, code="sample-too-large", sample=span.name)
+        rows.append((image_at, mask_at, len(names), image_size, mask_size, span.shard, *span.size, len(name), *codes))
         names += name
-    write_arrays(path, replace(what, kinds=tuple(kinds)), np.array(rows, ROW), bytes(names))
+    write_arrays(path, replace(description, kinds=tuple(kinds)), np.array(rows, ROW), bytes(names))
 
 
-def write_arrays(path: str, what: Description, rows: np.ndarray, names: bytes) -> None:
+def write_arrays(path: str, description: Description, rows: np.ndarray, names: bytes) -> None:
     """Write an index from ready rows. Raises DataError."""
     check = zlib.crc32(names, zlib.crc32(rows.tobytes()))
-    content = {"version": VERSION, "samples": len(rows), "names": len(names), "crc32": check, **what.to_dict()}
+    content = {"version": VERSION, "samples": len(rows), "names": len(names), "crc32": check, **description.to_dict()}
     head = json.dumps(content).encode()
     head += b" " * (-(len(head) + _HEAD.size) % _ALIGN)
     with writing(path) as stream:
@@ -175,7 +162,7 @@ def load(path: str, store: Store = LOCAL) -> ShardIndex:
             reason = f"the index has version {found['version']}, but {VERSION} is supported"
             raise _bad(path, reason, "index-version", found=found["version"])
         samples, names = int(found["samples"]), int(found["names"])
-        what = Description.from_dict(found)
+        description = Description.from_dict(found)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise _bad(path, f"the header of the index is wrong ({reason})", "index-damaged", found=reason) from None
@@ -185,7 +172,8 @@ def load(path: str, store: Store = LOCAL) -> ShardIndex:
         size, expected = len(content), end + names
         reason = f"the index is cut off: it has {size:,} bytes instead of {expected:,}"
         raise _bad(path, reason, "index-cut-off", found=size, expected=expected)
-    return ShardIndex(path, what, np.frombuffer(content[start:end], ROW), content[end:], found.get("crc32"), store)
+    rows = np.frombuffer(content[start:end], ROW)
+    return ShardIndex(path, description, rows, content[end:], found.get("crc32"), store)
 
 
 def damage(index: ShardIndex) -> DataError | None:
@@ -209,17 +197,16 @@ class ShardEntries(Sequence[Entry]):
     def __len__(self) -> int:
         return self.length
 
-    def row(self, index: int) -> IndexRow:
-        """The index row of an entry."""
-        return self.table.row(range(self.length)[index] * len(self.table) // self.length)
+    def span(self, index: int) -> ShardSpan:
+        """The location of an entry."""
+        return self.table.span(range(self.length)[index] * len(self.table) // self.length)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return [self[place] for place in range(self.length)[index]]
-        return self.entry(self.row(index))
+            return [self[position] for position in range(self.length)[index]]
+        return self.entry(self.span(index))
 
-    def entry(self, row: IndexRow) -> Entry:
-        name = self.table.name(row)
-        begin = f"{self.folder}/{self.table.shard(row.shard).name}: {name}."
-        mask = None if row.mask_kind == NONE else begin + self.table.kind(row.mask_kind)
-        return Entry(begin + self.table.kind(row.image_kind), mask, {"name": name})
+    def entry(self, span: ShardSpan) -> Entry:
+        """File names for messages: "FOLDER/train-000000.tar: KEY.jpg"."""
+        begin = f"{self.folder}/{self.table.description.shards[span.shard].name}: {span.name}."
+        return Entry(begin + span.image[0], begin + span.mask[0] if span.mask else None, {"name": span.name})

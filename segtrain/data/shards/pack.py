@@ -144,7 +144,7 @@ def pack(
         )
 
     if os.path.exists(index):
-        what = shard_index.load(index).what
+        what = shard_index.load(index).description
         _refuse_other({"options": what.options, "source": what.source}, plan, index)
         say(f"{dataset.split}: packed already")
         return summary(what, len(what.shards), {})

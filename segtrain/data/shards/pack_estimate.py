@@ -88,7 +88,7 @@ def estimate(dataset: Dataset, data: Data, choice: Packing, workers: int = 1, sk
                     raise
                 rows.append(EstimateRow(form, fault=str(error)))
                 continue
-            size = sum(shard.size for shard in packed.table.what.shards) / len(indices)
+            size = sum(shard.size for shard in packed.table.description.shards) / len(indices)
             text = "smaller" if choice.cap else _KEPT.get(form, f"JPEG, quality {choice.quality}")
             rows.append(EstimateRow(form, size, size * len(good), ms, text))
     return Estimate(dataset.split, len(good), len(indices), data.crop, tuple(rows))

@@ -26,7 +26,7 @@ from segtrain.data.pixels import decode
 from segtrain.data.pixels.crop import StoredSample
 from segtrain.data.pixels.reading import Reading
 from segtrain.data.shards import index as shard_index
-from segtrain.data.shards.index import IndexRow, ShardEntries, ShardIndex
+from segtrain.data.shards.index import ShardEntries, ShardIndex, ShardSpan
 from segtrain.data.stages import took
 from segtrain.data.storage import LOCAL, Store
 from segtrain.errors import file_error
@@ -57,14 +57,18 @@ class ShardDataset(Dataset):
         rows = self.table.rows
         return rows if len(rows) == len(self) else rows[np.arange(len(self)) * len(rows) // len(self)]
 
-    def _stored(self, shard: int, at: int, size: int, kind: int, name: str) -> Stored:
+    def _stored(self, span: ShardSpan, part: tuple[str, int, int], name: str) -> Stored:
         """A member's bytes, or the array in it, without a copy on a local disk."""
-        content = self.store.view(f"{self.root}/{self.table.shard(shard).name}", at, size)
+        ending, offset, size = part
+        content = self.store.view(self._shard(span), offset, size)
         took(size)
-        return array(content, name) if self.table.kind(kind).endswith("npy") else content
+        return array(content, name) if ending.endswith("npy") else content
 
-    def _image(self, row: IndexRow, name: str) -> Stored:
-        found = self._stored(row.shard, row.image_at, row.image_size, row.image_kind, name)
+    def _shard(self, span: ShardSpan) -> str:
+        return f"{self.root}/{self.table.description.shards[span.shard].name}"
+
+    def _image(self, span: ShardSpan, name: str) -> Stored:
+        found = self._stored(span, span.image, name)
         if isinstance(found, np.ndarray) and (found.dtype != np.uint8 or found.ndim != 3 or found.shape[2] != 3):
             reason = f"an array {found.dtype} {found.shape}: save images as uint8 (H, W, 3), RGB"
             raise file_error(name, reason, code="array-not-rgb", found=(str(found.dtype), found.shape))
@@ -72,24 +76,24 @@ class ShardDataset(Dataset):
 
     def record(self, index: int) -> StoredSample:
         """Views into the shard. Nothing is decoded, but masks that are not uint8 (H, W) arrays become train ids."""
-        row = self._kept.row(index)
-        entry = self._kept.entry(row)
-        image, name = self.ready(self._image(row, entry.image), entry.image), entry.mask
-        if name is None:
+        span = self._kept.span(index)
+        entry = self._kept.entry(span)
+        image, name = self.ready(self._image(span, entry.image), entry.image), entry.mask or ""
+        if span.mask is None:
             return StoredSample(image, None, entry.image, "", "raw")
-        mask = self._stored(row.shard, row.mask_at, row.mask_size, row.mask_kind, name)
+        mask = self._stored(span, span.mask, name)
         if isinstance(mask, np.ndarray) and (mask.dtype != np.uint8 or mask.ndim != 2):
             return StoredSample(image, self.labels.remap(mask, name), entry.image, name, "train")
         return StoredSample(image, mask, entry.image, name, "raw")
 
     def stored_image(self, index: int) -> Stored:
         """The bytes of an image file, or the stored array."""
-        return self._image(self._kept.row(index), self.entries[index].image)
+        return self._image(self._kept.span(index), self.entries[index].image)
 
     def read_image(self, index: int) -> np.ndarray:
         """uint8 (H, W, 3) RGB."""
         entry = self.entries[index]
-        found = self._image(self._kept.row(index), entry.image)
+        found = self._image(self._kept.span(index), entry.image)
         return found if isinstance(found, np.ndarray) else decode.decode_image(found, entry.image, self.reading)
 
     def read_raw_mask(self, index: int) -> np.ndarray:
@@ -104,19 +108,19 @@ class ShardDataset(Dataset):
 
     def image_bytes(self, index: int, begin: int, size: int) -> bytes:
         """Up to ``size`` stored bytes of an image, starting at ``begin``."""
-        row = self._kept.row(index)
-        size = max(0, min(size, row.image_size - begin))
-        return bytes(self.store.view(f"{self.root}/{self.table.shard(row.shard).name}", row.image_at + begin, size))
+        span = self._kept.span(index)
+        _, offset, whole = span.image
+        return bytes(self.store.view(self._shard(span), offset + begin, max(0, min(size, whole - begin))))
 
     def _mask(self, index: int) -> tuple[Stored, str]:
-        row, name = self._kept.row(index), self._mask_path(index)
-        return self._stored(row.shard, row.mask_at, row.mask_size, row.mask_kind, name), name
+        span, name = self._kept.span(index), self._mask_path(index)
+        return self._stored(span, span.mask or ("", 0, 0), name), name
 
     def size(self, index: int) -> tuple[int, int]:
         """Height and width of the image, from the index."""
-        row = self._kept.row(index)
-        if row.height and row.width:
-            return row.height, row.width
+        size = self._kept.span(index).size
+        if all(size):
+            return size
         # It could not be read when the set was indexed: reading it again raises the error that says why.
         header = self.header(index)
         return header.height, header.width
@@ -124,13 +128,13 @@ class ShardDataset(Dataset):
     def header(self, index: int) -> decode.Header:
         """The image's header, after a check of its end. Raises DataError for an image that is cut off."""
         name = self.entries[index].image
-        found = self._image(self._kept.row(index), name)
+        found = self._image(self._kept.span(index), name)
         return decode.Header("npy", *found.shape) if isinstance(found, np.ndarray) else decode.check_whole(found, name)
 
     def stamps(self) -> np.ndarray:
         """int64 (n, 2, 2): bytes of images and masks, and etags of their shards (local: mtime in ns)."""
         rows, found = self._rows(), np.zeros((len(self), 2, 2), np.int64)
-        etags = [self.store.stat(f"{self.root}/{shard.name}").etag for shard in self.table.what.shards]
+        etags = [self.store.stat(f"{self.root}/{shard.name}").etag for shard in self.table.description.shards]
         found[:, 0, 0], found[:, 1, 0] = rows["image_size"], rows["mask_size"]
         found[:, :, 1] = np.array(etags, np.int64)[rows["shard"]][:, None]
         return found
@@ -138,7 +142,7 @@ class ShardDataset(Dataset):
     def fingerprint(self, stamped: np.ndarray | None = None) -> str:
         """Twelve hex digits over names, sizes in bytes, label space, and checksums of shards that segtrain wrote."""
         digest = hashlib.sha256(self.labels.identity())
-        digest.update(json.dumps([[s.name, s.sha256] for s in self.table.what.shards if s.sha256]).encode())
+        digest.update(json.dumps([[s.name, s.sha256] for s in self.table.description.shards if s.sha256]).encode())
         rows, whole = self._rows(), len(self) == len(self.table)
         part = "" if whole else "".join(entry.meta["name"] for entry in self.entries)
         digest.update(self.table.names if whole else part.encode(errors="surrogateescape"))
@@ -151,7 +155,7 @@ class ShardDataset(Dataset):
         damage = shard_index.damage(self.table)
         found = [(self.table.path, str(damage))] if damage else []
         with ThreadPoolExecutor(max(1, workers)) as pool:
-            found += [fault for fault in pool.map(self._damage, self.table.what.shards) if fault]
+            found += [fault for fault in pool.map(self._damage, self.table.description.shards) if fault]
         return tuple(found)
 
     def _damage(self, shard: shard_index.Shard) -> tuple[str, str] | None:
@@ -174,7 +178,7 @@ def open_shards(data: config.Data, split: str, default: LabelSpace | None, store
         from segtrain.data.shards.foreign import index_of
 
         table = index_of(root, split, store)
-    for shard in table.what.shards:
+    for shard in table.description.shards:
         size = store.stat(f"{root}/{shard.name}").size
         if size != shard.size:
             reason = f"has {size:,} bytes, but {shard.size:,} by its index {table.path}: fetch it or pack it again"
@@ -187,7 +191,7 @@ def open_shards(data: config.Data, split: str, default: LabelSpace | None, store
     count = min(len(table), data.limit or len(table))
     if not count:
         raise file_error(table.path, "the split has no samples: pack it again", code="split-empty")
-    labels = label_space(data, table.what.labels or default)
+    labels = label_space(data, table.description.labels or default)
     entries, reading = ShardEntries(table, root, count), Reading.of(data)
     return ShardDataset(os.path.basename(root), split, labels, entries, root, reading=reading, store=store)
 
