@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import os
@@ -18,7 +19,7 @@ from segtrain.data.shards.index import Description, Shard, ShardIndex, ShardSpan
 from segtrain.data.shards.reader import array
 from segtrain.data.shards.tar import Member, View, members
 from segtrain.data.storage import LOCAL, Store
-from segtrain.errors import DataError
+from segtrain.errors import DataError, some_of
 from segtrain.files import cache_folder
 
 _PICTURES = ("jpg", "jpeg", "png", "npy", "webp", "tif", "tiff", "bmp", "ppm")
@@ -63,48 +64,43 @@ def index_of(root: str, split: str, store: Store = LOCAL) -> ShardIndex:
     marks = [(name, *store.stat(f"{root}/{name}")) for name in names]
     digest = hashlib.sha256(repr((shard_index.VERSION, root, split, marks)).encode()).hexdigest()[:24]
     path = str(cache_folder() / f"shards-{digest}{shard_index.ENDING}")
-    try:
+    with contextlib.suppress(DataError):  # missing or damaged
         return shard_index.load(path)
-    except DataError:  # missing or damaged
-        pass
-    what = Description(split, root, tuple(Shard(name, size) for name, size, _ in marks), ())
+    description = Description(split, root, tuple(Shard(name, size) for name, size, _ in marks), ())
     with ThreadPoolExecutor(_READERS) as pool:
-        found = list(pool.map(lambda pair: _places(root, pair[0], pair[1], store), enumerate(names)))
-    faults = [fault for _, odd in found for fault in odd]
-    if faults:
-        more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
+        spans, faults = zip(*pool.map(lambda pair: _spans(root, pair[0], pair[1], store), enumerate(names)))
+    incomplete = list(itertools.chain.from_iterable(faults))
+    if incomplete:
         raise DataError(
-            f"{root}: {len(faults)} samples of split {split!r} are incomplete: {', '.join(faults[:5])}{more}: "
+            f"{root}: {len(incomplete)} samples of split {split!r} are incomplete: {some_of(incomplete)}: "
             "a sample is KEY.jpg followed by KEY.mask.png, and each KEY is unique in its shard",
-            code="samples-incomplete", folder=root, split=split, found=faults,
+            code="samples-incomplete", split=split, found=incomplete,
         )  # fmt: skip
-    shard_index.write(path, what, itertools.chain.from_iterable(places for places, _ in found))
+    shard_index.write(path, description, itertools.chain.from_iterable(spans))
     return shard_index.load(path)
 
 
-def _places(root: str, number: int, name: str, store: Store) -> tuple[list[ShardSpan], list[str]]:
-    """The complete samples of one shard, and what is wrong with the others."""
+def _spans(root: str, number: int, name: str, store: Store) -> tuple[list[ShardSpan], list[str]]:
+    """The complete samples of one shard, and messages about the others."""
     path = f"{root}/{name}"
     view, size = partial(store.view, path), store.stat(path).size
-    places, faults = [], []
+    spans, faults = [], []
     seen: set[str] = set()
     for key, group in itertools.groupby(_named(view, size, path), lambda item: item[0]):
         members_of_key = list(group)
         files = {ending: member for _, ending, member in members_of_key}
         image, mask = _roles(files)
+        if (image or mask) and (key in seen or len(files) < len(members_of_key)):
+            faults.append(f"{path}: {key} (twice)")
+        elif image and mask:
+            shape = _size(view, files[image], image, f"{path}: {key}.{image}")
+            parts = [(ending, files[ending].offset, files[ending].size) for ending in (image, mask)]
+            spans.append(ShardSpan(key, number, parts[0], parts[1], shape))
+        elif any(_is_picture(ending) for ending in files):
+            faults.append(f"{path}: {key} (without {'a mask' if image else 'an image'})")
         if image or mask:
-            if key in seen or len(files) < len(members_of_key):
-                faults.append(f"{path}: {key} (twice)")
-                continue
             seen.add(key)
-        if not image or not mask:
-            if image or mask or any(_is_picture(ending) for ending in files):
-                faults.append(f"{path}: {key} (without {'a mask' if image else 'an image'})")
-            continue
-        shape = _size(view, files[image], image, f"{path}: {key}.{image}")
-        parts = [(ending, files[ending].offset, files[ending].size) for ending in (image, mask)]
-        places.append(ShardSpan(key, number, parts[0], parts[1], shape))
-    return places, faults
+    return spans, faults
 
 
 def _named(view: View, size: int, path: str) -> Iterator[tuple[str, str, Member]]:
@@ -148,16 +144,14 @@ def _size(view: View, member: Member, ending: str, name: str) -> tuple[int, int]
 
 
 def _no_shards(root: str, split: str, store: Store) -> DataError:
-    """The error for a split without shards; it says what the folder holds."""
+    """The error for a split without shards, with what the folder holds."""
     there = splits_in(root, store=store)
     packed = [name for ending in (".tar.gz", ".tgz", ".tar.zst") for name in store.list(root, ending)]
     if packed and not there:
         reason = f"{packed[0]} is compressed, so its samples cannot be read one by one: use plain tars"
-        return DataError(f"{root}: {reason}", code="shards-compressed", folder=root, found=packed[0])
-    message = (
-        f"{root}: no shards of split {split!r} ({split}{shard_index.ENDING}, {split}-000000.tar, {split}/*.tar): "
-        f"the folder holds {', '.join(there) or 'no shard'}"
-    )
+        return DataError(f"{root}: {reason}", code="shards-compressed", found=packed[0])
+    expected = f"{split}{shard_index.ENDING}, {split}-000000.tar, {split}/*.tar"
+    message = f"{root}: no shards of split {split!r} ({expected}): the folder holds {', '.join(there) or 'no shard'}"
     if there == [POOL]:
         message += f"; to divide them: {command({'data.split_by': {'of': POOL, 'val': '20%'}})}"
-    return DataError(message, code="no-shards", folder=root, split=split, found=there)
+    return DataError(message, code="no-shards", split=split, found=there)

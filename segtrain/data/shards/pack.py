@@ -133,43 +133,33 @@ def pack(
     _refuse_double(dataset, indices)
     ids = mask_ids(dataset)
     options = {**asdict(choice), "shard_mb": shard_mb, "masks": ids, "skip_faults": skip_faults, "version": VERSION}
-    source = _source(dataset)
-    plan = {"options": options, "source": source, "samples": len(indices)}
-    index = os.path.join(folder, dataset.split + shard_index.ENDING)
-
-    def summary(what: Description, kept: int, notes: dict[str, int]) -> PackSummary:
-        size, seconds = sum(shard.size for shard in what.shards), time.perf_counter() - began
-        return PackSummary(
-            dataset.split, folder, len(indices), what.skipped, len(what.shards), kept, size, ids, notes, seconds
-        )
-
+    plan = {"options": options, "source": _source(dataset), "samples": len(indices)}
+    index, notes = os.path.join(folder, dataset.split + shard_index.ENDING), Counter[str]()
     if os.path.exists(index):
-        what = shard_index.load(index).description
-        _refuse_other({"options": what.options, "source": what.source}, plan, index)
+        description = shard_index.load(index).description
+        _refuse_other({"options": description.options, "source": description.source}, plan, index)
         say(f"{dataset.split}: packed already")
-        return summary(what, len(what.shards), {})
-    with _alone(os.path.join(folder, f".packing-{dataset.split}")) as hidden:
-        per_shard = _begin(dataset, hidden, plan, indices, choice, ids, shard_mb)
-        tasks = [
-            ShardTask(dataset, folder, hidden, number, part.tolist(), choice, ids)
-            for number, part in enumerate(np.array_split(indices, range(per_shard, len(indices), per_shard)))
-        ]
-        done = []
-        with ThreadPoolExecutor(max(1, workers)) as pool:
-            try:
-                for number, known in enumerate(pool.map(ShardTask.run, tasks)):
-                    done.append(known)
-                    say(f"{dataset.split}: shard {number + 1} of {len(tasks)}{', was there and whole' * known['kept']}")
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
-        shards = tuple(map(ShardTask.shard, tasks, done))
-        labels, skipped = packed_labels(dataset.labels, ids), len(dataset) - len(indices)
-        what = Description(dataset.split, "", shards, (), labels, ids, options, source, skipped)
-        shard_index.write(index, what, itertools.chain.from_iterable(map(ShardTask.places, tasks, done)))
-        shutil.rmtree(hidden)
-    notes = sum((Counter(known["notes"]) for known in done), Counter[str]())
-    return summary(what, sum(known["kept"] for known in done), dict(notes))
+        kept = len(description.shards)
+    else:
+        with _alone(os.path.join(folder, f".packing-{dataset.split}")) as hidden:
+            per_shard = _begin(dataset, hidden, plan, indices, choice, ids, shard_mb)
+            parts = np.array_split(indices, range(per_shard, len(indices), per_shard))
+            tasks = [ShardTask(dataset, folder, hidden, k, part.tolist(), choice, ids) for k, part in enumerate(parts)]
+            done = []
+            with ThreadPoolExecutor(max(1, workers)) as pool:
+                for number, shard in enumerate(pool.map(ShardTask.run, tasks), 1):
+                    done.append(shard)
+                    notes.update(shard["notes"])
+                    say(f"{dataset.split}: shard {number} of {len(tasks)}{', was there and whole' * shard['kept']}")
+            kept = sum(shard["kept"] for shard in done)
+            shards, labels = tuple(map(ShardTask.shard, tasks, done)), packed_labels(dataset.labels, ids)
+            skipped = len(dataset) - len(indices)
+            description = Description(dataset.split, "", shards, (), labels, ids, options, plan["source"], skipped)
+            shard_index.write(index, description, itertools.chain.from_iterable(map(ShardTask.spans, tasks, done)))
+            shutil.rmtree(hidden)
+    count, size = len(description.shards), sum(shard.size for shard in description.shards)
+    skipped, seconds = description.skipped, time.perf_counter() - began
+    return PackSummary(dataset.split, folder, len(indices), skipped, count, kept, size, ids, dict(notes), seconds)
 
 
 def _refuse_double(dataset: Dataset, indices: np.ndarray) -> None:

@@ -100,7 +100,7 @@ def _packed(dataset: Dataset, indices: list[int], choice: Packing, ids: Ids, fol
     known, labels = task.run(), packed_labels(dataset.labels, ids)
     path = os.path.join(folder, dataset.split + shard_index.ENDING)
     what = Description(dataset.split, "", (task.shard(known),), (), labels, ids)
-    shard_index.write(path, what, task.places(known))
+    shard_index.write(path, what, task.spans(known))
     return ShardDataset("", dataset.split, labels, ShardEntries(shard_index.load(path), folder, len(indices)), folder)
 
 

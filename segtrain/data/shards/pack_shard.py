@@ -9,7 +9,7 @@ import mmap
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any, BinaryIO
 
 from segtrain.data.datasets import Dataset
@@ -47,7 +47,7 @@ class ShardTask:
             if LOCAL.stat(path).size == known["size"] and checksum(path) == known["sha256"]:
                 return {**known, "kept": True}
         with writing(path, self.hidden) as stream:
-            known = write_shard(stream, self.dataset, self.indices, self.choice, self.ids, self.name)
+            known = self._write(stream)
         with writing(note) as stream:
             stream.write(json.dumps(known).encode())
         return {**known, "kept": False}
@@ -55,58 +55,56 @@ class ShardTask:
     def shard(self, known: dict[str, Any]) -> Shard:
         return Shard(self.name, known["size"], known["sha256"])
 
-    def places(self, known: dict[str, Any]) -> Iterator[ShardSpan]:
+    def spans(self, known: dict[str, Any]) -> Iterator[ShardSpan]:
         for name, image, mask, size in known["places"]:
             yield ShardSpan(name, self.number, tuple(image), tuple(mask), tuple(size))
 
-
-def write_shard(
-    stream: BinaryIO, dataset: Dataset, indices: Sequence[int], choice: Packing, ids: Ids, name: str
-) -> dict[str, Any]:
-    """Write samples as a tar, read it back, and compare. Returns its size, SHA-256, sample locations, and notes."""
-    digest, at, places, notes = hashlib.sha256(), 0, [], Counter[str]()
-    meant: list[tuple[str, Packed]] = []
-
-    def put(content: bytes) -> None:
-        nonlocal at
-        stream.write(content)
-        digest.update(content)
-        at += len(content)
-
-    for index in indices:
-        packed, sample = pack_sample(dataset, index, choice, ids), str(dataset.entries[index].meta["name"])
-        found = []
-        for ending, content in (packed.image, packed.mask):
-            put(tar.header(f"{key_of(sample)}.{ending}", len(content)))
-            found.append((ending, at, len(content)))
-            put(content)
-            put(tar.padding(len(content)))
-        places.append((sample, *found, packed.size))
-        notes.update([packed.note] if packed.note else [])
-        meant.append((sample, Packed((found[0][0], b""), (found[1][0], b""), packed.size, packed.pixels, packed.ids)))
-    put(tar.END + bytes(-(at + len(tar.END)) % _RECORD))
-    stream.flush()
-    os.fsync(stream.fileno())
-    if hasattr(os, "posix_fadvise"):  # read what is on the disk, not what memory still holds of it
-        os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    written = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
-    _compare(written, digest.hexdigest(), places, meant, name)
-    return {"size": at, "sha256": digest.hexdigest(), "places": places, "notes": dict(notes)}
+    def _write(self, stream: BinaryIO) -> dict[str, Any]:
+        """Write the samples as a tar, read it back, and compare. Returns what ``run`` does."""
+        digest, size, places, notes = hashlib.sha256(), 0, [], Counter[str]()
+        written: list[Packed] = []
+        for index in self.indices:
+            packed, sample = (
+                pack_sample(self.dataset, index, self.choice, self.ids),
+                self.dataset.entries[index].meta["name"],
+            )
+            found = []
+            for ending, content in (packed.image, packed.mask):
+                head = tar.header(f"{key_of(sample)}.{ending}", len(content))
+                found.append((ending, size + len(head), len(content)))
+                for part in (head, content, tar.padding(len(content))):
+                    stream.write(part)
+                    digest.update(part)
+                    size += len(part)
+            places.append((sample, *found, packed.size))
+            notes.update([packed.note] if packed.note else [])
+            # Without the content, which the disk returns.
+            written.append(replace(packed, image=(packed.image[0], b""), mask=(packed.mask[0], b"")))
+        end = tar.END + bytes(-(size + len(tar.END)) % _RECORD)
+        stream.write(end)
+        digest.update(end)
+        stream.flush()
+        os.fsync(stream.fileno())
+        if hasattr(os, "posix_fadvise"):  # read what is on the disk, not what memory still holds of it
+            os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        stored = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+        _compare(stored, digest.hexdigest(), places, written, self.name)
+        return {"size": size + len(end), "sha256": digest.hexdigest(), "places": places, "notes": dict(notes)}
 
 
-def _compare(written: memoryview, sha256: str, places: list[Any], meant: list[tuple[str, Packed]], name: str) -> None:
+def _compare(stored: memoryview, sha256: str, places: list[Any], written: list[Packed], name: str) -> None:
     """Raise DataError if the disk returns other bytes than were written, or a sample has other pixels."""
-    if hashlib.sha256(written).hexdigest() != sha256:
+    if hashlib.sha256(stored).hexdigest() != sha256:
         reason = "the disk returns other bytes than were written: check it, and pack again"
         raise file_error(name, reason, code="disk-changes-bytes")
     wanted = [(f"{key_of(place[0])}.{part[0]}", part[1], part[2]) for place in places for part in place[1:3]]
-    found = [astuple(member) for member in tar.members(lambda at, size: written[at : at + size], len(written), name)]
+    found = [astuple(member) for member in tar.members(lambda at, size: stored[at : at + size], len(stored), name)]
     if found != wanted:
-        odd = next((pair for pair in itertools.zip_longest(found, wanted) if pair[0] != pair[1]), None)
-        reason = f"the tar has other members than were written ({odd}): report this"
-        raise file_error(name, reason, code="packed-members-differ", found=odd)
-    for (_, image, mask, _), (sample, packed) in zip(places, meant):
-        parts = [written[offset : offset + size] for _, offset, size in (image, mask)]
+        different = next((pair for pair in itertools.zip_longest(found, wanted) if pair[0] != pair[1]), None)
+        reason = f"the tar has other members than were written ({different}): report this"
+        raise file_error(name, reason, code="packed-members-differ", found=different)
+    for (sample, image, mask, _), packed in zip(places, written):
+        parts = [stored[offset : offset + size] for _, offset, size in (image, mask)]
         packed.refuse_change(parts[0], parts[1], f"{name}: {sample}")
 
 
