@@ -28,9 +28,7 @@ def build(given: Any) -> Any:
     """The pipeline of a setting or of an object. Raises ConfigError, or MissingExtra."""
     if isinstance(given, str):
         given = _from_code(given)
-    elif isinstance(given, dict) or (
-        isinstance(given, (list, tuple)) and all(isinstance(part, dict) for part in given)
-    ):
+    elif all(isinstance(part, dict) for part in (given if isinstance(given, (list, tuple)) else [given])):
         return _from_names(given)
     if not isinstance(given, (list, tuple)) or not given:
         return given
@@ -79,7 +77,7 @@ def _named(library: Any, item: Any) -> Any:
     ((name, settings),) = item.items()
     cls = getattr(library, str(name), None)
     if not inspect.isclass(cls):
-        near = closest(str(name), [n for n in dir(library) if n[0].isupper()])
+        near = closest(str(name), (known for known in dir(library) if known[0].isupper()))
         hint = f"did you mean {near!r}?" if near else "see its documentation"
         reason = f"albumentations {library.__version__} has no {name!r}: {hint}"
         raise transforms_error(reason, code="transforms-unknown-name", found=name)
@@ -87,16 +85,14 @@ def _named(library: Any, item: Any) -> Any:
     if "transforms" in settings:
         settings["transforms"] = [_named(library, inner) for inner in settings["transforms"]]
     if issubclass(cls, library.BasicTransform):
-        known = {
-            n for c in cls.__mro__ if "__init__" in vars(c) for n in inspect.signature(vars(c)["__init__"]).parameters
-        }
+        makers = [vars(base)["__init__"] for base in cls.__mro__ if "__init__" in vars(base)]
+        known = {parameter for maker in makers for parameter in inspect.signature(maker).parameters}
         unknown = sorted(set(settings) - known)
         if unknown:  # the library would warn and go on without them
-            raise transforms_error(
-                f"{name} of albumentations {library.__version__} has no setting {', '.join(unknown)}; it has "
-                f"{', '.join(sorted(known - {'self', 'args', 'kwargs'}))}",
-                code="transforms-unknown-setting", name=name, found=unknown,
-            )  # fmt: skip
+            settable = ", ".join(sorted(known - {"self", "args", "kwargs"}))
+            says = f"{name} of albumentations {library.__version__} has no setting {', '.join(unknown)}"
+            reason = f"{says}; it has {settable}"
+            raise transforms_error(reason, code="transforms-unknown-setting", name=name, found=unknown)
     return cls(**settings)
 
 
@@ -105,9 +101,7 @@ def _from_code(text: str) -> Any:
     try:
         path, attribute, digest = transform_source(text)
     except ValueError as error:
-        raise transforms_error(
-            f"{text}: {error}", code="transforms-not-found", key="data.transforms", found=text
-        ) from None
+        raise transforms_error(f"{text}: {error}", code="transforms-not-found", found=text) from None
     if digest and file_digest(path) != digest:
         reason = f"{text}: {path} has changed since this config was resolved: restore it, or start another run"
         raise transforms_error(reason, code="transforms-file-changed", file=str(path))
@@ -149,11 +143,8 @@ def kind_of(pipeline: Any) -> str:
         reason = f"{name} of torchvision.transforms cannot transform masks: use that of torchvision.transforms.v2"
         raise transforms_error(reason, code="transforms-without-masks", found=name)
     if inspect.isclass(pipeline) or not callable(pipeline):
-        raise transforms_error(
-            f"{pipeline!r} is not a transform: give an albumentations or torchvision v2 object, or a function "
-            "f(image, mask, rng) -> (image, mask)",
-            code="not-a-transform", found=repr(pipeline),
-        )  # fmt: skip
+        wanted = "an albumentations or torchvision v2 object, or a function f(image, mask, rng) -> (image, mask)"
+        raise transforms_error(f"{pipeline!r} is not a transform: give {wanted}", code="not-a-transform")
     return "function"
 
 

@@ -99,20 +99,20 @@ def _packed(dataset: Dataset, indices: list[int], choice: Packing, ids: Ids, fol
     task = ShardTask(dataset, folder, folder, 0, indices, choice, ids)
     known, labels = task.run(), packed_labels(dataset.labels, ids)
     path = os.path.join(folder, dataset.split + shard_index.ENDING)
-    what = Description(dataset.split, "", (task.shard(known),), (), labels, ids)
-    shard_index.write(path, what, task.spans(known))
+    description = Description(dataset.split, "", (task.shard(known),), (), labels, ids)
+    shard_index.write(path, description, task.spans(known))
     return ShardDataset("", dataset.split, labels, ShardEntries(shard_index.load(path), folder, len(indices)), folder)
 
 
 def _cpu_ms(source: SampleSource, indices: list[int], data: Data) -> float:
     """CPU time of this thread for one training sample, median of the rounds."""
     cv2.setNumThreads(1)
-    sampler = SampleMaker(source, data, 0)
+    maker = SampleMaker(source, data, 0)
     image, mask = np.empty((*data.crop, 3), np.uint8), np.empty(data.crop, np.uint8)
     times = []
     for epoch in range(_ROUNDS + 1):
         began = time.thread_time()
         for index in indices:
-            sampler(Task(index, epoch, data.crop, data.scale), image, mask)
+            maker(Task(index, epoch, data.crop, data.scale), image, mask)
         times.append((time.thread_time() - began) * 1e3 / len(indices))
     return float(np.median(times[1:]))

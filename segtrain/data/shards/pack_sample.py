@@ -67,21 +67,17 @@ class Packed:
 
 def sound(dataset: Dataset, workers: int, skip_faults: bool) -> np.ndarray:
     """Indices of the samples without faults, int64, after reading all. Raises DataError unless faults are skipped."""
-    report = audit(dataset, workers)
-    if not report.faults:
-        return np.arange(len(dataset))
-    title = f"{dataset.name} {dataset.split}"
-    if not skip_faults:
+    report, title = audit(dataset, workers), f"{dataset.name} {dataset.split}"
+    if report.faults and not skip_faults:
         files, reasons = zip(*report.faults)
         head = f"{title}: {counted(len(files), 'fault')}, nothing is packed"
         text = "\n  ".join([head, *reasons, "repair or remove these files, or leave them out with --skip-faults"])
         raise DataError(text, code="pack-faults", split=dataset.split, files=list(files))
-    bad = {file for file, _ in report.faults}
-    kept = [index for index, entry in enumerate(dataset.entries) if not {entry.image, entry.mask} & bad]
-    if not kept:
+    kept = np.setdiff1d(np.arange(len(dataset)), report.bad)
+    if not kept.size:
         reason = f"{title}: every sample is faulty: {report.faults[0][1]}"
         raise DataError(reason, code="pack-nothing-sound", split=dataset.split, found=len(report.faults))
-    return np.array(kept, np.int64)
+    return kept
 
 
 def probe(indices: np.ndarray) -> list[int]:
