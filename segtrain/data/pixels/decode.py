@@ -7,8 +7,6 @@ The heavy decoders (libjpeg-turbo, libpng through OpenCV) release the GIL, so th
 from __future__ import annotations
 
 import io
-import struct
-import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +15,7 @@ import numpy as np
 
 from segtrain.data.pixels import native
 from segtrain.data.pixels.header import MAX_PIXELS as MAX_PIXELS
-from segtrain.data.pixels.header import PNG, Header, Source, Stored, damaged, header_of, load, refuse_cut, stream_of
+from segtrain.data.pixels.header import Header, Source, Stored, damaged, header_of, load, refuse_cut, stream_of
 from segtrain.data.pixels.header import check_whole as check_whole
 from segtrain.data.pixels.header import read_header as read_header
 from segtrain.data.pixels.reading import PLAIN, Reading, narrowed, refuse_kind, refuse_pages, without_extra
@@ -36,7 +34,7 @@ def decode_image(source: Stored, name: str = "", reading: Reading = PLAIN) -> np
     content, name = load(source, name)
     header = header_of(io.BytesIO(content), name)
     refuse_kind(header, name)
-    if reading.narrows(header):
+    if header.bits > 8 and header.format != "jpeg" and (header.format != "png" or reading.narrows(header)):
         return narrowed(deep_values(content, header, name), reading, name, alpha=header.format == "png")
     if header.format in ("jpeg", "png"):
         made = native.whole(content, 3, (header.height, header.width), name)
@@ -47,8 +45,6 @@ def decode_image(source: Stored, name: str = "", reading: Reading = PLAIN) -> np
     if header.format == "png":
         refuse_cut(io.BytesIO(content), header, name, crc=True)
         return _opencv_rgb(content, name)
-    if header.bits > 8 and header.format != "jpeg":
-        return narrowed(deep_values(content, header, name), reading, name)
     if header.format == "tiff" and header.channels in (2, 4):
         array, mode = _pillow(content, name, bands=True)
         if mode == "RGB" and not reading.drop:  # Pillow leaves out the band without a known meaning
@@ -63,8 +59,8 @@ def all_bands(content: bytes, name: str) -> np.ndarray:
 
 
 def ready(content: Any, name: str, reading: Reading) -> Any:
-    """A file's content for the decoder of crops; its pixels if only ``decode_image`` reads it correctly."""
-    if reading == PLAIN or isinstance(content, np.ndarray):
+    """An image for the decoder of crops: its bytes, or its pixels if that decoder ignores these settings."""
+    if isinstance(content, np.ndarray):
         return content
     header = header_of(io.BytesIO(content), name)
     plain = header.format == "jpeg" or not (reading.narrows(header) or header.format == "tiff")
@@ -123,9 +119,11 @@ def decode_mask(source: Stored, name: str = "") -> np.ndarray:
     if made is not None:
         return made
     refuse_cut(io.BytesIO(content), header, name, crc=True)
-    if header.color_type == _PALETTE or (header.color_type == _GRAY and b"tRNS" in content):
-        content = _palette_as_gray(content)
-    raw = _imdecode(content, cv2.IMREAD_UNCHANGED, name)
+    if header.color_type == _PALETTE:
+        return _pillow(content, name)[0]
+    # A gray mask with a transparent value would get an alpha channel.
+    flags = cv2.IMREAD_ANYDEPTH if header.color_type == _GRAY else cv2.IMREAD_UNCHANGED
+    raw = _imdecode(content, flags, name)
     if header.bits < 8:  # libpng spreads 1, 2 and 4 bits over 0..255
         raw = raw // np.uint8(255 // ((1 << header.bits) - 1))
     if raw.ndim == 2:
@@ -158,20 +156,6 @@ def palette_of(source: Source, name: str = "") -> dict[int, int]:
         except (OSError, SyntaxError, ValueError) as error:
             raise damaged(name, f"cannot be decoded ({error})", found=str(error)) from None
     return {place: int.from_bytes(bytes(flat[3 * place : 3 * place + 3]), "big") for place in range(len(flat) // 3)}
-
-
-def _palette_as_gray(content: bytes) -> bytes:
-    """The same PNG declared gray, without its palette: the decoder then gives indices instead of colors."""
-    parts, place, kind = [PNG], len(PNG), b""
-    while kind != b"IEND":
-        length, kind = struct.unpack_from(">I4s", content, place)
-        body = content[place + 8 : place + 8 + length]
-        if kind == b"IHDR":
-            body = body[:9] + bytes([_GRAY]) + body[10:]
-        if kind in (b"IHDR", b"IDAT", b"IEND"):
-            parts.append(struct.pack(">I", length) + kind + body + struct.pack(">I", zlib.crc32(kind + body)))
-        place += 12 + length
-    return b"".join(parts)
 
 
 def _imdecode(content: bytes, flags: int, name: str) -> np.ndarray:
@@ -225,7 +209,7 @@ def _pillow(
             if rgb or bands or (mode not in ("1", "L", "P", "LA", "PA", "F") and not mode.startswith("I")):
                 return np.array(picture.convert("RGB")), mode
             array = np.array(picture)
-    except (OSError, SyntaxError, ValueError, EOFError) as error:
+    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
         raise damaged(name, f"cannot be decoded ({error})", found=str(error)) from None
     if mode in ("LA", "PA"):
         array = array[..., 0]

@@ -91,8 +91,7 @@ def check_whole(source: Source, name: str = "") -> Header:
 def stream_of(source: Source, name: str) -> Iterator[tuple[BinaryIO, str]]:
     """A stream at the source's beginning, and the name for messages. Raises DataError."""
     if isinstance(source, (bytes, bytearray, memoryview)):
-        content, name = load(source, name)
-        yield io.BytesIO(content), name
+        yield io.BytesIO(source), name or "the given bytes"
     elif isinstance(source, (str, os.PathLike)):
         name = name or os.fspath(source)
         with opened(source, name) as stream:
@@ -171,15 +170,13 @@ def _orientation(segment: bytes) -> int:
     if not segment.startswith(b"Exif\0\0") or tiff[:2] not in (b"II", b"MM"):
         return 0
     order = "<" if tiff[:2] == b"II" else ">"
-    try:
+    with contextlib.suppress(struct.error):
         (start,) = struct.unpack_from(order + "I", tiff, 4)
         (count,) = struct.unpack_from(order + "H", tiff, start)
         for index in range(count):
             tag, _, _, value = struct.unpack_from(order + "HHIH", tiff, start + 2 + 12 * index)
             if tag == 0x0112:
                 return value if 1 <= value <= 8 else 0
-    except struct.error:
-        pass
     return 0
 
 
@@ -222,45 +219,43 @@ def _most_of_ppm(stream: BinaryIO) -> int:
 
 
 def _tiff_header(tags: dict[int, int], pages: int) -> Header:
-    """The size is that of the upright image, and the orientation 1: decoders of TIFF turn the pixels themselves."""
+    """The header with the size after the rotation that the tags ask for, since the decoders of TIFF apply it."""
     size = tags.get(257, 0), tags.get(256, 0)
     upright = size[::-1] if tags.get(0x0112, 1) >= 5 else size
     return Header("tiff", *upright, tags.get(277, 1), tags.get(258, 1), floating=tags.get(339, 1) == 3, pages=pages)
 
 
 def _tiff_tags(stream: BinaryIO) -> tuple[dict[int, int], int]:
-    """First values of the numbers in the first directory (TIFF 6.0, section 2; BigTIFF), and the number of images.
+    """Integer tags of the first image file directory, each with its first value, and the number of images in the file.
 
-    Reduced copies of an image do not count. ({}, 1) for a file that is not a TIFF, or is damaged.
+    Reads TIFF 6.0 and BigTIFF. Reduced copies of an image do not count. ({}, 1) for another or a damaged file.
     """
     head = stream.read(16)
     order = {b"II": "<", b"MM": ">"}.get(head[:2], "")
     version = struct.unpack(order + "H", head[2:4])[0] if order and len(head) >= 4 else 0
     if version not in (42, 43):
         return {}, 1
-    # Formats of a directory's length and of an offset, bytes of an entry, and the place of the first offset.
-    many, at, step, begin = ("Q", "Q", 20, 8) if version == 43 else ("H", "I", 12, 4)
+    # Formats of the number of entries and of an offset, bytes of an entry, and the position of the first offset.
+    number, at, step, begin = ("Q", "Q", 20, 8) if version == 43 else ("H", "I", 12, 4)
     tags: dict[int, int] = {}
-    places: dict[int, bool] = {}  # of directories, and whether each is an image of its own
-    try:
-        (place,) = struct.unpack_from(order + at, head, begin)
-        while place and place not in places and len(places) < 4096:
-            stream.seek(place)
-            (count,) = struct.unpack(order + many, stream.read(struct.calcsize(many)))
+    directories: dict[int, bool] = {}  # offset -> whether the image is not a reduced copy
+    with contextlib.suppress(struct.error, OverflowError, ValueError, OSError):
+        (offset,) = struct.unpack_from(order + at, head, begin)
+        while offset and offset not in directories and len(directories) < 4096:
+            stream.seek(offset)
+            (count,) = struct.unpack(order + number, stream.read(struct.calcsize(number)))
             start = stream.tell()
             # Of later directories only the kind is needed, which is the first entry.
-            own = _numbers(stream, start, 1 if places else min(count, 1000), order, at, step)
+            own = _integers(stream, start, 1 if directories else min(count, 1000), order, at, step)
             tags = tags or own
-            places[place] = not own.get(254, 0) & 5
+            directories[offset] = not own.get(254, 0) & 5
             stream.seek(start + step * count)
-            (place,) = struct.unpack(order + at, stream.read(struct.calcsize(at)))
-    except (struct.error, OverflowError, ValueError, OSError):
-        pass
-    return tags, max(1, sum(places.values()))
+            (offset,) = struct.unpack(order + at, stream.read(struct.calcsize(at)))
+    return tags, max(1, sum(directories.values()))
 
 
-def _numbers(stream: BinaryIO, start: int, count: int, order: str, at: str, step: int) -> dict[int, int]:
-    """Tag -> its first value, for the entries that are whole numbers."""
+def _integers(stream: BinaryIO, start: int, count: int, order: str, at: str, step: int) -> dict[int, int]:
+    """Tag -> first value, for ``count`` entries of a directory from byte ``start`` that are SHORT, LONG, or LONG8."""
     stream.seek(start)
     rows, found = stream.read(step * count), dict[int, int]()
     for row in range(0, step * count, step):
@@ -269,7 +264,7 @@ def _numbers(stream: BinaryIO, start: int, count: int, order: str, at: str, step
         if code is None:
             continue
         source, value = rows, row + step - struct.calcsize(at)
-        if struct.calcsize(code) * values > struct.calcsize(at):  # the entry holds the place of the values
+        if struct.calcsize(code) * values > struct.calcsize(at):  # the entry holds the offset of its values
             stream.seek(struct.unpack_from(order + at, rows, value)[0])
             source, value = stream.read(struct.calcsize(code)), 0
         found[tag] = struct.unpack_from(order + code, source, value)[0]
