@@ -272,7 +272,7 @@ def test_a_split_of_faults_alone_has_no_size(tmp_path, monkeypatch, capsys):
     pair(tmp_path, "x.png", PLAIN)
     (tmp_path / "images/train/x.png").write_bytes(b"")
     assert main(["data", "check", str(tmp_path), "data.classes=[a, b]"]) == EXIT_ERROR
-    assert ": 1 images, none of them without a fault, 0.0% void" in capsys.readouterr().out
+    assert ": 1 images, all faulty, 0.0% void" in capsys.readouterr().out
 
 
 def test_a_check_names_what_is_no_file_and_does_not_wait(tmp_path, monkeypatch, capsys):

@@ -28,12 +28,9 @@ class AuditReport:
     pixels: of each class. void: ignored pixels. images_with: images with at least one pixel of the class.
     sizes: (height, width) -> images. faults: (file, message). bad: indices of faulty samples, ascending.
     notes: about the audit itself. decoded: every image was decoded, not only its header and end.
-    mask_crc: uint32 [images], CRC-32 of the train ids of each mask, 0 for a faulty sample; it shows whether labels
-    changed.
-    forms: "8-bit RGB" -> images. brightest: largest value in images of more than 8 bits, and its file; -1 if there are
-    none.
-    values: as stored in the masks, of faulty samples too. findings: about settings and splits, added later and not
-    cached.
+    mask_crc: uint32 [images], CRC-32 of the train ids of each mask, 0 for a faulty sample, to detect changed labels.
+    forms: "8-bit RGB" -> images. brightest: largest value in images of more than 8 bits, and its file; -1 without any.
+    values: as stored in all masks. findings: about settings and splits, added later and not cached.
     """
 
     name: str
@@ -73,7 +70,7 @@ class AuditReport:
         forms = "".join(f", {form}" + (f" ({n})" if len(self.forms) > 1 else "") for form, n in self.forms.items())
         lines = [
             f"{self.name} {self.split} #{self.fingerprint}: {self.images} images, "
-            f"{some_of(sizes, 4) or 'none of them without a fault'}{forms}, {self.void / total:.1%} void"
+            f"{some_of(sizes, 4) or 'all faulty'}{forms}, {self.void / total:.1%} void"
         ]
         wide = max(len(name) for name in ("class", *self.classes))
         lines.append(f"{'class':<{wide}}  {'pixels':>15}  {'share':>8}  {'images':>7}  {'weight':>7}")
@@ -105,26 +102,21 @@ class AuditReport:
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> AuditReport:
         """The report without ``findings``. Raises KeyError, TypeError, or ValueError for other content."""
-        plain = ("name", "split", "fingerprint", "images", "void", "decoded", "forms")
-        values: dict[str, Any] = {name: content[name] for name in plain}
+        values = {f.name: content[f.name] for f in fields(cls) if f.name not in ("mask_crc", "findings")}
         values |= {name: np.array(content[name], np.int64) for name in _ARRAYS}
-        values |= {name: tuple(content[name]) for name in ("classes", "warnings", "notes")}
-        return cls(
-            **values,
-            sizes={(int(h), int(w)): int(n) for h, w, n in content["sizes"]},
-            faults=tuple((file, message) for file, message in content["faults"]),
-            brightest=(int(content["brightest"][0]), str(content["brightest"][1])),
-            values=MaskValues.from_dict(content["values"]),
-        )
+        values |= {name: tuple(content[name]) for name in ("classes", "warnings", "notes", "brightest")}
+        values["sizes"] = {(height, width): images for height, width, images in content["sizes"]}
+        values["faults"] = tuple((file, message) for file, message in content["faults"])
+        return cls(**{**values, "values": MaskValues.from_dict(content["values"])})
 
 
 _ARRAYS = ("pixels", "images_with", "bad")
 
 
 def grouped(faults: Sequence[tuple[str, str]]) -> list[str]:
-    """One line for each kind of fault: the message of the first file, and which other files are like it.
+    """One line for each kind of fault: the message of the first file, the number of others, and two of their names.
 
-    faults: (file, message). Two are of one kind if their messages, without the file, are equal before the first digit.
+    faults: (file, message). Two are of one kind if their messages agree up to the first digit, apart from the file.
     """
     kinds: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for file, message in faults:
@@ -139,21 +131,20 @@ def grouped(faults: Sequence[tuple[str, str]]) -> list[str]:
 def label_warnings(names: Sequence[str], pixels: Sequence[int] | np.ndarray, void: int = 0) -> tuple[str, ...]:
     """Warnings about a score over these pixels: classes without a pixel, a single class, mostly void."""
     absent = [name for name, count in zip(names, pixels) if not count]
-    texts, whole = [], int(sum(int(count) for count in pixels)) + void
+    texts, total = [], int(sum(int(count) for count in pixels)) + void
     if absent:
         texts.append(f"no pixel of {some_of(absent, 10)} ({len(absent)} of {len(names)} classes)")
     if len(names) - len(absent) == 1 < len(names):
         texts.append("all pixels belong to one class: scores on them are meaningless")
-    if void > whole / 2:
-        texts.append(f"{void / whole:.1%} of the pixels are void: the loss and the scores ignore them")
+    if void > total / 2:
+        texts.append(f"{void / total:.1%} of the pixels are void: the loss and the scores ignore them")
     return tuple(texts)
 
 
 def class_weights(pixels: np.ndarray | Sequence[int], power: float = 0.5) -> np.ndarray:
     """(median share / share) ** power over the classes that occur, float32 [C]; an absent class gets 1.
 
-    Power 1 is median frequency balancing (Eigen and Fergus 2015) with shares taken over the whole split; 0 is no
-    weight.
+    Power 1 is median frequency balancing (Eigen and Fergus 2015) with shares of the whole split; 0 weights all alike.
     """
     counts = np.asarray(pixels, np.float64)
     weights = np.ones(len(counts))
