@@ -78,8 +78,7 @@ def convert_folder(
     says, division = missing(written, list(result), lambda split: [_safe(name) for name in names_of(made_of[split])])
     if says:
         say(f"{WARNING}{folder}: {says}")
-    values = with_settings(written, division).model_dump(mode="json", exclude_defaults=True)
-    say(f"to train on it: segtrain train {command({f'data.{key}': value for key, value in values.items()})}")
+    say(f"to train on it: segtrain train {pasted(with_settings(written, division))}")
     return result
 
 
@@ -95,35 +94,35 @@ def settings(data: Data, folder: str, splits: Iterable[str]) -> dict[str, Any]:
 def _convert(dataset: Dataset, made: Path, say: Callable[[str], None]) -> dict[str, Any]:
     names = [_safe(entry.meta["name"]) for entry in dataset.entries]
     where = f"{dataset.name} {dataset.split}"
-    double = next((name for name, count in Counter(names).items() if count > 1), None)
-    if double is not None:
-        says = f"{where}: two samples are named {double!r}: give each its own name"
-        raise DataError(says, code="name-repeated", name=double)
+    name, times = Counter(names).most_common(1)[0]
+    if times > 1:
+        says = f"{where}: {times} samples are named {name!r}: give each its own name"
+        raise DataError(says, code="name-repeated", name=name)
     faults: list[tuple[str, str]] = []
     pixels = ambiguous = 0
     worst = (0.0, "")
 
-    def one(index: int) -> tuple[int, int] | DataError:
+    def write(index: int) -> tuple[int, int] | DataError:
         try:
             return _write(dataset, index, made, names[index])
         except DataError as error:
             return error
 
     with ThreadPoolExecutor(cores()) as pool:
-        for index, done in enumerate(pool.map(one, range(len(dataset)))):
+        for index, written in enumerate(pool.map(write, range(len(dataset)))):
             file = str(dataset.entries[index].mask)
-            if isinstance(done, DataError):
-                faults.append((file, str(done)))
+            if isinstance(written, DataError):
+                faults.append((file, str(written)))
                 continue
-            pixels, ambiguous = pixels + done[0], ambiguous + done[1]
-            worst = max(worst, (done[1] / done[0], file))
+            pixels, ambiguous = pixels + written[0], ambiguous + written[1]
+            worst = max(worst, (written[1] / written[0], file))
     if faults:
         says = f"{where}: {len(faults)} of {len(dataset)} samples cannot be converted, and nothing was written: "
         says += "; ".join(grouped(faults))
         raise DataError(says, code="samples-faulty", split=dataset.split, faults=len(faults))
-    told = f"{dataset.split}: {len(dataset):,} masks written and read again, {ambiguous:,} of {pixels:,} pixels"
-    told += f" ({ambiguous / pixels:.2%}) were about halfway between two values and took the nearest"
-    say(told + (f"; most in {worst[1]} ({worst[0]:.2%})" if ambiguous else ""))
+    done = f"{dataset.split}: {len(dataset):,} masks written and read again, {ambiguous:,} of {pixels:,} pixels"
+    done += f" ({ambiguous / pixels:.2%}) were about halfway between two values and took the nearest"
+    say(done + (f"; most in {worst[1]} ({worst[0]:.2%})" if ambiguous else ""))
     return {"masks": len(dataset), "pixels": pixels, "ambiguous": ambiguous, "worst": list(worst)}
 
 
@@ -248,10 +247,14 @@ def proposed_map(masks: list[str], classes: int) -> dict[int, int]:
     return {value: place for place, value in enumerate(peaks)} if len(peaks) == classes else {}
 
 
+def pasted(data: Data, **more: Any) -> str:
+    """The settings that differ from the defaults, and ``more`` of data, as arguments of a command."""
+    values = data.model_dump(mode="json", exclude_defaults=True) | more
+    return command({f"data.{key}": value for key, value in values.items()})
+
+
 def command_for(data: Data, masks: list[str], labels: LabelSpace) -> str:
     """The command that writes a copy with PNG masks, ready to paste."""
-    values = data.model_dump(mode="json", exclude_defaults=True, exclude={"root"})
-    if "label_map" not in values and not labels.colors:
-        values |= {"label_map": found} if (found := proposed_map(masks, labels.num_classes)) else {}
-    words = [shlex.quote(data.root), shlex.quote(data.root.rstrip("/") + "-png")]
-    return f"segtrain data convert {' '.join(words)} {command({f'data.{key}': value for key, value in values.items()})}"
+    found = {} if data.label_map or labels.colors else proposed_map(masks, labels.num_classes)
+    settings = pasted(data.model_copy(update={"root": ""}), **({"label_map": found} if found else {}))
+    return f"segtrain data convert {shlex.quote(data.root)} {shlex.quote(data.root.rstrip('/') + '-png')} {settings}"

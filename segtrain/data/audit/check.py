@@ -17,7 +17,7 @@ from segtrain.data.audit.image_depth import depth_finding
 from segtrain.data.audit.mask_encoding import mask_finding
 from segtrain.data.audit.mask_values import MaskValues, ids_of, shown
 from segtrain.data.audit.overlap import overlap_finding
-from segtrain.data.convert import command_for, is_jpeg
+from segtrain.data.convert import command_for, is_jpeg, pasted
 from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.index.detect import detect
 from segtrain.data.index.detect_pairs import others
@@ -49,7 +49,7 @@ class Checked:
             values = {"data": self.data.model_dump(mode="json", exclude_defaults=True)}
             section = yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
             stopped = any(report.failed for report in self.reports)
-            head = [section.rstrip()] + ([] if stopped else [f"segtrain train {_pasted(self.data)}"])
+            head = [section.rstrip()] + ([] if stopped else [f"segtrain train {pasted(self.data)}"])
         return "\n\n".join([*head, *(report.table() for report in self.reports)])
 
 
@@ -108,7 +108,7 @@ def _opened(data: Data, split: str) -> Dataset:
             names = ("background", *(f"class{index}" for index in range(1, count)))
             mapped = mask_finding(data, plain_space(names), {split: values})
             fix = f": such as {command({'data.classes': list(names), **(mapped.settings if mapped else {})})}"
-        says = f"{error}\n  the masks of {split} have the ids {shown(ids)}{fix}\n  found so far: {_pasted(data)}"
+        says = f"{error}\n  the masks of {split} have the ids {shown(ids)}{fix}\n  found so far: {pasted(data)}"
         raise ConfigError(says, code=error.code, **{**error.values, "ids": sorted(ids)}) from None
 
 
@@ -167,9 +167,3 @@ def settings_of(root: str, overrides: list[str]) -> tuple[Data, tuple[str, ...]]
 
 def _layout_given(overrides: list[str]) -> bool:
     return any(override.lstrip("-").startswith("data.layout") for override in overrides)
-
-
-def _pasted(data: Data) -> str:
-    """The settings that differ from the defaults, as arguments of a command."""
-    values = data.model_dump(mode="json", exclude_defaults=True)
-    return command({f"data.{key}": value for key, value in values.items()})
