@@ -264,10 +264,8 @@ _WARNINGS = {
 
 def _stamps(dataset: Dataset) -> np.ndarray:
     """``Dataset.stamps``, with -1 for missing files, which the scan reports."""
-    try:
+    with contextlib.suppress(DataError):
         return dataset.stamps()
-    except DataError:
-        pass
     found = np.full((len(dataset), 2, 2), -1, np.int64)
     for index, both in enumerate(files(dataset.entries, 0, len(dataset))):
         for part, path in enumerate(both):

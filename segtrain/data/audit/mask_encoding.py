@@ -7,7 +7,7 @@ from typing import Any
 
 from segtrain import config
 from segtrain.data.audit.finding import SplitFinding
-from segtrain.data.audit.mask_values import SHOWN, MaskValues, ids_of, percent, rgb, shown
+from segtrain.data.audit.mask_values import SHOWN, Clash, MaskValues, ids_of, percent, rgb, shown
 from segtrain.data.labels.space import LabelSpace, code, color_wheel
 
 # Values that a proposed setting may list, and instance ids.
@@ -36,7 +36,7 @@ def mask_finding(data: config.Data, labels: LabelSpace, splits: dict[str, MaskVa
     if not ids:
         return None
     if values.clash and not data.label_map:
-        return _clashing_palettes(labels, values, where)
+        return _clashing_palettes(labels, values.clash, where)
     own = {**{value: value for value in range(labels.num_classes)}, labels.ignore_index: labels.ignore_index}
     if data.label_map or labels.raw_to_train != own:
         return _unknown_ids(labels, ids, where) if not values.cut else None
@@ -179,10 +179,8 @@ def _background_as_void(
     return _mapped(says, table, (f"if {void} really is void", own), fatal=sure)
 
 
-def _clashing_palettes(labels: LabelSpace, values: MaskValues, where: str) -> SplitFinding:
+def _clashing_palettes(labels: LabelSpace, clash: Clash, where: str) -> SplitFinding:
     """One index has two colors: it means two classes, or the palettes mean nothing."""
-    assert values.clash is not None
-    clash = values.clash
     says = (
         f"{where}: palette masks are read by index, and their palettes contradict each other: index {clash.index} is "
         f"{rgb(clash.color)} in {clash.file} and {rgb(clash.other_color)} in {clash.other_file}. If the colors are "

@@ -19,7 +19,7 @@ import numpy as np
 from segtrain.config import Data
 from segtrain.data.augment.transforms_build import build, kind_of, parts_of, transforms_error
 from segtrain.data.order import TRANSFORMS, rng_for
-from segtrain.errors import SegtrainError, file_error
+from segtrain.errors import SegtrainError, file_error, some_of
 
 Pair = tuple[np.ndarray, np.ndarray]
 Run = Callable[[np.ndarray, np.ndarray, np.random.Generator], "tuple[Any, Any]"]
@@ -73,18 +73,15 @@ class Transforms:
             reason = f"data.transforms failed: {type(error).__name__}: {' '.join(str(error).split())[:500]}"
             found = f"{type(error).__name__}: {error}"
             raise file_error(name, reason, code="transforms-failed", found=found) from error
-        for result, target, what in zip((image, mask), out, ("image", "mask")):
-            _refuse_other(result, target, what, name)
+        for result, target, part in zip((image, mask), out, ("image", "mask")):
+            _refuse_other(result, target, part, name)
             if result is not target:
                 target[...] = result
         new = np.setdiff1d(np.flatnonzero(_ids(out[1])), [*np.flatnonzero(known), self.ignore_index]).tolist()
         if new:
-            raise file_error(
-                name,
-                f"after data.transforms the mask holds {', '.join(map(str, new[:8]))}, which it did not hold before: a "
-                "transform fills with that id, or does not resize masks by nearest",
-                code="transforms-new-ids", found=new,
-            )  # fmt: skip
+            reason = f"data.transforms add the ids {some_of(new, 8)} to the mask"
+            fix = "fill masks with the void id, and resize them by nearest"
+            raise file_error(name, f"{reason}: {fix}", code="transforms-new-ids", found=new)
 
     def _runner(self) -> Run:
         """The pipeline as a function, for this thread."""
@@ -145,17 +142,15 @@ def _ids(mask: np.ndarray) -> np.ndarray:
     return cv2.calcHist([mask], [0], None, [256], [0, 256]).ravel()
 
 
-def _refuse_other(result: Any, target: np.ndarray, what: str, name: str) -> None:
+def _refuse_other(result: Any, target: np.ndarray, part: str, name: str) -> None:
     dtype = getattr(result, "dtype", type(result).__name__)
     if not isinstance(result, np.ndarray) or dtype != np.uint8:
-        cure = _FLOATS if what == "image" else "masks stay uint8 (H, W) arrays of ids"
+        fix = _FLOATS if part == "image" else "masks stay uint8 (H, W) arrays of ids"
         found = type(result).__name__, str(dtype)
-        reason = f"after data.transforms the {what} is a {found[0]} of {dtype}: {cure}"
-        raise file_error(name, reason, code="transforms-wrong-type", part=what, found=found)
+        reason = f"after data.transforms the {part} is a {found[0]} of {dtype}: {fix}"
+        raise file_error(name, reason, code="transforms-wrong-type", part=part, found=found)
     if result.shape != target.shape:
-        raise file_error(
-            name,
-            f"after data.transforms the {what} has the shape {result.shape}, the batch needs {target.shape}: end the "
-            f"pipeline with a crop to data.crop={list(target.shape[:2])}, or use transforms that keep the size",
-            code="transforms-wrong-size", part=what, found=result.shape, expected=target.shape,
-        )  # fmt: skip
+        reason = f"after data.transforms the {part} has the shape {result.shape}, the batch needs {target.shape}"
+        fix = f"end the pipeline with a crop to data.crop={list(target.shape[:2])}, or keep the size"
+        values = {"found": result.shape, "expected": target.shape}
+        raise file_error(name, f"{reason}: {fix}", code="transforms-wrong-size", **values)

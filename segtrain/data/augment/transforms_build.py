@@ -134,10 +134,9 @@ def _file_module(place: str) -> Any:
 def kind_of(pipeline: Any) -> str:
     """albumentations, torchvision, or function. Raises ConfigError for anything else."""
     modules = [] if inspect.isclass(pipeline) else [cls.__module__ for cls in type(pipeline).__mro__]
-    if any(module.startswith("albumentations.") for module in modules):
-        return "albumentations"
-    if any(module.startswith("torchvision.transforms.v2") for module in modules):
-        return "torchvision"
+    for package in ("albumentations.", "torchvision.transforms.v2"):
+        if any(module.startswith(package) for module in modules):
+            return package.partition(".")[0]
     if any(module.startswith("torchvision.") for module in modules):
         name = type(pipeline).__name__
         reason = f"{name} of torchvision.transforms cannot transform masks: use that of torchvision.transforms.v2"

@@ -107,11 +107,11 @@ class Tiles:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             self._off = True
-            print(
-                f"{self.folder}: the places of JPEG tiles cannot be kept ({error.strerror}): each crop reads its image "
-                "from the beginning, which takes more CPU time; set SEGTRAIN_CACHE to a folder with room",
-                file=sys.stderr, flush=True,
-            )  # fmt: skip
+            says = (
+                f"{self.folder}: the positions of JPEG tiles cannot be kept ({error.strerror}): crops are decoded from"
+            )
+            says += " the beginning of the image, with more CPU time; set SEGTRAIN_CACHE to a folder with free space"
+            print(says, file=sys.stderr, flush=True)
             return
         self._head[sample], self._place[sample] = head, self._own << 40 | self._end + _HEAD.size
         self._end += len(record)
