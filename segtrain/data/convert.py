@@ -64,8 +64,8 @@ def convert_folder(
     result: dict[str, Any] = {}
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".part-", dir=target.parent) as place:
-            made = Path(place) / "set"
+        with tempfile.TemporaryDirectory(prefix=".part-", dir=target.parent) as temporary:
+            made = Path(temporary) / "set"
             for dataset in datasets:
                 result[dataset.split] = _convert(dataset, made, say)
             (made / "classes.txt").write_text(_classes(datasets[0].labels), encoding="utf-8")
@@ -177,10 +177,10 @@ def ids_of(mask: str, labels: LabelSpace) -> tuple[np.ndarray, int]:
         says = f"{name}: is a JPEG mask in color: set the color of each class, as in {setting}"
         raise DataError(says, code="mask-rgb-without-colors", file=name)
     codes = pixels.astype(np.int32) @ np.array([1 << 16, 1 << 8, 1], np.int32)
-    found, place = np.unique(codes, return_inverse=True)
+    found, inverse = np.unique(codes, return_inverse=True)
     table, unsure = _nearest(_rgb(found), _rgb(np.array(list(labels.colors))), labels.colors.values())
-    place = place.reshape(codes.shape)
-    return table[place], int(unsure[place].sum())
+    inverse = inverse.reshape(codes.shape)
+    return table[inverse], int(unsure[inverse].sum())
 
 
 def _is_gray(pixels: np.ndarray) -> bool:
@@ -212,9 +212,9 @@ def refuse_near_values(dataset: Dataset) -> None:
     if labels.colors or all(after - before >= _APART for before, after in itertools.pairwise(raw)):
         return
     proposed = proposed_map([str(entry.mask) for entry in dataset.entries], labels.num_classes)
-    cure = command({"data.label_map": proposed}) if proposed else "set data.label_map to say which value is which class"
+    fix = command({"data.label_map": proposed}) if proposed else "set data.label_map to say which value is which class"
     says = f"{dataset.name}: the ids {some_of(raw, 12)} are too close for JPEG masks, whose values are off by a few"
-    error = DataError(f"{says}: {cure}", code="mask-ids-too-close", found=raw)
+    error = DataError(f"{says}: {fix}", code="mask-ids-too-close", found=raw)
     error.settings = {"data.label_map": proposed} if proposed else None
     raise error
 
@@ -243,8 +243,8 @@ def proposed_map(masks: list[str], classes: int) -> dict[int, int]:
             peaks.append(value)
     peaks.sort()
     if len(peaks) == classes + 1 and peaks[-1] == 255:
-        return {**{value: place for place, value in enumerate(peaks[:-1])}, 255: -1}
-    return {value: place for place, value in enumerate(peaks)} if len(peaks) == classes else {}
+        return {**{value: train for train, value in enumerate(peaks[:-1])}, 255: -1}
+    return {value: train for train, value in enumerate(peaks)} if len(peaks) == classes else {}
 
 
 def pasted(data: Data, **more: Any) -> str:

@@ -26,7 +26,7 @@ from segtrain.data.order import rank_slice, samples
 from segtrain.data.pixels.normalize import IMAGENET_MEAN as IMAGENET_MEAN
 from segtrain.data.pixels.normalize import IMAGENET_STD as IMAGENET_STD
 from segtrain.data.pixels.normalize import normalize as normalize
-from segtrain.data.sample import COLORS, SampleMaker, Task, colors_in, files_of, named, whole
+from segtrain.data.sample import COLOR_BYTES, SampleMaker, Task, colors_in, files_of, named, whole
 from segtrain.data.workers.autoscaler import Autoscaler
 from segtrain.data.workers.batch import BatchRun, BatchTask
 from segtrain.data.workers.memory import Ring
@@ -187,7 +187,7 @@ class TrainLoader(_Loader):
 def _places(shape: tuple[int, ...], offset: int = 0) -> tuple[int, ...]:
     """Offsets of images, masks (n, H, W), and n colors, each on whole cache lines, and the end."""
     pixels = math.prod(shape)
-    sizes = (-(-size // 64) * 64 for size in (3 * pixels, pixels, shape[0] * COLORS))
+    sizes = (-(-size // 64) * 64 for size in (3 * pixels, pixels, shape[0] * COLOR_BYTES))
     return tuple(itertools.accumulate(sizes, initial=offset))
 
 
@@ -206,10 +206,10 @@ def _lay(
     first, behind, last, _ = _places(shape, offset)
     for k, (task, index) in enumerate(zip(tasks, indices)):
         image, mask = (first + 3 * k * pixels, (height, width, 3)), (behind + k * pixels, (height, width))
-        look = ((last + k * COLORS, (COLORS,)),) if colors else ()
+        look = ((last + k * COLOR_BYTES, (COLOR_BYTES,)),) if colors else ()
         batch.add(task, (image, mask, *look), partial(files_of, dataset, index))
     images, masks = (torch.from_numpy(batch.block.part(*area)) for area in ((first, (*shape, 3)), (behind, shape)))
-    return images, masks, batch.block.part(last, (n * COLORS,))
+    return images, masks, batch.block.part(last, (n * COLOR_BYTES,))
 
 
 class EvalLoader(_Loader):

@@ -22,12 +22,12 @@ from segtrain.data.pixels.jpeg_tiles import Tiles
 from segtrain.data.stages import AUGMENT, DECODE, READ
 from segtrain.errors import ConfigError, DataError, SegtrainError
 
-COLORS = 56  # bytes: ten numbers of float32, four of int32
+COLOR_BYTES = 56  # bytes: ten numbers of float32, four of int32
 
 
 def colors_in(memory: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Views of uint8 [n * COLORS]: float32 (n, 10) ``augment.color_terms``; int32 (n, 4) top, left, bottom, right."""
-    rows = memory.reshape(-1, COLORS)
+    """Views of uint8 [n * COLOR_BYTES]: float32 (n, 10) ``color_terms``; int32 (n, 4) top, left, bottom, right."""
+    rows = memory.reshape(-1, COLOR_BYTES)
     return rows[:, :40].view(np.float32), rows[:, 40:].view(np.int32)
 
 
@@ -63,8 +63,8 @@ class SampleMaker:
     ) -> None:
         """Write the crop to ``image_out`` uint8 (h, w, 3) and ``mask_out`` uint8 (h, w), both contiguous.
 
-        ``colors_out``: uint8 [COLORS], memory for the colors and the covered part, which the device then applies (see
-        ``colors_in``). Raises DataError naming the file.
+        ``colors_out``: uint8 [COLOR_BYTES], memory for the colors and the covered part, which the device then applies
+        (see ``colors_in``). Raises DataError naming the file.
         """
         try:
             if self.transforms is None or self.data.transforms_mode == "after":

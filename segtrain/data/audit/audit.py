@@ -68,14 +68,14 @@ def check_before_training(
 def _list_of_all(report: AuditReport) -> str:
     """Where to find all faults: a file of the cache folder, or the command that prints them."""
     name = re.sub(r"[^\w.-]", "_", f"faults-{report.name}-{report.split}.txt")
-    place = cache_folder() / name
+    path = cache_folder() / name
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         text = "\n".join(message for _, message in report.faults)
-        place.write_text(text + "\n", encoding="utf-8", errors="surrogateescape")
+        path.write_text(text + "\n", encoding="utf-8", errors="surrogateescape")
     except OSError:
         return "`segtrain data check --json` lists them all"
-    return f"{place} lists them all"
+    return f"{path} lists them all"
 
 
 def audit(dataset: Dataset, workers: int | None = None, decode_images: bool = True, cache: bool = True) -> AuditReport:
@@ -87,14 +87,14 @@ def audit(dataset: Dataset, workers: int | None = None, decode_images: bool = Tr
     """
     stamped = _stamps(dataset)
     fingerprint = dataset.fingerprint(stamped)
-    place = cache_folder() / f"audit-{_key(dataset, stamped, fingerprint)}.json"
-    kept, note = load(place) if cache else (None, "")
+    path = cache_folder() / f"audit-{_key(dataset, stamped, fingerprint)}.json"
+    kept, note = load(path) if cache else (None, "")
     if kept is not None and (kept.decoded or not decode_images):
         return kept
     notes = [note] if note else []
     report, transient = _scan(dataset, workers or cores(), decode_images, fingerprint)
     if cache and not transient:
-        notes += save(place, report)
+        notes += save(path, report)
     return replace(report, notes=tuple(notes))
 
 

@@ -114,7 +114,7 @@ def _other_ids(labels: LabelSpace, ids: dict[int, int], used: list[int], where: 
     if used[0] >= 1 and used[-1] == count:
         return _mapped(f"{says}: the ids start at 1. Map them", from_one)
     if len(used) == count:
-        return _mapped(in_order, {value: place for place, value in enumerate(used)})
+        return _mapped(in_order, {value: train for train, value in enumerate(used)})
     if used == list(range(count + 1)):
         tables = {0: {0: -1, **from_one}, count: {**{value: value for value in range(count)}, count: -1}}
         # Void is on the borders of most images: rarer than a first class, and not as rare as the rarest classes.
@@ -125,9 +125,9 @@ def _other_ids(labels: LabelSpace, ids: dict[int, int], used: list[int], where: 
         return _mapped(says, tables[first], (f"if id {second} is the one to ignore", tables[second]))
     # Some of the gray levels that divide 0 .. 255 evenly, or as many values as classes including ``ignore_index``.
     levels = (
-        {level(255 * place / (count - 1)): place for place in range(count)} for level in (round, int) if count > 2
+        {level(255 * train / (count - 1)): train for train in range(count)} for level in (round, int) if count > 2
     )
-    in_turn = {value: place for place, value in enumerate(sorted(ids))}
+    in_turn = {value: train for train, value in enumerate(sorted(ids))}
     table = next((table for table in levels if set(ids) <= set(table)), in_turn if len(ids) == count else None)
     if table is None:
         return None
@@ -169,7 +169,7 @@ def _background_as_void(
     if missing and _is_background(names[-1]) and not _is_background(names[0]):
         table, lost = {**{value: value for value in used}, void: missing}, names[-1]
     else:
-        table, lost = {void: 0, **{value: place for place, value in enumerate(used, 1)}}, names[0]
+        table, lost = {void: 0, **{value: train for train, value in enumerate(used, 1)}}, names[0]
     sure = ids[void] > 0.5 * sum(ids.values()) or (missing == 0 and _is_background(names[0]))
     own = {**{value: value for value in range(labels.num_classes)}, void: -1}
     says = (
@@ -230,7 +230,7 @@ def _deal(labels: LabelSpace, colors: dict[int, int]) -> dict[str, Any]:
     dealt = {}
     if len(order) == len(names) + 1 and order[0] == 0 and not _is_background(names[0]):
         dealt, order = {_VOID: rgb(0)}, order[1:]
-    names += [f"class {place}" for place in range(len(names), len(order))]
+    names += [f"class {number}" for number in range(len(names), len(order))]
     named = {name: rgb(color) for name, color in zip(names, order)}
     return {**named, **{name: [] for name in names[len(order) :]}, **dealt}
 

@@ -49,13 +49,13 @@ def overlap(train: Dataset, other: Dataset, workers: int = 8) -> SplitOverlap:
     digest = hashlib.sha256(json.dumps([VERSION, train.root, train.split, other.split, *prints]).encode())
     for stamps in stamped:
         digest.update(np.ascontiguousarray(stamps[:, 0, 1]).data)
-    place = cache_folder() / f"overlap-{digest.hexdigest()[:24]}.json"
-    if kept := _kept(place):
+    path = cache_folder() / f"overlap-{digest.hexdigest()[:24]}.json"
+    if kept := _kept(path):
         return kept
     found = _by_content(train, other, stamped[0][:, 0, 0], stamped[1][:, 0, 0], workers)
     with contextlib.suppress(OSError):  # the audit has reported that the cache is not writable
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with writing(place) as stream:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with writing(path) as stream:
             stream.write(json.dumps(asdict(found)).encode())
     return found
 
@@ -68,9 +68,9 @@ def _by_name(train: Dataset, other: Dataset) -> SplitOverlap:
     return SplitOverlap(len(both), pairs, same)
 
 
-def _kept(place: Path) -> SplitOverlap | None:
+def _kept(path: Path) -> SplitOverlap | None:
     try:
-        content = json.loads(place.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
         return SplitOverlap(int(content["count"]), tuple((a, b) for a, b in content["pairs"]), bool(content["same"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None

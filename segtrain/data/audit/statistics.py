@@ -154,26 +154,26 @@ def class_weights(pixels: np.ndarray | Sequence[int], power: float = 0.5) -> np.
     return weights.astype(np.float32)
 
 
-def load(place: Path) -> tuple[AuditReport | None, str]:
+def load(path: Path) -> tuple[AuditReport | None, str]:
     """Cached statistics, or None and why they cannot be used ("" if there are none)."""
     try:
-        content = json.loads(place.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
         mask_crc = np.frombuffer(zlib.decompress(base64.b64decode(content["mask_crc"])), np.uint32)
         return replace(AuditReport.from_dict(content), mask_crc=mask_crc), ""
     except FileNotFoundError:
         return None, ""
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as error:
-        return None, f"the cached statistics in {place} cannot be used ({type(error).__name__}): computed again"
+        return None, f"the cached statistics in {path} cannot be used ({type(error).__name__}): computed again"
 
 
-def save(place: Path, report: AuditReport) -> list[str]:
+def save(path: Path, report: AuditReport) -> list[str]:
     """Write the cached file atomically. Returns a note if that is not possible."""
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with writing(place) as stream:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with writing(path) as stream:
             mask_crc = base64.b64encode(zlib.compress(report.mask_crc.tobytes())).decode()
             stream.write(json.dumps({**report.to_dict(), "mask_crc": mask_crc}).encode())
     except OSError as error:
-        where = f"{error.strerror}: {place.parent}"
+        where = f"{error.strerror}: {path.parent}"
         return [f"statistics are not cached ({where}): set SEGTRAIN_CACHE to a writable folder"]
     return []

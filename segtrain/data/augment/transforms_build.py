@@ -106,10 +106,10 @@ def _from_code(text: str) -> Any:
         reason = f"{text}: {path} has changed since this config was resolved: restore it, or start another run"
         raise transforms_error(reason, code="transforms-file-changed", file=str(path))
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
-    place = text.partition("@")[0].rpartition(":")[0]
+    source = text.partition("@")[0].rpartition(":")[0]
     try:
         with importable():
-            module = _file_module(place) if place.endswith(".py") else importlib.import_module(place)
+            module = _file_module(source) if source.endswith(".py") else importlib.import_module(source)
     except (Exception, SystemExit) as error:
         found = f"{type(error).__name__}: {error}"
         reason = f"{text}: {path} fails: {found}"
@@ -121,9 +121,9 @@ def _from_code(text: str) -> Any:
         raise transforms_error(reason, code="transforms-no-attribute", file=str(path), found=attribute) from None
 
 
-def _file_module(place: str) -> Any:
-    name = "segtrain_transforms_" + hashlib.sha256(os.path.abspath(place).encode()).hexdigest()[:8]
-    spec = importlib.util.spec_from_file_location(name, place)
+def _file_module(source: str) -> Any:
+    name = "segtrain_transforms_" + hashlib.sha256(os.path.abspath(source).encode()).hexdigest()[:8]
+    spec = importlib.util.spec_from_file_location(name, source)
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)

@@ -156,9 +156,9 @@ def _upright(geometry: Geometry, crop: tuple[int, int]) -> tuple[Geometry, tuple
     # The center of pixel p lies at p + 1/2, in the crop as in the part.
     offset = ratio * center + linear @ (0.5 - middle) - 0.5
     corners = np.array([[0, 0, 1], [crop[1] - 1, 0, 1], [0, crop[0] - 1, 1], [crop[1] - 1, crop[0] - 1, 1]])
-    places = corners @ np.column_stack([linear, offset]).T
-    left, top = (int(v) for v in np.floor(places.min(0)) - 1)
-    right, bottom = (int(v) for v in np.ceil(places.max(0)) + 2)
+    mapped = corners @ np.column_stack([linear, offset]).T
+    left, top = (int(v) for v in np.floor(mapped.min(0)) - 1)
+    right, bottom = (int(v) for v in np.ceil(mapped.max(0)) + 2)
     if min(right, reduced[1]) <= max(left, 0) or min(bottom, reduced[0]) <= max(top, 0):
         return None
     part = replace(geometry, scaled=reduced, top=top, left=left, flip=False, angle=0.0)

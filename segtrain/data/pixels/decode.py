@@ -155,7 +155,7 @@ def palette_of(source: Source, name: str = "") -> dict[int, int]:
                 flat = (picture.getpalette("RGB") or []) if picture.mode == "P" else []
         except (OSError, SyntaxError, ValueError) as error:
             raise damaged(name, f"cannot be decoded ({error})", found=str(error)) from None
-    return {place: int.from_bytes(bytes(flat[3 * place : 3 * place + 3]), "big") for place in range(len(flat) // 3)}
+    return {index: int.from_bytes(bytes(flat[3 * index : 3 * index + 3]), "big") for index in range(len(flat) // 3)}
 
 
 def _imdecode(content: bytes, flags: int, name: str) -> np.ndarray:

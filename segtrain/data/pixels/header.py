@@ -125,9 +125,9 @@ def _png_header(stream: BinaryIO, start: bytes) -> Header:
     """IHDR, and the palette and the orientation (eXIf) before the pixels."""
     width, height, bits, color_type = struct.unpack(">IIBB", start[16:26])
     channels = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[color_type]
-    orientation, palette, place = 1, b"", len(PNG)
+    orientation, palette, offset = 1, b"", len(PNG)
     for _ in range(1024):  # no file needs more chunks before its pixels
-        stream.seek(place)
+        stream.seek(offset)
         head = stream.read(8)
         length, kind = struct.unpack(">I4s", head) if len(head) == 8 else (0, b"IEND")
         if kind in (b"IDAT", b"IEND"):
@@ -136,7 +136,7 @@ def _png_header(stream: BinaryIO, start: bytes) -> Header:
             orientation = _orientation(b"Exif\0\0" + stream.read(min(length, 1 << 16))) or 1
         if kind == b"PLTE" and color_type == 3:
             palette = stream.read(min(length, 3 * 256))
-        place += 12 + length
+        offset += 12 + length
     return Header("png", height, width, channels, bits, color_type, orientation, palette=palette)
 
 
@@ -281,13 +281,13 @@ def refuse_cut(stream: BinaryIO, header: Header, name: str, crc: bool = False) -
             raise damaged(name, f"the JPEG ends early, after {size:,} bytes", "image-ends-early", found=size)
     if header.format != "png":
         return
-    place, kind = len(PNG), b""
+    offset, kind = len(PNG), b""
     while kind != b"IEND":
-        stream.seek(place)
+        stream.seek(offset)
         head = stream.read(8)
         length, kind = struct.unpack(">I4s", head) if len(head) == 8 else (size, b"")
-        if place + 12 + length > size:
+        if offset + 12 + length > size:
             raise damaged(name, f"the PNG ends early, after {size:,} bytes", "image-ends-early", found=size)
         if crc and struct.pack(">I", zlib.crc32(stream.read(length), zlib.crc32(kind))) != stream.read(4):
-            raise damaged(name, f"the PNG is damaged (checksum of a chunk at byte {place:,})", byte=place)
-        place += 12 + length
+            raise damaged(name, f"the PNG is damaged (checksum of a chunk at byte {offset:,})", byte=offset)
+        offset += 12 + length

@@ -51,10 +51,10 @@ class Tiles:
             return b""
         with self._lock:
             files = self._opened()
-            head, place = self._head[sample].tolist(), int(self._place[sample])
-            file = files[place >> 40] if place >= 0 else -1
-        if place >= 0 and head[0] == _checksum(name):
-            kept = os.pread(file, head[1], place & (1 << 40) - 1)
+            head, offset = self._head[sample].tolist(), int(self._offset[sample])
+            file = files[offset >> 40] if offset >= 0 else -1
+        if offset >= 0 and head[0] == _checksum(name):
+            kept = os.pread(file, head[1], offset & (1 << 40) - 1)
             if zlib.crc32(kept) == head[2]:
                 return kept
         made = native.jpeg_index(content, name) or b""
@@ -73,7 +73,7 @@ class Tiles:
             return self._files
         self._files = []
         self._head = np.zeros((self.count, 3), np.uint32)  # checksum of the name, bytes, their checksum
-        self._place = np.full(self.count, -1, np.int64)  # number of the file << 40 | offset; -1: no record
+        self._offset = np.full(self.count, -1, np.int64)  # number of the file << 40 | offset; -1: no record
         for path in sorted(self.folder.glob("*.tiles")) if self.folder.is_dir() else []:
             try:
                 self._files.append(os.open(path, os.O_RDONLY))
@@ -84,14 +84,14 @@ class Tiles:
 
     def _walk(self, file: int, number: int) -> None:
         """Read the records of a file, up to one that a crash cut off."""
-        place, end = 0, os.fstat(file).st_size
-        while place + _HEAD.size <= end:
-            magic, sample, *head = _HEAD.unpack(os.pread(file, _HEAD.size, place))
-            place += _HEAD.size
-            if magic != _MAGIC or place + head[1] > end or sample >= self.count:
+        offset, end = 0, os.fstat(file).st_size
+        while offset + _HEAD.size <= end:
+            magic, sample, *head = _HEAD.unpack(os.pread(file, _HEAD.size, offset))
+            offset += _HEAD.size
+            if magic != _MAGIC or offset + head[1] > end or sample >= self.count:
                 break
-            self._head[sample], self._place[sample] = head, number << 40 | place
-            place += head[1]
+            self._head[sample], self._offset[sample] = head, number << 40 | offset
+            offset += head[1]
 
     def _append(self, files: list[int], sample: int, checksum: int, made: bytes) -> None:
         """Append a record, in one write, to this process's own file."""
@@ -113,7 +113,7 @@ class Tiles:
             says += " the beginning of the image, with more CPU time; set SEGTRAIN_CACHE to a folder with free space"
             print(says, file=sys.stderr, flush=True)
             return
-        self._head[sample], self._place[sample] = head, self._own << 40 | self._end + _HEAD.size
+        self._head[sample], self._offset[sample] = head, self._own << 40 | self._end + _HEAD.size
         self._end += len(record)
 
 

@@ -201,7 +201,7 @@ def _begin(
     return per_shard
 
 
-def _refuse_other(found: dict[str, Any], plan: dict[str, Any], place: str) -> None:
+def _refuse_other(found: dict[str, Any], plan: dict[str, Any], path: str) -> None:
     """Raise DataError if a pack in the same folder has other options or inputs."""
     before, now = found["options"], plan["options"]
     changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
@@ -210,7 +210,7 @@ def _refuse_other(found: dict[str, Any], plan: dict[str, Any], place: str) -> No
         other.append("other files, labels, or times of files")
     if other:
         reason = f"belongs to a pack with {'; '.join(other)}: delete it, or pack into another folder"
-        raise file_error(place, reason, code="pack-differs", found=other)
+        raise file_error(path, reason, code="pack-differs", found=other)
 
 
 @contextmanager

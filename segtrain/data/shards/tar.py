@@ -40,18 +40,18 @@ class _Stream:
     """The part of a binary file that ``tarfile`` uses, over a view of a tar."""
 
     def __init__(self, view: View, total: int) -> None:
-        self.view, self.total, self.place = view, total, 0
+        self.view, self.total, self.position = view, total, 0
 
     def tell(self) -> int:
-        return self.place
+        return self.position
 
-    def seek(self, place: int) -> None:
-        self.place = place
+    def seek(self, position: int) -> None:
+        self.position = position
 
     def read(self, size: int) -> bytes:
-        size = max(0, min(size, self.total - self.place))
-        content = bytes(self.view(self.place, size)) if size else b""
-        self.place += size
+        size = max(0, min(size, self.total - self.position))
+        content = bytes(self.view(self.position, size)) if size else b""
+        self.position += size
         return content
 
 
@@ -60,7 +60,7 @@ def members(view: View, total: int, name: str) -> Iterator[Member]:
 
     Raises DataError for a tar that is damaged, compressed, or cut off (no end mark), or that holds sparse files.
     """
-    place, stream = 0, cast("BinaryIO", _Stream(view, total))
+    offset, stream = 0, cast("BinaryIO", _Stream(view, total))
     try:
         archive = tarfile.TarFile(fileobj=stream, encoding="utf-8", errors="surrogateescape")
         for info in iter(archive.next, None):
@@ -69,20 +69,20 @@ def members(view: View, total: int, name: str) -> Iterator[Member]:
                 raise file_error(name, reason, code="tar-sparse", byte=info.offset)
             if archive.offset < info.offset_data:  # a negative size
                 break
-            place = archive.offset
-            if place <= total and info.isreg():
+            offset = archive.offset
+            if offset <= total and info.isreg():
                 yield Member(info.name, info.offset_data, info.size)
     except (tarfile.TarError, ValueError, LookupError, OverflowError, RecursionError):
-        pass  # the bytes at ``place`` are no header
-    if place + BLOCK > total:
+        pass  # the bytes at ``offset`` are no header
+    if offset + BLOCK > total:
         reason = f"the tar ends early, after {total:,} bytes, without its end mark"
-        raise _damaged(name, reason, place, "tar-ends-early")
-    if any(view(place, BLOCK)):
-        raise _damaged(name, f"byte {place:,} is not a tar header (a damaged or compressed tar)", place)
-    if any(bytes(view(at, min(_STEP, total - at))).strip(b"\0") for at in range(place, total, _STEP)):
-        reason = f"data follows the end mark at byte {place:,} (concatenated tars)"
-        raise _damaged(name, reason, place, "tar-concatenated")
+        raise _damaged(name, reason, offset, "tar-ends-early")
+    if any(view(offset, BLOCK)):
+        raise _damaged(name, f"byte {offset:,} is not a tar header (a damaged or compressed tar)", offset)
+    if any(bytes(view(at, min(_STEP, total - at))).strip(b"\0") for at in range(offset, total, _STEP)):
+        reason = f"data follows the end mark at byte {offset:,} (concatenated tars)"
+        raise _damaged(name, reason, offset, "tar-concatenated")
 
 
-def _damaged(name: str, reason: str, place: int, code: str = "tar-header") -> DataError:
-    return file_error(name, f"{reason}: fetch or write the shard again", code=code, byte=place)
+def _damaged(name: str, reason: str, offset: int, code: str = "tar-header") -> DataError:
+    return file_error(name, f"{reason}: fetch or write the shard again", code=code, byte=offset)
