@@ -21,7 +21,7 @@ from segtrain.data.labels import presets
 from segtrain.data.labels.classes import label_space
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.pixels import decode
-from segtrain.data.pixels.crop import StoredSample
+from segtrain.data.pixels.crop import StoredSample, size_error
 from segtrain.data.pixels.reading import PLAIN, Reading
 from segtrain.data.scenes import scene as scenes
 from segtrain.data.stages import DECODE, READ, took
@@ -151,16 +151,8 @@ class Dataset:
     def other_size(self, index: int, image: tuple[int, ...], mask: tuple[int, ...]) -> DataError:
         """The error for a mask whose size differs from that of its image."""
         entry = self.entries[index]
-        turned = self.header(index).orientation >= 5 and tuple(mask) == tuple(image[::-1])
-        cure = (
-            "the image has an EXIF rotation, which is not applied: store its pixels upright"
-            if turned
-            else "pair the right files, or resize one of them (masks by nearest)"
-        )
-        says = f"{entry.mask}: the mask has {mask[0]} x {mask[1]} = {mask[0] * mask[1]:,} pixels, its image "
-        says += f"{entry.image} has {image[0]} x {image[1]}: {cure}"
-        found = {"found": tuple(mask), "expected": tuple(image), "rotated": turned}
-        return DataError(says, code="mask-size-differs", file=entry.mask, **found)
+        rotated = self.header(index).orientation >= 5 and tuple(mask) == tuple(image[::-1])
+        return size_error(str(entry.mask), tuple(mask), entry.image, tuple(image), rotated)
 
     def stamps(self) -> np.ndarray:
         """int64 (n, 2, 2): bytes and mtime (ns) of images and masks as they are now; 0 for generated ones."""

@@ -17,7 +17,7 @@ from segtrain.data.augment.geometry import FILL, Geometry, apply
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.pixels import decode, native
 from segtrain.data.stages import AUGMENT, DECODE
-from segtrain.errors import file_error
+from segtrain.errors import DataError, file_error
 
 Stored = Union[bytes, memoryview, np.ndarray]
 Pair = tuple[np.ndarray, np.ndarray]  # image uint8 (H, W, 3) RGB, mask uint8 (H, W)
@@ -66,13 +66,19 @@ def pixels_of(record: StoredSample, labels: LabelSpace) -> Pair:
     """The whole image and its mask of train ids. Raises DataError, also if they differ in size."""
     image, mask = image_of(record), mask_of(record, labels)
     if image.shape[:2] != mask.shape:
-        reason = (
-            f"the mask has {mask.shape[0]} x {mask.shape[1]} pixels, its image {record.image_name} {image.shape[0]} x "
-            f"{image.shape[1]}: pair the right files, or resize one of them (masks by nearest)"
-        )
-        sizes = {"found": mask.shape, "expected": image.shape[:2]}
-        raise file_error(record.mask_name, reason, code="mask-size-differs", image=record.image_name, **sizes)
+        raise size_error(record.mask_name, mask.shape, record.image_name, image.shape[:2])
     return image, mask
+
+
+def size_error(
+    mask: str, found: tuple[int, ...], image: str, expected: tuple[int, ...], rotated: bool = False
+) -> DataError:
+    """The error for a mask of (height, width) ``found`` beside an image of the size ``expected``."""
+    fix = "pair the right files, or resize one of them (masks by nearest)"
+    if rotated:
+        fix = "the image has an EXIF rotation, which is not applied: store its pixels upright"
+    reason = f"the mask has {found[0]} x {found[1]} pixels, its image {image} has {expected[0]} x {expected[1]}: {fix}"
+    return file_error(mask, reason, code="mask-size-differs", found=found, expected=expected, rotated=rotated)
 
 
 def write_whole(record: StoredSample, labels: LabelSpace, out: Pair) -> None:
@@ -80,12 +86,10 @@ def write_whole(record: StoredSample, labels: LabelSpace, out: Pair) -> None:
     size, found, mask = out[1].shape, size_of(record), mask_of(record, labels)
     if found != size or mask.shape != size:
         reason = (
-            f"the image has {found[0]}x{found[1]} pixels, its mask {record.mask_name} {mask.shape[0]}x{mask.shape[1]}: "
-            f"both must be {size[0]}x{size[1]}, like their group"
+            f"has the size {found}, and its mask {record.mask_name} {mask.shape}: both must be {size}, as their group"
         )
-        raise file_error(
-            record.image_name, reason, code="sizes-differ", mask=record.mask_name, found=(found, mask.shape)
-        )
+        values = {"mask": record.mask_name, "found": (found, mask.shape)}
+        raise file_error(record.image_name, reason, code="sizes-differ", **values)
     out[1][...] = mask
     if isinstance(record.image, np.ndarray) or native.whole(record.image, 3, size, record.image_name, out[0]) is None:
         out[0][...] = image_of(record)

@@ -227,7 +227,5 @@ def _refuse_raw_ycbcr(picture: Any, name: str) -> None:
     tags = getattr(picture, "tag_v2", {})
     ycbcr = (tags.get(262), tags.get(277)) == (6, 3)
     if ycbcr and any(tile[0] == "raw" and tile[3][0] == "RGBX" for tile in picture.tile):
-        reason = (
-            "the installed Pillow cannot read an uncompressed TIFF in YCbCr: pip install -U pillow, or save it as RGB"
-        )
+        reason = "this Pillow cannot read an uncompressed TIFF in YCbCr: pip install -U pillow, or save it as RGB"
         raise file_error(name, reason, code="pillow-too-old")

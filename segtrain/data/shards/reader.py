@@ -34,9 +34,8 @@ from segtrain.errors import file_error
 if TYPE_CHECKING:
     Stored = Union[memoryview, np.ndarray]
 
-_ARRAY = re.compile(
-    rb"\{'descr': *'([<>|=]?[a-z]\d+)', *'fortran_order': *(True|False), *'shape': *\(([\d, ]*)\),? *\}\s*"
-)
+# The header of a .npy file of integers in C order.
+_ARRAY = re.compile(rb"\{'descr': *'([<>|=]?[uib]\d+)', *'fortran_order': *False, *'shape': *\(([\d, ]*)\),? *\}\s*")
 
 
 @dataclass(frozen=True)
@@ -206,12 +205,10 @@ def checksum(path: str, store: Store = LOCAL) -> str:
 
 @functools.lru_cache(256)
 def _array_header(header: bytes) -> tuple[np.dtype, tuple[int, ...]] | None:
-    """Type and shape in a .npy header; None for what is not supported: non-integers, and Fortran order."""
+    """Type and shape in a .npy header; None for another array than ``_ARRAY`` describes."""
     found = _ARRAY.fullmatch(header)
-    if not found or found[2] == b"True" or found[1].lstrip(b"<>|=")[:1] not in b"uib":
-        return None
     try:
-        return np.dtype(found[1].decode()), tuple(int(part) for part in found[3].split(b",") if part.strip())
+        return found and (np.dtype(found[1].decode()), tuple(int(n) for n in found[2].split(b",") if n.strip()))
     except (TypeError, ValueError):
         return None
 
