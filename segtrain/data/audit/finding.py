@@ -33,13 +33,8 @@ class SplitFinding:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; ``paste`` holds the settings as command-line arguments, where keys stay numbers."""
-        return {
-            "message": self.message,
-            "fatal": self.fatal,
-            "settings": dict(self.settings),
-            "paste": words(self.settings),
-            "others": [{"when": when, "settings": dict(settings)} for when, settings in self.others],
-        }
+        others = [{"when": when, "settings": dict(settings)} for when, settings in self.others]
+        return {**vars(self), "paste": words(self.settings), "others": others}
 
 
 def refuse(found: Iterable[SplitFinding], faults: Sequence[str] = ()) -> None:

@@ -65,18 +65,14 @@ def _two_encodings(labels: LabelSpace, splits: dict[str, MaskValues]) -> SplitFi
     as_void = [name for name, values in splits.items() if set(values.ids) == {0, void}]
     both, really = {0: 0, 1: 1, void: 1}, (f"if {void} really is void", {0: 0, 1: 1, void: -1})
     if as_one and as_void:
-        says = (
-            f"the masks of {' and '.join(as_one)} have the values 0 and 1, those of {' and '.join(as_void)} 0 and "
-            f"{void}, which is void by default: class {labels.names[1]!r} would have no pixel there. If both values "
-            "mean this class, map both"
-        )
+        one, other = " and ".join(as_one), " and ".join(as_void)
+        says = f"the masks of {one} have the values 0 and 1, those of {other} 0 and {void}, which is void by default. "
+        says += f"If 1 and {void} both mean class {labels.names[1]!r}, map both"
         return _mapped(says, both, really)
     ids = sum((Counter(values.ids) for values in splits.values()), Counter())
     if set(ids) == {0, 1, void} and ids[void] > ids[1]:
-        says = (
-            f"{' and '.join(splits)}: the masks have the values {shown(dict(ids))}; {void} is void by default, and "
-            f"more frequent than class {labels.names[1]!r}. If some masks store that class as {void}, map both"
-        )
+        says = f"{' and '.join(splits)}: the masks have the values {shown(dict(ids))}; {void} is void by default, and "
+        says += f"more frequent than class {labels.names[1]!r}. If some masks store that class as {void}, map both"
         return _mapped(says, both, really, fatal=False)
     return None
 
@@ -87,10 +83,8 @@ def _plain_ids(labels: LabelSpace, ids: dict[int, int], tops: dict[int, int], wh
     used = sorted(set(ids) - {void})
     if count == 2 and len(ids) == 2 and void in ids and used[0] in (0, 1):
         lost = labels.names[1 - used[0]]
-        says = (
-            f"{where}: the masks have only the values {shown(ids)}. {void} is void by default, so class {lost!r} would "
-            f"have no pixel and any score would be 100 %. Set what {void} means"
-        )
+        says = f"{where}: the masks have only the values {shown(ids)}. {void} is void by default, so class {lost!r} "
+        says += f"would have no pixel and any score would be 100 %. Set what {void} means"
         table = {0: 0, void: 1} if used[0] == 0 else {void: 0, 1: 1}
         return _mapped(says, table, (f"if {void} really is void", {0: 0, 1: 1, void: -1}))
     if any(value not in range(count) for value in used):
@@ -140,12 +134,9 @@ def _instances(labels: LabelSpace, tops: dict[int, int], where: str) -> SplitFin
     count, most = labels.num_classes, max(tops, default=0)
     if most < max(8, 4 * count) or len(set(tops) - {-1, 0}) < 3 or tops.get(-1, 0) > 0.1 * sum(tops.values()):
         return None
-    says = (
-        f"{where}: there are {count} classes, and the ids of each mask count up from 0, at most to {most}: these look "
-        "like instance ids"
-    )
+    says = f"{where}: the ids of each mask count up from 0, at most to {most}: these look like instance ids"
     if count != 2:
-        return SplitFinding(f"{says}, not class ids: make masks of class ids", True)
+        return SplitFinding(f"{says}, not class ids of {count} classes: make masks of class ids", True)
     if most > _INSTANCES:
         return SplitFinding(f"{says}. Make masks of 0 and 1 from them, such as (mask > 0)", True)
     says += f". Map 0 to class {labels.names[0]!r} and each object to {labels.names[1]!r}"
@@ -172,20 +163,20 @@ def _background_as_void(
         table, lost = {void: 0, **{value: train for train, value in enumerate(used, 1)}}, names[0]
     sure = ids[void] > 0.5 * sum(ids.values()) or (missing == 0 and _is_background(names[0]))
     own = {**{value: value for value in range(labels.num_classes)}, void: -1}
-    says = (
-        f"{where}: the masks have the values {shown(ids)}; class {names[missing]!r} (id {missing}) has no pixel, and "
-        f"{void} is void by default. If {void} stands for {lost!r}, map it"
-    )
+    says = f"{where}: the masks have the values {shown(ids)}; class {names[missing]!r} (id {missing}) has no pixel, "
+    says += f"and {void} is void by default. If {void} stands for {lost!r}, map it"
     return _mapped(says, table, (f"if {void} really is void", own), fatal=sure)
 
 
 def _clashing_palettes(labels: LabelSpace, clash: Clash, where: str) -> SplitFinding:
     """One index has two colors: it means two classes, or the palettes mean nothing."""
     says = (
-        f"{where}: palette masks are read by index, and their palettes contradict each other: index {clash.index} is "
-        f"{rgb(clash.color)} in {clash.file} and {rgb(clash.other_color)} in {clash.other_file}. If the colors are "
-        "right, save the masks as RGB, and set the colors in data.classes"
+        f"{where}: palette masks are read by index, but index {clash.index} is {rgb(clash.color)} in {clash.file} and "
     )
+    says += (
+        f"{rgb(clash.other_color)} in {clash.other_file}. If the colors are right, save the masks as RGB, and set the "
+    )
+    says += "colors in data.classes"
     right = ("if the indices are right in all files", {"data.label_map": labels.full_map()})
     return SplitFinding(says, True, others=(right,))
 
