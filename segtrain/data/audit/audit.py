@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,8 +21,7 @@ from segtrain.data.audit.mask_values import MaskValues, smear, top_of, values_of
 from segtrain.data.audit.statistics import AuditReport, class_weights, grouped, label_warnings, load, save
 from segtrain.data.datasets import Dataset
 from segtrain.data.index.stamps import files
-from segtrain.data.pixels import native
-from segtrain.data.pixels.crop import size_of
+from segtrain.data.pixels import decode, native
 from segtrain.data.pixels.jpeg_tiles import Tiles
 from segtrain.errors import DataError, some_of
 from segtrain.files import cache_folder
@@ -193,9 +192,10 @@ def _inspect(dataset: Dataset, decode_images: bool, tiles: Tiles, index: int) ->
             header = dataset.header(index)
             found.size, turned = (header.height, header.width), header.orientation != 1
             if decode_images:
-                _read_all(dataset, index, tiles)
-                stored = header.format != "npy"
-                found.look = look_at(dataset.stored_image(index), entry.image, header) if stored else Look("8-bit RGB")
+                stored = dataset.stored_image(index)
+                _check_pixels(dataset, index, stored, found.size, tiles)
+                array = isinstance(stored, np.ndarray)
+                found.look = Look("8-bit RGB") if array else look_at(stored, entry.image, header)
     except DataError as error:
         found.faults.append((entry.image, error))
     file = str(entry.mask)
@@ -236,22 +236,18 @@ def _of_reading(error: DataError) -> bool:
     return isinstance(error.__context__, OSError) and error.__context__.errno is not None
 
 
-def _read_all(dataset: Dataset, index: int, tiles: Tiles) -> None:
+def _check_pixels(dataset: Dataset, index: int, stored: Any, size: tuple[int, int], tiles: Tiles) -> None:
     """Read every byte of an image, without making pixels if the native decoder can. Raises DataError.
 
     The positions found in a JPEG are kept, so that the first epoch decodes only the part that each crop needs.
     """
-    if native.available():
-        try:
-            record = dataset.record(index)
-        except DataError:  # the mask may be faulty, not the image
-            pass
-        else:
-            found = native.check(record.image, 3, record.image_name)
-            if found is not None:
-                tiles.keep(index, record.image_name, found, size_of(record))
-                return
-    dataset.read_image(index)
+    name = dataset.entries[index].image
+    image = dataset.ready(stored, name)
+    positions = native.check(image, 3, name)
+    if positions is not None:
+        tiles.keep(index, name, positions, size)
+    elif not isinstance(image, np.ndarray):
+        decode.decode_image(image, name, dataset.reading)
 
 
 _WARNINGS = {
