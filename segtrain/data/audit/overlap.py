@@ -23,7 +23,7 @@ from segtrain.files import cache_folder, writing
 
 # Version of the cached results.
 VERSION = 1
-_SHOWN = 3
+_SHOWN, _READERS = 3, 8
 # Bytes at two places of a file, which differ for nearly all images of the same size.
 _BYTES = 4096
 _BLOCK = 1 << 20
@@ -38,7 +38,7 @@ class SplitOverlap:
     same: bool = False
 
 
-def overlap(train: Dataset, other: Dataset, workers: int = 8) -> SplitOverlap:
+def overlap(train: Dataset, other: Dataset) -> SplitOverlap:
     """Compare the stored bytes. Cached until a file of either split changes. Raises DataError for a missing file."""
     if train.draw or other.draw:  # generated images have names only
         return _by_name(train, other)
@@ -52,7 +52,7 @@ def overlap(train: Dataset, other: Dataset, workers: int = 8) -> SplitOverlap:
     path = cache_folder() / f"overlap-{digest.hexdigest()[:24]}.json"
     if kept := _kept(path):
         return kept
-    found = _by_content(train, other, stamped[0][:, 0, 0], stamped[1][:, 0, 0], workers)
+    found = _by_content(train, other, stamped[0][:, 0, 0], stamped[1][:, 0, 0])
     with contextlib.suppress(OSError):  # the audit has reported that the cache is not writable
         path.parent.mkdir(parents=True, exist_ok=True)
         with writing(path) as stream:
@@ -76,10 +76,10 @@ def _kept(path: Path) -> SplitOverlap | None:
         return None
 
 
-def _by_content(train: Dataset, other: Dataset, ours: np.ndarray, theirs: np.ndarray, workers: int) -> SplitOverlap:
+def _by_content(train: Dataset, other: Dataset, ours: np.ndarray, theirs: np.ndarray) -> SplitOverlap:
     """``ours``, ``theirs``: bytes of each image. Only files whose size occurs in both splits are read."""
     mine, yours = np.flatnonzero(np.isin(ours, theirs)).tolist(), np.flatnonzero(np.isin(theirs, ours)).tolist()
-    with ThreadPoolExecutor(max(1, workers)) as pool:
+    with ThreadPoolExecutor(_READERS) as pool:
         for complete in (False, True):
             first = _grouped(pool, train, mine, ours, complete)
             second = _grouped(pool, other, yours, theirs, complete)

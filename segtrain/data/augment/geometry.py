@@ -1,11 +1,8 @@
-"""Random geometry of a training sample, drawn before any pixel is decoded, and its pixels.
+"""Random geometry of a training sample, drawn before any pixel is decoded, and the pixels of its crop.
 
-``draw`` turns random numbers into a ``Geometry`` from the image's size alone; ``apply`` then computes only the pixels
-of the crop, with one resampling. The result equals that of resizing the whole image by the drawn scale, cropping at
-whole pixels, padding, flipping, and color jitter.
-
-Filter: bilinear, at pixel centers. Below a scale of 1/2, bilinear would skip source pixels, so blocks of 2x2, 4x4, ...
-are averaged first, as in a mipmap. Masks: nearest neighbor at pixel centers, in exact integer arithmetic.
+The result equals that of resizing the image by the drawn scale, cropping at integer positions, padding, flipping, and
+color jitter, with one resampling of the pixels of the crop alone. Images are resampled bilinearly at pixel centers;
+below a scale of 1/2, blocks of 2x2, 4x4, ... are averaged first, as in a mipmap. Masks: nearest neighbor, in integers.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Literal, Union
 
 import cv2
@@ -21,6 +20,7 @@ from segtrain.errors import DataError, file_error
 
 Stored = Union[bytes, memoryview, np.ndarray]
 Pair = tuple[np.ndarray, np.ndarray]  # image uint8 (H, W, 3) RGB, mask uint8 (H, W)
+_TRAIN_IDS = np.arange(256, dtype=np.uint8), np.ones(256, np.uint8)  # as LabelSpace.table: each id stands for itself
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def write_crop(
         return
     if record.mask is not None:
         mapped = record.ids == "train" and isinstance(record.mask, np.ndarray)
-        lut, known = _identity() if mapped else labels.table
+        lut, known = _TRAIN_IDS if mapped else labels.table
         with DECODE:
             unknown = native.crop(
                 record.image, record.mask, geometry, crop, lut, known, FILL, labels.ignore_index, *out,
@@ -131,11 +131,6 @@ def write_crop(
         image, mask = pixels_of(record, labels)
     with AUGMENT:
         apply(image, mask, geometry, crop, labels.ignore_index, out)
-
-
-@lru_cache(maxsize=1)
-def _identity() -> tuple[np.ndarray, np.ndarray]:
-    return np.arange(256, dtype=np.uint8), np.ones(256, np.uint8)
 
 
 def _upright(geometry: Geometry, crop: tuple[int, int]) -> tuple[Geometry, tuple[int, int], np.ndarray] | None:

@@ -12,7 +12,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,8 +38,7 @@ ROW = np.dtype(
 )
 
 
-@dataclass(frozen=True)
-class Shard:
+class Shard(NamedTuple):
     """A tar file beside the index. ``sha256`` is empty for a shard that another tool wrote."""
 
     name: str
@@ -62,8 +61,7 @@ class Description:
     skipped: int = 0  # faulty samples that were left out
 
     def to_dict(self) -> dict[str, Any]:
-        shards = [[s.name, s.size, s.sha256] for s in self.shards]
-        return {**vars(self), "shards": shards, "labels": self.labels and self.labels.to_dict()}
+        return {**vars(self), "labels": self.labels and self.labels.to_dict()}
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> Description:

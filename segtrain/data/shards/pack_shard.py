@@ -9,7 +9,7 @@ import mmap
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 from segtrain.data.datasets import Dataset
@@ -98,7 +98,7 @@ def _compare(stored: memoryview, sha256: str, places: list[Any], written: list[P
         reason = "the disk returns other bytes than were written: check it, and pack again"
         raise file_error(name, reason, code="disk-changes-bytes")
     wanted = [(f"{key_of(place[0])}.{part[0]}", part[1], part[2]) for place in places for part in place[1:3]]
-    found = [astuple(member) for member in tar.members(lambda at, size: stored[at : at + size], len(stored), name)]
+    found = list(tar.members(lambda at, size: stored[at : at + size], len(stored), name))
     if found != wanted:
         different = next((pair for pair in itertools.zip_longest(found, wanted) if pair[0] != pair[1]), None)
         reason = f"the tar has other members than were written ({different}): report this"

@@ -25,8 +25,8 @@ _UP = 2  # a filter type
 _HEADER = b"\x78\x01"  # of a zlib stream: deflate, window of 32 kB
 
 
-def encode(pixels: np.ndarray, rows_per_strip: int = ROWS, level: int = 6) -> bytes:
-    """A PNG of 8 bits from uint8 (H, W) label ids or (H, W, 3) RGB, in strips. ``level``: of zlib, 0 to 9.
+def encode(pixels: np.ndarray, rows_per_strip: int = ROWS) -> bytes:
+    """A PNG of 8 bits from uint8 (H, W) label ids or (H, W, 3) RGB, in strips.
 
     Raises DataError for other arrays, and for strips of less than one row.
     """
@@ -43,7 +43,7 @@ def encode(pixels: np.ndarray, rows_per_strip: int = ROWS, level: int = 6) -> by
         strip = rows[top : top + rows_per_strip]
         last = top + rows_per_strip >= height
         choices = [_label_rows(strip, up) for up in (False, True)] if pixels.ndim == 2 else [_color_rows(strip)]
-        packed, raw = min(((_deflate(raw, level, last), raw) for raw in choices), key=lambda pair: len(pair[0]))
+        packed, raw = min(((_deflate(raw, last), raw) for raw in choices), key=lambda pair: len(pair[0]))
         adler = zlib.adler32(raw, adler)
         strips.append(packed)
     starts = len(_HEADER) + np.concatenate(([0], np.cumsum([len(strip) for strip in strips[:-1]]))).astype(np.int64)
@@ -66,9 +66,9 @@ def _chunk(kind: bytes, body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(body, zlib.crc32(kind)))
 
 
-def _deflate(raw: bytes, level: int, last: bool) -> bytes:
+def _deflate(raw: bytes, last: bool) -> bytes:
     """Raw deflate data that need nothing before them and end on a byte."""
-    packer = zlib.compressobj(level, zlib.DEFLATED, -15, 9)
+    packer = zlib.compressobj(6, zlib.DEFLATED, -15, 9)
     return packer.compress(raw) + packer.flush(zlib.Z_FINISH if last else zlib.Z_FULL_FLUSH)
 
 

@@ -149,11 +149,11 @@ class ShardDataset(Dataset):
             digest.update(np.ascontiguousarray(rows[column]).data)
         return digest.hexdigest()[:12]
 
-    def verify(self, workers: int = 4) -> tuple[tuple[str, str], ...]:
+    def verify(self) -> tuple[tuple[str, str], ...]:
         """(file, message) for the index and each shard that has changed since it was written. Reads all bytes."""
         damage = shard_index.damage(self.table)
         found = [(self.table.path, str(damage))] if damage else []
-        with ThreadPoolExecutor(max(1, workers)) as pool:
+        with ThreadPoolExecutor(4) as pool:
             found += [fault for fault in pool.map(self._damage, self.table.description.shards) if fault]
         return tuple(found)
 

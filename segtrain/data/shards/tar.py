@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import tarfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import BinaryIO, cast
+from typing import BinaryIO, NamedTuple, cast
 
 from segtrain.errors import DataError, file_error
 
@@ -15,8 +14,7 @@ _STEP = 1 << 20  # bytes that are read at once after the end mark
 View = Callable[[int, int], memoryview]  # offset, length
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(NamedTuple):
     """A file in a tar; its content is the bytes from ``offset`` to ``offset + size``."""
 
     name: str
