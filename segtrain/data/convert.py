@@ -74,21 +74,17 @@ def convert_folder(
         says = f"{folder}: cannot be written ({error.strerror or error}): check the free space and the permissions"
         raise DataError(says, code="folder-unwritable", folder=folder) from None
     made_of = {dataset.split: dataset for dataset in datasets}
-    written = Data.model_validate(settings(data, folder, result))
+    # Settings that do not depend on the paths of files stay the same.
+    gone = {"root", "layout", "images", "masks", "pair", "index", "label_map", "classes", "split_by"}
+    gone |= {"split"} if data.split_by.on else set()
+    kept = data.model_dump(mode="json", exclude_defaults=True, exclude=gone)
+    folders = {"images": "images", "masks": "masks"} if list(result) == [POOL] else {}
+    written = Data.model_validate({"root": folder, "layout": "folders", **folders, **kept})
     says, division = missing(written, list(result), lambda split: [_safe(name) for name in names_of(made_of[split])])
     if says:
         say(f"{WARNING}{folder}: {says}")
     say(f"to train on it: segtrain train {pasted(with_settings(written, division))}")
     return result
-
-
-def settings(data: Data, folder: str, splits: Iterable[str]) -> dict[str, Any]:
-    """The settings of the new folder. Those that do not depend on the paths of files stay the same."""
-    gone = {"root", "layout", "images", "masks", "pair", "index", "label_map", "classes", "split_by"}
-    gone |= {"split"} if data.split_by.on else set()
-    kept = data.model_dump(mode="json", exclude_defaults=True, exclude=gone)
-    whole = {"images": "images", "masks": "masks"} if list(splits) == [POOL] else {}
-    return {"root": folder, "layout": "folders", **whole, **kept}
 
 
 def _convert(dataset: Dataset, made: Path, say: Callable[[str], None]) -> dict[str, Any]:

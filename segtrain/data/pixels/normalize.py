@@ -32,9 +32,10 @@ def normalize(
 
     Only the first call on a device waits for it, to create the constants there.
     """
+    shift = _constant(tuple(255.0 * m for m in mean), torch.float32, images.device)
+    scale = _constant(tuple(1.0 / (255.0 * s) for s in std), torch.float32, images.device)
     if colors is not None:
-        return _colored(images, mean, std, channels_last, colors, covered)
-    shift, scale = _shift_and_scale(mean, std, images.device)
+        return _colored(images, shift, scale, channels_last, colors, covered)
     n, height, width, channels = images.shape
     if channels_last:
         # One long inner axis: broadcasting over an axis of 3 would be slower by half.
@@ -46,13 +47,6 @@ def normalize(
     return planes.sub_(shift[:, None, None]).mul_(scale[:, None, None])
 
 
-def _shift_and_scale(
-    mean: Sequence[float], std: Sequence[float], device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
-    shift = _constant(tuple(255.0 * m for m in mean), torch.float32, device)
-    return shift, _constant(tuple(1.0 / (255.0 * s) for s in std), torch.float32, device)
-
-
 @functools.lru_cache(maxsize=64)
 def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """A tensor that is copied to a device once, since a copy from Python numbers waits for all queued work."""
@@ -62,8 +56,8 @@ def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.devic
 
 def _colored(
     images: torch.Tensor,
-    mean: Sequence[float],
-    std: Sequence[float],
+    shift: torch.Tensor,
+    scale: torch.Tensor,
     channels_last: bool,
     colors: torch.Tensor,
     covered: torch.Tensor | None,
@@ -74,7 +68,6 @@ def _colored(
     matrix, gain = colors[:, :9].view(n, 3, 3), colors[:, 9]
     if covered is not None:
         covered = covered.long()
-    shift, scale = _shift_and_scale(mean, std, device)
     matrix = matrix * scale[:, None]
     offset = ((gain * _mean_gray(images, covered))[:, None] - shift) * scale
     memory = torch.channels_last if channels_last else torch.contiguous_format
