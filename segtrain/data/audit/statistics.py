@@ -58,10 +58,6 @@ class AuditReport:
         """Whether something stops training."""
         return bool(self.faults) or any(finding.fatal for finding in self.findings)
 
-    def weights(self, power: float = 0.5) -> np.ndarray:
-        """Proposed class weights, float32 [C]."""
-        return class_weights(self.pixels, power)
-
     def table(self) -> str:
         """Text for a terminal."""
         total = max(1, int(self.pixels.sum()) + self.void)
@@ -74,7 +70,7 @@ class AuditReport:
         ]
         wide = max(len(name) for name in ("class", *self.classes))
         lines.append(f"{'class':<{wide}}  {'pixels':>15}  {'share':>8}  {'images':>7}  {'weight':>7}")
-        rows = zip(self.classes, self.pixels, self.images_with, self.weights())
+        rows = zip(self.classes, self.pixels, self.images_with, class_weights(self.pixels))
         lines += [f"{n:<{wide}}  {p:>15,}  {p / total:>8.3%}  {i:>7,}  {w:>7.3f}" for n, p, i, w in rows]
         fatal = [finding.text() for finding in self.findings if finding.fatal]
         others = [finding.text() for finding in self.findings if not finding.fatal]
@@ -93,7 +89,7 @@ class AuditReport:
         return {
             **content,
             **{name: content[name].tolist() for name in _ARRAYS},
-            "weights": [round(float(weight), 6) for weight in self.weights()],
+            "weights": [round(float(weight), 6) for weight in class_weights(self.pixels)],
             "sizes": [[h, w, n] for (h, w), n in self.sizes.items()],
             "values": self.values.to_dict(),
             "findings": [finding.to_dict() for finding in self.findings],

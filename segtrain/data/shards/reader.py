@@ -40,16 +40,13 @@ _ARRAY = re.compile(rb"\{'descr': *'([<>|=]?[uib]\d+)', *'fortran_order': *False
 
 @dataclass(frozen=True)
 class ShardDataset(Dataset):
-    """A split in shards. ``entries`` is a ShardEntries, which holds the index."""
+    """A split in shards. ``entries`` holds the index."""
+
+    entries: ShardEntries
 
     @property
     def table(self) -> ShardIndex:
-        return self._kept.table
-
-    @property
-    def _kept(self) -> ShardEntries:
-        assert isinstance(self.entries, ShardEntries)
-        return self.entries
+        return self.entries.table
 
     def _rows(self) -> np.ndarray:
         """Rows of all entries; without a limit, the index's own array."""
@@ -75,8 +72,8 @@ class ShardDataset(Dataset):
 
     def record(self, index: int) -> StoredSample:
         """Views into the shard. Nothing is decoded, but masks that are not uint8 (H, W) arrays become train ids."""
-        span = self._kept.span(index)
-        entry = self._kept.entry(span)
+        span = self.entries.span(index)
+        entry = self.entries.entry(span)
         image, name = self.ready(self._image(span, entry.image), entry.image), entry.mask or ""
         if span.mask is None:
             return StoredSample(image, None, entry.image, "", "raw")
@@ -87,12 +84,12 @@ class ShardDataset(Dataset):
 
     def stored_image(self, index: int) -> Stored:
         """The bytes of an image file, or the stored array."""
-        return self._image(self._kept.span(index), self.entries[index].image)
+        return self._image(self.entries.span(index), self.entries[index].image)
 
     def read_image(self, index: int) -> np.ndarray:
         """uint8 (H, W, 3) RGB."""
         entry = self.entries[index]
-        found = self._image(self._kept.span(index), entry.image)
+        found = self._image(self.entries.span(index), entry.image)
         return found if isinstance(found, np.ndarray) else decode.decode_image(found, entry.image, self.reading)
 
     def read_raw_mask(self, index: int) -> np.ndarray:
@@ -107,17 +104,17 @@ class ShardDataset(Dataset):
 
     def image_bytes(self, index: int, begin: int, size: int) -> bytes:
         """Up to ``size`` stored bytes of an image, starting at ``begin``."""
-        span = self._kept.span(index)
+        span = self.entries.span(index)
         _, offset, whole = span.image
         return bytes(self.store.view(self._shard(span), offset + begin, max(0, min(size, whole - begin))))
 
     def _mask(self, index: int) -> tuple[Stored, str]:
-        span, name = self._kept.span(index), self._mask_path(index)
+        span, name = self.entries.span(index), self._mask_path(index)
         return self._stored(span, span.mask or ("", 0, 0), name), name
 
     def size(self, index: int) -> tuple[int, int]:
         """Height and width of the image, from the index."""
-        size = self._kept.span(index).size
+        size = self.entries.span(index).size
         if all(size):
             return size
         # It could not be read when the set was indexed: reading it again raises the error that says why.
@@ -127,7 +124,7 @@ class ShardDataset(Dataset):
     def header(self, index: int) -> decode.Header:
         """The image's header, after a check of its end. Raises DataError for an image that is cut off."""
         name = self.entries[index].image
-        found = self._image(self._kept.span(index), name)
+        found = self._image(self.entries.span(index), name)
         return decode.Header("npy", *found.shape) if isinstance(found, np.ndarray) else decode.check_whole(found, name)
 
     def stamps(self) -> np.ndarray:
