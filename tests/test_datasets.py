@@ -20,7 +20,7 @@ from segtrain.data.cache import RamCache
 from segtrain.data.datasets import open_dataset
 from segtrain.data.index.detect import detect
 from segtrain.data.pixels import decode
-from segtrain.errors import ConfigError, DataError
+from segtrain.errors import EXIT_ERROR, ConfigError, DataError
 
 CAMVID = Path(os.environ.get("SEGTRAIN_CAMVID") or Path(__file__).parents[2] / "shared" / "data" / "camvid")
 
@@ -406,6 +406,11 @@ def test_a_detected_list_is_checked_and_its_settings_can_be_pasted(tmp_path, cap
     section.write_text(printed.partition("\nsegtrain train")[0])
     assert load_config(section).data == pasted
     assert len(open_dataset(pasted, "val")) == 1
+    (tmp_path / "m" / "val.png").write_bytes(b"")
+    assert main(["data", "check", str(tmp_path), "data.classes=[a, b]"]) == EXIT_ERROR
+    faulty = capsys.readouterr().out
+    assert faulty.startswith(section.read_text())
+    assert "segtrain train " not in faulty
 
 
 def test_scenes_with_a_root_are_told_every_layout():

@@ -333,6 +333,7 @@ def test_masks_without_class_names_are_told_with_their_values(tmp_path, capsys):
         error = capsys.readouterr().err
         assert f"the masks of all have the ids {wanted}" in error
         assert '"data.classes=[background, class1]"' in error
+        assert ('"data.label_map={0: 0, 255: 1}"' in error) == (value == 255)
         found = shlex.split(error.rpartition("found so far: ")[2])
         assert found == [f"data.root={root}", "data.layout=folders", "data.images=image", "data.masks=label"]
 
