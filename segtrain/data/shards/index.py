@@ -108,9 +108,7 @@ class ShardIndex:
         )
         shards, known = self.description.shards, self.description.kinds
         if shard >= len(shards) or image_kind >= len(known) or len(known) <= mask_kind < NONE:
-            reason = (
-                f"row {index} names shard {shard} of {len(shards)}, kinds {image_kind} and {mask_kind} of {len(known)}"
-            )
+            reason = f"row {index}: shard {shard} of {len(shards)}, kinds {image_kind} and {mask_kind} of {len(known)}"
             raise _bad(self.path, reason, "index-row-wrong", found=index)
         name = bytes(self.names[name_at : name_at + length]).decode("utf-8", "surrogateescape")
         mask = None if mask_kind == NONE else (known[mask_kind], mask_at, mask_size)

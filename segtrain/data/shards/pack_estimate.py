@@ -54,7 +54,7 @@ class Estimate:
         lines = [
             f"{self.split}: {self.samples:,} samples, measured on {self.measured}, "
             f"crops of {self.crop[0]}x{self.crop[1]}",
-            f"{'--image':<12} {'kB a sample':>12} {'whole, MB':>12} {'of files':>9} {'CPU ms':>8}  pixels",
+            f"{'--image':<12} {'kB/sample':>12} {'total MB':>12} {'of files':>9} {'CPU ms':>8}  pixels",
         ]
         for row in self.rows:
             share = f"{row.whole / now.whole:.0%}" if now.whole else "-"

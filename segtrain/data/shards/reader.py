@@ -6,6 +6,7 @@ says where each sample is; on a local disk, the samples are views into mapped fi
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -110,7 +111,8 @@ class ShardDataset(Dataset):
 
     def _mask(self, index: int) -> tuple[Stored, str]:
         span, name = self.entries.span(index), self._mask_path(index)
-        return self._stored(span, span.mask or ("", 0, 0), name), name
+        assert span.mask is not None
+        return self._stored(span, span.mask, name), name
 
     def size(self, index: int) -> tuple[int, int]:
         """Height and width of the image, from the index."""
@@ -203,11 +205,10 @@ def checksum(path: str, store: Store = LOCAL) -> str:
 @functools.lru_cache(256)
 def _array_header(header: bytes) -> tuple[np.dtype, tuple[int, ...]] | None:
     """Type and shape in a .npy header; None for another array than ``_ARRAY`` describes."""
-    found = _ARRAY.fullmatch(header)
-    try:
-        return found and (np.dtype(found[1].decode()), tuple(int(n) for n in found[2].split(b",") if n.strip()))
-    except (TypeError, ValueError):
-        return None
+    if found := _ARRAY.fullmatch(header):
+        with contextlib.suppress(TypeError, ValueError):
+            return np.dtype(found[1].decode()), tuple(int(part) for part in found[2].split(b",") if part.strip())
+    return None
 
 
 def array(content: memoryview, name: str) -> np.ndarray:

@@ -71,7 +71,7 @@ def members(view: View, total: int, name: str) -> Iterator[Member]:
             if offset <= total and info.isreg():
                 yield Member(info.name, info.offset_data, info.size)
     except (tarfile.TarError, ValueError, LookupError, OverflowError, RecursionError):
-        pass  # the bytes at ``offset`` are no header
+        pass  # reported below, as bytes that are not a header
     if offset + BLOCK > total:
         reason = f"the tar ends early, after {total:,} bytes, without its end mark"
         raise _damaged(name, reason, offset, "tar-ends-early")
