@@ -12,7 +12,7 @@ from typing import Any
 import cv2
 
 from segtrain.config import Config, make_config
-from segtrain.data.audit.audit import check_before_training
+from segtrain.data.audit.audit import audit, check_before_training
 from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.index.subset import without
 from segtrain.data.pixels import native
@@ -70,5 +70,5 @@ def few(config: Config, request: dict[str, Any]) -> Dataset:
     dataset = open_dataset(config.data.model_copy(update={"limit": request["samples"]}), config.data.train_split)
     os.environ["SEGTRAIN_CACHE"] = request["scratch"]
     if config.data.faults == "skip":
-        dataset = without(dataset, check_before_training(dataset, 1, "skip").bad)
+        dataset = without(dataset, check_before_training(dataset, "skip", audit(dataset, 1)).bad)
     return dataset

@@ -39,15 +39,13 @@ _WINDOW = 1024
 _SMEARED = 0.15
 
 
-def check_before_training(
-    dataset: Dataset, workers: int | None = None, faults: str = "error", report: AuditReport | None = None
-) -> AuditReport:
+def check_before_training(dataset: Dataset, faults: str = "error", report: AuditReport | None = None) -> AuditReport:
     """The audit, from the cache if no file changed. ``report``: the result of ``audit``, if it is known.
 
     Raises one DataError with the kinds of faults, and the path of a list of all if it does not name all; with
     ``faults`` "skip" only if every sample is faulty. Also raises DataError for a split that is all void.
     """
-    report = report or audit(dataset, workers)
+    report = report or audit(dataset)
     where, split, bad, count = f"{dataset.name} {dataset.split}", dataset.split, len(report.bad), len(report.faults)
     if count and (faults == "error" or bad == len(dataset)):
         lines = [f"{where}: {counted(count, 'fault')} in {bad:,} of {len(dataset):,} samples"]
@@ -86,7 +84,10 @@ def audit(dataset: Dataset, workers: int | None = None, decode_images: bool = Tr
     """
     stamped = _stamps(dataset)
     fingerprint = dataset.fingerprint(stamped)
-    path = cache_folder() / f"audit-{_key(dataset, stamped, fingerprint)}.json"
+    # The content of a split on this machine: its fingerprint, and the times of its files.
+    settings = f"{VERSION} {dataset.name} {dataset.split} {dataset.root} {dataset.reading} {fingerprint}"
+    digest = hashlib.sha256(settings.encode() + stamped[:, :, 1].tobytes()).hexdigest()
+    path = cache_folder() / f"audit-{digest[:24]}.json"
     kept, note = load(path) if cache else (None, "")
     if kept is not None and (kept.decoded or not decode_images):
         return kept
@@ -268,11 +269,3 @@ def _stamps(dataset: Dataset) -> np.ndarray:
             with contextlib.suppress(DataError):
                 found[index, part] = dataset.store.stat(path) if path else (0, 0)
     return found
-
-
-def _key(dataset: Dataset, stamped: np.ndarray, fingerprint: str) -> str:
-    """A hash of the content of a split on this machine: its fingerprint and the times of its files."""
-    settings = f"{VERSION} {dataset.name} {dataset.split} {dataset.root} {dataset.reading} {fingerprint}"
-    digest = hashlib.sha256(settings.encode())
-    digest.update(np.ascontiguousarray(stamped[:, :, 1]).data)
-    return digest.hexdigest()[:24]
