@@ -64,10 +64,8 @@ class ShardTask:
         digest, size, places, notes = hashlib.sha256(), 0, [], Counter[str]()
         written: list[Packed] = []
         for index in self.indices:
-            packed, sample = (
-                pack_sample(self.dataset, index, self.choice, self.ids),
-                self.dataset.entries[index].meta["name"],
-            )
+            packed = pack_sample(self.dataset, index, self.choice, self.ids)
+            sample = self.dataset.entries[index].meta["name"]
             found = []
             for ending, content in (packed.image, packed.mask):
                 head = tar.header(f"{key_of(sample)}.{ending}", len(content))
