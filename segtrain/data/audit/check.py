@@ -106,8 +106,9 @@ def _opened(data: Data, split: str) -> Dataset:
         fix = ""
         if 2 <= count <= _NAMED:
             names = ("background", *(f"class{index}" for index in range(1, count)))
-            mapped = mask_finding(data, plain_space(names), {split: values})
-            fix = f": such as {command({'data.classes': list(names), **(mapped.settings if mapped else {})})}"
+            finding = mask_finding(data, plain_space(names), {split: values})
+            mapped = finding.settings if finding and finding.fatal else {}
+            fix = f": such as {command({'data.classes': list(names), **mapped})}"
         says = f"{error}\n  the masks of {split} have the ids {shown(ids)}{fix}\n  found so far: {pasted(data)}"
         raise ConfigError(says, code=error.code, **{**error.values, "ids": sorted(ids)}) from None
 
