@@ -86,9 +86,8 @@ def check_folder(root: str, splits: list[str] | None, overrides: list[str]) -> C
         says, settings = missing(data, found, lambda split: names_of(datasets.get(split) or _opened(data, split)))
         of_folder += [SplitFinding(f"{first.name}: {says}", settings=settings)] if says else []
         data = with_settings(data, settings)
-    return Checked(
-        data, detected, tuple(replace(reports[split], findings=tuple(findings[split])) for split in datasets)
-    )
+    complete = (replace(report, findings=tuple(findings[split])) for split, report in reports.items())
+    return Checked(data, detected, tuple(complete))
 
 
 def _opened(data: Data, split: str) -> Dataset:
