@@ -21,7 +21,7 @@ _TABLES = ("ids", "colors", "tops")
 class Clash(NamedTuple):
     """Two palette masks that give one index different colors (0xRRGGBB)."""
 
-    index: int
+    palette_index: int
     color: int
     file: str
     other_color: int

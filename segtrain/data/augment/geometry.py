@@ -83,7 +83,8 @@ def draw(
         colors = [max(0.0, 1.0 - j) + (1.0 + j - max(0.0, 1.0 - j)) * v for j, v in zip(data.jitter, u[4:7])]
         colors.append(data.hue * (2.0 * u[7] - 1.0))
     angle = data.rotate * (2.0 * u[9] - 1.0)
-    return Geometry(image_size, scaled, top, left, bool(u[3] < data.flip), *map(float, colors), float(angle))
+    flip, (brightness, contrast, saturation, hue) = bool(u[3] < data.flip), map(float, colors)
+    return Geometry(image_size, scaled, top, left, flip, brightness, contrast, saturation, hue, float(angle))
 
 
 def _place(scaled: int, crop: int, u: float, center: float | None) -> int:

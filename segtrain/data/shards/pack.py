@@ -133,7 +133,7 @@ def pack(
     _refuse_double(dataset, indices)
     ids = mask_ids(dataset)
     options = {**asdict(choice), "shard_mb": shard_mb, "masks": ids, "skip_faults": skip_faults, "version": VERSION}
-    plan = {"options": options, "source": _source(dataset), "samples": len(indices)}
+    plan: dict[str, Any] = {"options": options, "source": _source(dataset), "samples": len(indices)}
     index, notes = os.path.join(folder, dataset.split + shard_index.ENDING), Counter[str]()
     if os.path.exists(index):
         description = shard_index.load(index).description
