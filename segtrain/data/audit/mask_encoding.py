@@ -170,9 +170,11 @@ def _background_as_void(
 
 def _clashing_palettes(labels: LabelSpace, clash: Clash, where: str) -> SplitFinding:
     """One index has two colors: it means two classes, or the palettes mean nothing."""
-    says = f"{where}: palette masks are read by index, but index {clash.palette_index} is {rgb(clash.color)} in {clash.file} "
-    says += f"and {rgb(clash.other_color)} in {clash.other_file}. If the colors are right, save the masks as RGB, and "
-    says += "set the colors in data.classes"
+    says = f"{where}: palette masks are read by index, but index {clash.palette_index} is {rgb(clash.color)} in "
+    says += (
+        f"{clash.file} and {rgb(clash.other_color)} in {clash.other_file}. If the colors are right, save the masks as "
+    )
+    says += "RGB, and set the colors in data.classes"
     right = ("if the indices are right in all files", {"data.label_map": labels.full_map()})
     return SplitFinding(says, True, others=(right,))
 
