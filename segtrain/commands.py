@@ -145,7 +145,6 @@ def diff(args: Namespace, overrides: list[str], argv: list[str]) -> None:
 
 def diagnose(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     from segtrain.diagnose import diagnose, verify, verify_words, words
-    from segtrain.diagnose.earlier_prediction import earlier_prediction
     from segtrain.runs.remote import local
 
     run = local(args.run)
@@ -160,7 +159,7 @@ def diagnose(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     elif run.stem:
         say(words.page(run.folder, found, shown=run.shown))
     else:
-        say(words.page(run.folder, found, earlier_prediction(run.folder)))
+        say(words.page(run.folder, found, verify.earlier_prediction(run.folder)))
 
 
 def profile(args: Namespace, overrides: list[str], argv: list[str]) -> int:

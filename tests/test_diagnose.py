@@ -19,9 +19,9 @@ from segtrain.data.pixels.decode import load
 from segtrain.diagnose import Diagnosis, diagnose, judge
 from segtrain.diagnose.causes import CAUSES, Cause
 from segtrain.diagnose.evidence import Evidence, HostLoad, gather
-from segtrain.diagnose.length import Length, length_of, rarer
 from segtrain.diagnose.live import Starving, closing_line
 from segtrain.diagnose.model import Stages, workers_needed
+from segtrain.diagnose.pause_rules import length_of, rarer
 from segtrain.diagnose.reasons import phases
 from segtrain.diagnose.stats import Figures
 from segtrain.diagnose.verdict import Fix, Verdict
@@ -335,16 +335,16 @@ def test_no_cure_asks_for_more_than_the_run_has() -> None:
 
 
 def test_the_length_of_a_run_is_known_from_its_settings_where_no_journal_is() -> None:
-    def length(duration: str, *events: dict[str, Any]) -> Length:
+    def length(duration: str, *events: dict[str, Any]) -> dict[str, float]:
         return length_of(Evidence((), events, config={"train": {"duration": duration}}))
 
-    assert length("30ep") == Length(None, None, 30.0)
-    assert length("500st") == Length(500.0, None, None)
-    assert length("30ep", {"event": "step", "step": 10, "epoch": 2.0}) == Length(150.0, 5.0, 30.0)
-    assert length("500st", {"event": "run_start", "total_steps": 400}).steps == 400  # what the run itself says counts
-    assert rarer("1ep", 50, Length(epochs=30.0), 3) == ("10ep", 10.0)
-    assert rarer("20st", 50, Length(epochs=30.0), 3) == ("1000st", 50.0)  # nobody knows how many steps there are
-    assert rarer("1ep", 50, Length(epochs=2.0), 3) is None
+    assert length("30ep") == {"ep": 30.0}
+    assert length("500st") == {"st": 500.0}
+    assert length("30ep", {"event": "step", "step": 10, "epoch": 2.0}) == {"st": 150.0, "ep": 30.0}
+    assert length("500st", {"event": "run_start", "total_steps": 400}) == {"st": 400}  # what the run itself says counts
+    assert rarer("1ep", 50, {"ep": 30.0}, 3) == ("10ep", 10.0)
+    assert rarer("20st", 50, {"ep": 30.0}, 3) == ("1000st", 50.0)  # nobody knows how many steps there are
+    assert rarer("1ep", 50, {"ep": 2.0}, 3) is None
 
 
 def test_how_often_is_known_where_the_run_decides_it() -> None:
@@ -383,8 +383,8 @@ def test_a_rank_without_a_core_is_told_from_one_that_works_more() -> None:
         for cpu_wait in (0.1, 0.8)
     )
     assert (works.cause, waits.cause) == ("slow-rank", "slow-rank")
-    assert "no core" not in works.evidence
-    assert "no core for 80 ms" in waits.evidence
+    assert "free CPU core" not in works.evidence
+    assert "it waits 80 ms for a free CPU core" in waits.evidence
     assert waits.fix.text.startswith("free the cores")
     assert works.gain == pytest.approx(0.2 / 0.1, rel=0.02)
     assert waits.gain == pytest.approx(0.2 / 0.12, rel=0.02)

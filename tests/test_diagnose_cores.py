@@ -31,7 +31,7 @@ def test_a_run_whose_cores_others_have_is_not_healthy() -> None:
     assert verdict.gain == pytest.approx(WHOLE / (WHOLE - 0.594), rel=1e-3)  # a hundredth of it in a log line
     assert verdict.fix.settings == {}
     assert "stop the other programs" in verdict.fix.text
-    assert "no core for 59.4 of the 100 ms of a step" in verdict.evidence
+    assert "the rank waited 59.4 ms per step (of 100 ms) for a free CPU core" in verdict.evidence
     assert of(records, hosts=(host(0.5),)).bound != "other-programs"  # nobody else is there
     assert (
         of(rank_records(cpu_wait=0.05, cores=2, cpu=0.2), hosts=(host(2.0),)).bound == "healthy"
@@ -81,7 +81,7 @@ def test_workers_whose_cores_others_have() -> None:
     slow = starved(1.5, stages={"decode": 0.06}, sample_cpu=0.022, sample_cpu_wait=0.04, cpu_wait=0.0, cores=2, cpu=0.3)
     found = of(slow, hosts=(host(2.0),))
     others = next(v for v in found.verdicts if v.cause == "other-programs")
-    assert "a worker for 40 of the 62 ms of a sample" in others.evidence
+    assert "a worker waited 40 ms per sample (of 62 ms)" in others.evidence
     step = (WHOLE + 1.48) / 10
     assert others.gain == pytest.approx(
         step / max((WHOLE - CALM["wait"]) / 10, 8 * 0.022 / 2, (8 * 0.022 + 0.03) / 2), rel=0.08

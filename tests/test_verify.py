@@ -23,11 +23,10 @@ from segtrain.cli import main
 from segtrain.config import parse_overrides
 from segtrain.diagnose import diagnose
 from segtrain.diagnose.differences import _flat, changes, differing, fit
-from segtrain.diagnose.earlier_prediction import earlier_prediction
 from segtrain.diagnose.live import closing_line
 from segtrain.diagnose.reasons import phases, reasons
 from segtrain.diagnose.verdict import Fix, Verdict
-from segtrain.diagnose.verify import Verification, verify
+from segtrain.diagnose.verify import Verification, earlier_prediction, verify
 from segtrain.diagnose.verify_words import outcome, page, sentences
 from segtrain.errors import DataError
 from segtrain.observe.spans import Records

@@ -5,12 +5,11 @@ To add a cause, write a function that finds it and add a row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from segtrain.diagnose import cores_rules, loop_rules
-from segtrain.diagnose.compile_rule import compiling
+from segtrain.diagnose import cores_rules, loop_rules, pause_rules
 from segtrain.diagnose.data_rules import data_verdicts
 from segtrain.diagnose.rank_rules import rank_verdicts
 from segtrain.diagnose.stats import Figures
@@ -45,8 +44,9 @@ class Cause:
 
 # The order of the rules decides between verdicts of equal shares: the first one explains the others.
 CAUSES: dict[str, Cause] = {
-    "shm": Cause("shared memory between workers and the rank", loop_rules.failure, "always", _FOR_SAMPLES, _DATA),
-    "compiling": Cause("torch.compile, which a run this short does not pay back", compiling, "always",
+    "shm": Cause("shared memory between workers and the rank", lambda figures: loop_rules.shm_failure(figures.evidence),
+                 "always", _FOR_SAMPLES, _DATA),
+    "compiling": Cause("torch.compile, which a run this short does not pay back", pause_rules.compiling, "always",
                        charts=("step-phases",)),
     "memory": Cause("a lack of memory", loop_rules.memory, "always", charts=("cores",)),
     "sync-point": Cause("a wait in the loop's own thread", loop_rules.own_thread, shortens=("other",),
@@ -57,9 +57,9 @@ CAUSES: dict[str, Cause] = {
     "too-many-threads": Cause("more threads than cores", loop_rules.threads, charts=("cores",)),
     "other-programs": Cause("other programs that use the cores it needs", cores_rules.other_programs,
                             charts=("cores",)),
-    "logging": Cause("logging", loop_rules.pauses, shortens=("log",), charts=("loop-phases",)),
-    "checkpoint": Cause("writing checkpoints", loop_rules.pauses, shortens=("checkpoint",), charts=("loop-phases",)),
-    "evaluation": Cause("evaluation", loop_rules.pauses, shortens=("eval", "checkpoint"), charts=("loop-phases",)),
+    "logging": Cause("logging", pause_rules.pauses, shortens=("log",), charts=("loop-phases",)),
+    "checkpoint": Cause("writing checkpoints", pause_rules.pauses, shortens=("checkpoint",), charts=("loop-phases",)),
+    "evaluation": Cause("evaluation", pause_rules.pauses, shortens=("eval", "checkpoint"), charts=("loop-phases",)),
     "slow-rank": Cause("one rank that is slower than the others", rank_verdicts, charts=("rank-waits",)),
     "slow-host": Cause("one host that is slower than the others", rank_verdicts, charts=("rank-waits",)),
     "slow-network": Cause("the network between ranks", rank_verdicts, shortens=("gradient_sync",),
@@ -74,11 +74,6 @@ CAUSES: dict[str, Cause] = {
     "small-batch": Cause("the fixed cost of a step, whatever its batch", loop_rules.small_batch, "last",
                          charts=("gpu-use", "step-phases")),
 }  # fmt: skip
-
-
-def rules(when: When, causes: Mapping[str, Cause]) -> list[Rule]:
-    """The rules to ask at that time, each once, in the order of the rows."""
-    return list(dict.fromkeys(cause.rule for cause in causes.values() if cause.when == when))
 
 
 def bound_by(found: Diagnosis) -> str:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from segtrain.diagnose.model import stages_of
 from segtrain.diagnose.stats import Figures, Rank
-from segtrain.diagnose.verdict import OTHER_PROGRAMS, Fix, Verdict
+from segtrain.diagnose.verdict import OTHER_PROGRAMS, Fix, Verdict, ms
+from segtrain.terminal import counted
 
 LOST = 0.10  # share of the time
 CROWD = 0.3  # cores of other programs
@@ -25,48 +26,42 @@ def other_programs(figures: Figures) -> Verdict | None:
     lost = 1 - alone / rank.step
     if lost <= LOST:
         return None
-    counted = figures.as_one.cpu_wait is not None and bool(figures.hosts)
-    return Verdict(
-        OTHER_PROGRAMS,
-        lost,
+    why = (
         f"other programs keep {others:.2g} of {_cores(figures):g} cores busy, and this run, which needs more, gets "
-        f"{figures.own_cpu:.2g}{_told(figures, rank)}"
-        + ("" if counted else "; this is a guess, because this system does not count waits for cores"),
-        Fix(
-            advice="stop the other programs, or train where none run; until then, use fewer compute threads and "
-            "workers than there are cores left"
-        ),
-        rank.step / max(alone, 1e-9),
-        "high" if counted else "low",
+        f"{figures.own_cpu:.2g}{_waited(figures, rank)}"
     )
+    sure = "high"
+    if figures.cpu_wait is None or not figures.hosts:
+        why, sure = why + "; this is a guess, because this system does not count waits for cores", "low"
+    advice = (
+        "stop the other programs, or train where none run; until then, use fewer compute threads and workers than "
+        "there are cores left"
+    )
+    return Verdict(OTHER_PROGRAMS, lost, why, Fix(advice=advice), rank.step / max(alone, 1e-9), sure)
 
 
 def too_few_cores(figures: Figures) -> Verdict | None:
     """Threads that wait for cores which other threads of the run use. Asked where nothing else is found."""
-    rank, cpu_wait = figures.most_starved_rank, figures.as_one.cpu_wait
-    if figures.on_gpu or cpu_wait is None or other_programs(figures) is not None:
+    rank, count = figures.most_starved_rank, len(figures.ranks)
+    if figures.on_gpu or figures.cpu_wait is None or other_programs(figures) is not None:
         return None
-    own = cpu_wait * figures.own_part
+    own = figures.cpu_wait * figures.own_part
     if own <= LOST * rank.step:
         return None
-    samples, count = rank.samples, len(figures.ranks)
-    gain, made = 1.0, ""
+    samples, gain, made = rank.samples, 1.0, ""
     if samples is not None and samples.workers:
         gain = max(1.0, rank.step / max(1e-9, replace(stages_of(figures, rank), wall=0.0, cpu=0.0).step))
         used = samples.made * samples.cpu * samples.threads / rank.step * count
         made = f", of which making samples takes {used:.2g}"
-    return Verdict(
-        "too-few-cores",
-        own / rank.step,
-        f"its {count} rank{'s' * (count > 1)} and their workers keep {figures.own_cpu:.2g} of {_cores(figures):g} "
-        f"cores busy{made}{_told(figures, rank)}",
-        Fix(
-            advice="use more cores; or cheaper samples (data.cache=ram, segtrain data pack, cheaper augmentation), for "
-            "which the gain is predicted; or fewer ranks and threads (parallel.procs, parallel.threads)"
-        ),
-        gain,
-        "medium",
+    why = (
+        f"its {counted(count, 'rank')} and their workers keep {figures.own_cpu:.2g} of {_cores(figures):g} cores "
+        f"busy{made}{_waited(figures, rank)}"
     )
+    advice = (
+        "use more cores; or cheaper samples (data.cache=ram, segtrain data pack, cheaper augmentation), for which the "
+        "gain is predicted; or fewer ranks and threads (parallel.procs, parallel.threads)"
+    )
+    return Verdict("too-few-cores", own / rank.step, why, Fix(advice=advice), gain, "medium")
 
 
 def _others(figures: Figures) -> float | None:
@@ -76,8 +71,7 @@ def _others(figures: Figures) -> float | None:
     """
     if figures.hosts or figures.on_gpu:
         return figures.others
-    cpu_wait = figures.as_one.cpu_wait
-    if cpu_wait is None or cpu_wait <= 2 * LOST * figures.step:
+    if figures.cpu_wait is None or figures.cpu_wait <= 2 * LOST * figures.step:
         return None
     return max(0.0, _cores(figures) - figures.own_cpu)
 
@@ -85,28 +79,27 @@ def _others(figures: Figures) -> float | None:
 def _alone(figures: Figures, rank: Rank, others: float) -> float:
     """Seconds of a step if no other program ran."""
     theirs = others / max(1e-9, others + figures.own_cpu)
-    cpu_wait = figures.as_one.cpu_wait
+    cpu_wait = figures.cpu_wait
     # Without a count, the time in which the passes did not compute is taken for waits for cores.
     if cpu_wait is None and not figures.on_gpu and figures.crowded:
         passes = sum(rank.phases.get(phase, 0.0) for phase in PASSES)
         cpu_wait = max(0.0, passes - rank.computed / max(1, rank.threads))
-    if rank.samples is None or figures.as_one.cpu_wait is None:
+    if rank.samples is None or figures.cpu_wait is None:
         return rank.step if figures.on_gpu else rank.step - (cpu_wait or 0.0) * theirs
     held = (rank.samples.cpu_wait or 0.0) > LOST * rank.samples.wall
     # Waits for anything else stay.
-    least = rank.step - figures.as_one.cpu_wait - figures.as_one.wait * held
+    least = rank.step - figures.cpu_wait - figures.wait * held
     return min(rank.step, max(least, stages_of(figures, rank, others=False).step))
 
 
-def _told(figures: Figures, rank: Rank) -> str:
+def _waited(figures: Figures, rank: Rank) -> str:
     """How long loop and workers waited for a core, where that is counted."""
-    cpu_wait, samples, said = figures.as_one.cpu_wait, rank.samples, []
-    if cpu_wait is not None and not figures.on_gpu:
-        waited = f"{1000 * cpu_wait:.3g} of the {1000 * rank.step:.3g} ms of a step"
-        said.append(f"its loop was ready to run but had no core for {waited}")
+    samples, said = rank.samples, []
+    if figures.cpu_wait is not None and not figures.on_gpu:
+        said.append(f"the rank waited {ms(figures.cpu_wait)} per step (of {ms(rank.step)}) for a free CPU core")
     if samples is not None and samples.cpu_wait and samples.workers:
-        waited = f"{1000 * min(samples.cpu_wait, samples.wall):.3g} of the {1000 * samples.wall:.3g} ms of a sample"
-        said.append(f"a worker for {waited}")
+        waited = ms(min(samples.cpu_wait, samples.wall))
+        said.append(f"a worker waited {waited} per sample (of {ms(samples.wall)})")
     return f": {', and '.join(said)}" if said else ""
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from segtrain.diagnose.model import Stages, idle, stages_of, workers_needed
 from segtrain.diagnose.rank_rules import behind
 from segtrain.diagnose.stats import Figures, Rank, Samples
-from segtrain.diagnose.verdict import Fix, Verdict
+from segtrain.diagnose.verdict import Fix, Verdict, ms
 
 STARVED = 0.10  # share of the time in which the loop may wait
 MOSTLY = 0.5
@@ -47,8 +47,8 @@ class _Starved:
     @property
     def costs(self) -> str:
         of = self.samples
-        parts = [f"{stage} {_ms(s)}" for stage, s in of.stages.items() if s > 0.005 * of.wall]
-        return f"a sample takes {_ms(of.wall)} ({', '.join(parts)}; {_ms(of.cpu)} of CPU)"
+        parts = [f"{stage} {ms(s)}" for stage, s in of.stages.items() if s > 0.005 * of.wall]
+        return f"a sample takes {ms(of.wall)} ({', '.join(parts)}; {ms(of.cpu)} of CPU)"
 
     @property
     def workers(self) -> str:
@@ -83,7 +83,7 @@ def data_verdicts(figures: Figures) -> list[Verdict]:
     # Threads of the workers' own, which together with the workers of all ranks of the host are more than its cores.
     if samples.threads > HELPED and samples.workers * samples.threads * rank.ranks_here > rank.host_cores:
         return [_own_threads(of), _stage(of)]
-    if samples.largest == "read" and samples.stages["read"] > MOSTLY * samples.wall:
+    if samples.stages["read"] > MOSTLY * samples.wall:
         return [_storage(of)]
     if waiting > IDLE:
         return [_stage_that_waits(of, waiting)]
@@ -101,10 +101,6 @@ def _lost(figures: Figures) -> float:
     """
     late = behind(figures)
     return figures.mean("wait") if late is not None and late.phase == "wait" else figures.starved
-
-
-def _ms(seconds: float) -> str:
-    return f"{1000 * seconds:.3g} ms"
 
 
 def _in_the_loop(of: _Starved) -> Verdict:
@@ -130,7 +126,7 @@ def _storage(of: _Starved) -> Verdict:
     grows, sure = samples.by_size, "high"
     if grows is None:  # All reads are of one size: assume the rate of slow storage.
         grows, sure = min(1.0, samples.bytes / STREAM / read), "low"
-    why = f"reading takes {_ms(read)} of the {_ms(samples.wall)} of a sample"
+    why = f"reading takes {ms(read)} of the {ms(samples.wall)} of a sample"
     if grows > MOSTLY:
         rate = samples.bytes * samples.made / of.rank.step
         given = f"{rate / 1e6:.3g} MB/s ({size} per sample)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,10 +36,13 @@ class Change:
         """Whether it was changed in the direction of the fix, though perhaps not as far."""
         if not self.cure or equal(self.before, self.after):
             return False
-        numbers = (int, float)
-        if all(isinstance(v, numbers) for v in (self.before, self.after, self.proposed)):
+        if all(isinstance(value, (int, float)) for value in (self.before, self.after, self.proposed)):
             return bool((self.after - self.before) * (self.proposed - self.before) > 0)
         return True
+
+    @property
+    def text(self) -> str:
+        return f"{self.key} {shown(self.before)} -> {shown(self.after)}"
 
 
 def differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -96,3 +100,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return "off" if value is False else value
+
+
+def shown(value: Any) -> str:
+    return value or "''" if isinstance(value, str) else json.dumps(value, default=str)

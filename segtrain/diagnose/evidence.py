@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from segtrain.observe import journal
-from segtrain.observe.profile_format import Series, Track
+from segtrain.observe.profile_format import Series
 from segtrain.observe.spans import Records
 from segtrain.runs.folder import read_folder
 
@@ -43,24 +43,25 @@ class Evidence:
             value = value.get(part) if isinstance(value, Mapping) else None
         return default if value is None else value
 
+    def of(self, *kinds: str) -> list[Mapping[str, Any]]:
+        """The events of these kinds, in order."""
+        return [event for event in self.events if event.get("event") in kinds]
+
+    @property
+    def start(self) -> Mapping[str, Any]:
+        """The newest ``run_start``; empty where there is none."""
+        return (self.of("run_start") or [{}])[-1]
+
 
 def gather(run: Path, say: Callable[[str], None] = journal.say_on_stderr) -> Evidence:
     """Read the evidence of a run. Raises DataError where there are no spans."""
     found = read_folder(run, say)
     ranks = found.spans()
-    times = [(w["ts"], w["ts"] + w["seconds"]) for records in ranks for w in records.windows]
-    hosts: tuple[HostLoad, ...] = ()
-    if times:
-        hosts = hosts_of(found.profile(min(t[0] for t in times), max(t[1] for t in times), say))
+    times = [time for records in ranks for w in records.windows for time in (w["ts"], w["ts"] + w["seconds"])]
+    tracks = found.profile(min(times), max(times), say) if times else {}
+    nodes = sorted({series.node for series in tracks})
+    hosts = tuple(_load(node, {of: track.values for of, track in tracks.items() if of.node == node}) for node in nodes)
     return Evidence(ranks, found.events, hosts, found.config)
-
-
-def hosts_of(tracks: Mapping[Series, Track]) -> tuple[HostLoad, ...]:
-    """The load of each node of a profile, in the order of names."""
-    return tuple(
-        _load(node, {series: track.values for series, track in tracks.items() if series.node == node})
-        for node in sorted({series.node for series in tracks})
-    )
 
 
 def _load(node: str, readings: Mapping[Series, Sequence[float]]) -> HostLoad:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from segtrain.diagnose import loop_rules
-from segtrain.diagnose.causes import CAUSES, Rule, rules
+from segtrain.diagnose.causes import CAUSES, When
 from segtrain.diagnose.cores_rules import usable
 from segtrain.diagnose.data_rules import STARVED
 from segtrain.diagnose.differences import equal
 from segtrain.diagnose.evidence import Evidence, gather
 from segtrain.diagnose.stats import Figures, run_stats
 from segtrain.diagnose.verdict import HEALTHY, OTHER_PROGRAMS, Diagnosis, Verdict
+from segtrain.terminal import counted
 
 UNKNOWN = "unknown"
 STEPS, SECONDS = 6, 20.0  # with fewer of both after its start a run is too short to judge
@@ -46,34 +49,30 @@ def _too_short(found: Figures) -> str:
     if not found.steady:
         return "too short to judge: it has only windows of its start"
     if steps < STEPS and seconds < SECONDS:
-        return f"too short to judge: only {steps} step{'s' * (steps > 1)} in {seconds:.2g} s follow its start"
+        return f"too short to judge: only {counted(steps, 'step')} in {seconds:.2g} s follow its start"
     return ""
 
 
 def _verdicts(found: Figures, steady: bool) -> list[Verdict]:
     """Worst first. For a run that is not ``steady``, only what does not rest on the usual step."""
-    verdicts = [verdict for rule in rules("always", CAUSES) for verdict in _asked(rule, found)]
+    verdicts = list(chain.from_iterable(_ask("always", found)))
     if steady:
-        verdicts += [verdict for rule in rules("steady", CAUSES) for verdict in _asked(rule, found)]
+        verdicts += chain.from_iterable(_ask("steady", found))
         if found.starved <= STARVED and all(verdict.cause == OTHER_PROGRAMS for verdict in verdicts):
-            left = (_asked(rule, found) for rule in rules("last", CAUSES))
-            verdicts += next((more for more in left if more), [])
+            verdicts += next(filter(None, _ask("last", found)), [])
     return sorted(verdicts, key=lambda verdict: -verdict.share)  # stable: the first of equals explains the others
 
 
-def _asked(rule: Rule, found: Figures) -> list[Verdict]:
-    said = rule(found)
-    return said if isinstance(said, list) else [] if said is None else [said]
+def _ask(when: When, found: Figures) -> Iterator[list[Verdict]]:
+    """What each rule of that time finds. A rule of several causes is asked once."""
+    for rule in dict.fromkeys(cause.rule for cause in CAUSES.values() if cause.when == when):
+        said = rule(found)
+        yield said if isinstance(said, list) else [] if said is None else [said]
 
 
 def _possible(verdict: Verdict, evidence: Evidence) -> Verdict:
     """The verdict without the settings of its fix that the run has already."""
-
-    def same(key: str, value: Any) -> bool:
-        now = evidence.setting(key)
-        return now is not None and equal(now, value)
-
-    fix = verdict.fix.without(same)
+    fix = verdict.fix.without(lambda key, value: equal(evidence.setting(key), value))
     return verdict if fix == verdict.fix else replace(verdict, fix=fix, gain=verdict.gain if fix.settings else 1.0)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from segtrain.diagnose.stats import Figures, Rank
-from segtrain.diagnose.together import NON_STEP_PHASES
+from segtrain.observe.spans import NO_STEP
 
 # Least share of its cores that a rank gets where other programs want them too: the system divides them evenly.
 SHARED = 0.5
@@ -47,13 +47,13 @@ def stages_of(figures: Figures, rank: Rank, others: bool = True) -> Stages:
     """
     samples = rank.samples
     assert samples is not None
-    stalls = sum(rank.phases.get(phase, 0.0) for phase in NON_STEP_PHASES)
+    stalls = sum(rank.phases.get(phase, 0.0) for phase in NO_STEP)
     used = (samples.made * samples.cpu * samples.threads + rank.computed) / rank.step
     cpu_wait = _cpu_wait(figures, rank) * (figures.own_part if others else 1.0)
     free = figures.free_cores if others else None
     alone = samples.cpu_wait is None and samples.workers <= 1 and not figures.crowded
     return Stages(
-        device=max(0.0, rank.step - figures.as_one.wait - stalls - cpu_wait),
+        device=max(0.0, rank.step - figures.wait - stalls - cpu_wait),
         stalls=stalls,
         samples=rank.images,  # of training: workers make those of an evaluation too
         wall=samples.wall if alone else samples.cpu + idle(rank, figures.crowded),
@@ -75,8 +75,8 @@ def _cpu_wait(figures: Figures, rank: Rank) -> float:
     samples = rank.samples
     if samples is None or rank.device.startswith("cuda"):
         return 0.0
-    if figures.as_one.cpu_wait is not None:
-        return figures.as_one.cpu_wait
+    if figures.cpu_wait is not None:
+        return figures.cpu_wait
     if not figures.crowded:
         return 0.0
     return rank.computed * (max(1.0, (samples.workers + rank.threads) / rank.cores) - 1)

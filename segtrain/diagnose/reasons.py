@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ from segtrain.diagnose.causes import CAUSES
 from segtrain.diagnose.cores_rules import CROWD
 from segtrain.diagnose.differences import Change
 from segtrain.diagnose.evidence import Evidence
-from segtrain.diagnose.verdict import HEALTHY, Diagnosis, Verdict
+from segtrain.diagnose.verdict import Diagnosis, Verdict, rounded
 
 MOVED = 0.10  # share of a predicted step by which a phase must differ from what was predicted
 DEARER = 1.25  # times what a sample took
@@ -67,46 +66,42 @@ def _expected(was: Mapping[str, float], first: Verdict) -> dict[str, float]:
     """Milliseconds after the fix: saved first in the phases that it shortens, and the rest in all others alike."""
     left = sum(was.values()) * (1 - 1 / first.gain)
     expected = dict(was)
-    shorter = CAUSES[first.cause].shortens
-    if "data.workers" in first.fix.settings:
-        shorter = ("wait", "sync")
-    for name in shorter:
-        taken = min(left, expected.get(name, 0.0))
-        if taken:
-            expected[name] -= taken
-            left -= taken
+    shorter = ("wait", "sync") if "data.workers" in first.fix.settings else CAUSES[first.cause].shortens
+    for name in (name for name in shorter if name in was):
+        saved = min(left, was[name])
+        expected[name] -= saved
+        left -= saved
     rest = sum(s for name, s in expected.items() if name not in shorter)
     factor = max(0.0, 1 - left / rest) if rest > 0 else 1.0
     return {name: s if name in shorter else s * factor for name, s in expected.items()}
 
 
-def ms(value: float) -> str:
-    """Three figures of milliseconds; less than the clock can tell is none."""
-    return f"{value:.4g}" if value >= 100 else f"{value:.3g}" if value >= 0.05 else "0"
+def ms_text(value: float) -> str:
+    """Three figures or four; less than the clock can tell is 0."""
+    return rounded(value, 4 if value >= 100 else 3) if value >= 0.05 else "0"
 
 
 def incomparable(before: Evidence, after: Evidence, found: Sequence[Change]) -> tuple[str, ...]:
     """Why the speeds of two runs cannot be compared: another model or another data set."""
-    said = [f"another model ({told(change)})" for change in found if change.key in MODEL and not change.cure]
+    said = [f"another model ({change.text})" for change in found if change.key in MODEL and not change.cure]
     was, now = _images(before), _images(after)
     keys = SCENES if before.setting("data.layout") == after.setting("data.layout") == "scenes" else LAYOUTS
     moved = [change for change in found if change.key in keys and not change.cure]
     if was and now and was != now:
         said.append(f"another data set ({was} before, {now} after)")
     elif moved and (keys is SCENES or not (was and now)):
-        said.append(f"another data set ({', '.join(map(told, moved))})")
+        said.append(f"another data set ({', '.join(change.text for change in moved)})")
     return tuple(said)
 
 
 def _images(evidence: Evidence) -> str:
     """The journal's line about the data set without its folder, which may change while the images stay the same."""
-    derived = _start(evidence).get("derived")
-    text = str(derived.get("data", "")) if isinstance(derived, Mapping) else ""
-    return text.partition(": ")[2]
+    return str(_at_start(evidence, "derived").get("data", "")).partition(": ")[2]
 
 
-def _start(evidence: Evidence) -> Mapping[str, Any]:
-    return next((event for event in reversed(evidence.events) if event.get("event") == "run_start"), {})
+def _at_start(evidence: Evidence, key: str) -> Mapping[str, Any]:
+    found = evidence.start.get(key)
+    return found if isinstance(found, Mapping) else {}
 
 
 def environments(before: Evidence, after: Evidence) -> dict[str, tuple[str, str]]:
@@ -120,17 +115,16 @@ def environments(before: Evidence, after: Evidence) -> dict[str, tuple[str, str]
 
 def _environment(evidence: Evidence) -> dict[str, str]:
     begins = [records.begins[-1] for records in evidence.ranks if records.begins]
-    start = _start(evidence)
-    versions, derived = start.get("versions"), start.get("derived")
+    derived = _at_start(evidence, "derived")
     found: dict[str, Any] = {
         "host": ", ".join(sorted({str(begin.get("host", "")) for begin in begins})),
         "cores of a host": ", ".join(sorted({str(begin["cores"]) for begin in begins if "cores" in begin})),
         "device": ", ".join(sorted({str(begin.get("device", "")).partition(":")[0] for begin in begins})),
         "ranks": str(max((begin.get("world_size", 1) for begin in begins), default="")),
-        "segtrain": start.get("version"),
-        **(versions if isinstance(versions, Mapping) else {}),
-        "decoder": derived.get("decoder") if isinstance(derived, Mapping) else None,
-        "numbers": derived.get("numbers") if isinstance(derived, Mapping) else None,
+        "segtrain": evidence.start.get("version"),
+        **_at_start(evidence, "versions"),
+        "decoder": derived.get("decoder"),
+        "numbers": derived.get("numbers"),
     }
     return {str(key): str(value) for key, value in found.items() if value not in (None, "")}
 
@@ -144,7 +138,7 @@ def reasons(
     stages: Sequence[TimeShare],
 ) -> tuple[str, ...]:
     """Sentences: first what was changed by hand, then what the hosts did, then what the figures show."""
-    others = [told(change) for change in found if not change.cure]
+    others = [change.text for change in found if not change.cure]
     said = [f"other settings differ as well: {', '.join(others)}"] if others else []
     said += [f"{key} differs: {was} before, {now} after" for key, (was, now) in environment.items()]
     said += _crowds(before, after)
@@ -152,11 +146,9 @@ def reasons(
     if short:
         said.append(f"the run {' and the run '.join(short)} is so short that the figures include its start")
     said += _terms(phases) + _stages(stages)
-    if after.bound != before.bound and after.verdicts:
-        first = after.verdicts[0]
-        said.append(f"what now holds the run up: {first.evidence}")
-    elif after.bound == before.bound and after.bound != HEALTHY and after.verdicts:
-        said.append(f"the cause is still there: {after.verdicts[0].evidence}")
+    if after.verdicts:
+        cause = "the cause is still there" if after.bound == before.bound else "what now holds the run up"
+        said.append(f"{cause}: {after.verdicts[0].evidence}")
     return tuple(said)
 
 
@@ -170,12 +162,12 @@ def _crowds(before: Diagnosis, after: Diagnosis) -> list[str]:
 def _terms(phases: Sequence[TimeShare]) -> list[str]:
     """Phases that differ from the prediction, the worst first."""
     step = sum(term.predicted or 0.0 for term in phases)
-    off = [(term.after - term.predicted, term) for term in phases if term.predicted is not None]
-    off = sorted((item for item in off if abs(item[0]) > MOVED * step), key=lambda item: -abs(item[0]))
+    off = [(abs(term.after - term.predicted), term) for term in phases if term.predicted is not None]
     return [
-        f"'{term.name}' took {ms(term.before)} ms of a step and now takes {ms(term.after)} ms; "
-        f"{ms(term.after - more)} ms was predicted"
-        for more, term in off
+        f"'{term.name}' took {ms_text(term.before)} ms of a step and now takes {ms_text(term.after)} ms; "
+        f"{ms_text(term.predicted or 0.0)} ms was predicted"
+        for error, term in sorted(off, key=lambda item: -item[0])
+        if error > MOVED * step
     ]
 
 
@@ -186,14 +178,6 @@ def _stages(stages: Sequence[TimeShare]) -> list[str]:
         return []
     worst = max(stages, key=lambda term: term.after - term.before)
     return [
-        f"a sample took {ms(was)} ms and now takes {ms(now)} ms, mostly '{worst.name}' ({ms(worst.before)} -> "
-        f"{ms(worst.after)} ms)"
+        f"a sample took {ms_text(was)} ms and now takes {ms_text(now)} ms, "
+        f"mostly '{worst.name}' ({ms_text(worst.before)} -> {ms_text(worst.after)} ms)"
     ]
-
-
-def told(change: Change) -> str:
-    return f"{change.key} {value(change.before)} -> {value(change.after)}"
-
-
-def value(of: Any) -> str:
-    return of or "''" if isinstance(of, str) else json.dumps(of, default=str)

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from segtrain.diagnose.evidence import Evidence, HostLoad
-from segtrain.diagnose.together import NON_STEP_PHASES, Together, counted, cpu_wait_of, steps_of, together
-from segtrain.observe.spans import Records
+from segtrain.diagnose.together import counts_cpu_wait, cpu_wait_of, steps_of, together
+from segtrain.observe.spans import NO_STEP, STAGES, Records
 
-STAGES = ("read", "decode", "augment", "assemble")
 FINAL_PHASES = ("eval", "checkpoint")  # which every run has at its end
 SYNC_PHASES = ("sync", "gradient_sync")  # where a rank waits for others
 CROWDED = 0.9  # of all cores
@@ -40,10 +39,6 @@ class Samples:
     @property
     def wall(self) -> float:
         return sum(self.stages.values())
-
-    @property
-    def largest(self) -> str:
-        return max(self.stages, key=lambda stage: self.stages[stage])
 
 
 @dataclass(frozen=True)
@@ -99,14 +94,14 @@ class Rank:
         """CPU seconds of the step itself, without those of making samples."""
         of = self.samples
         rest = self.cpu - (of.cpu * of.made if of is not None and of.kind == "thread" else 0.0)
-        return max(0.0, rest) * (1 - self.share(*NON_STEP_PHASES))
+        return max(0.0, rest) * (1 - self.share(*NO_STEP))
 
     def share(self, *phases: str) -> float:
         return sum(self.phases.get(phase, 0.0) for phase in phases) / self.step
 
 
 def _own(phases: Mapping[str, float]) -> float:
-    return sum(s for phase, s in phases.items() if phase not in SYNC_PHASES and phase not in NON_STEP_PHASES)
+    return sum(s for phase, s in phases.items() if phase not in (*SYNC_PHASES, *NO_STEP))
 
 
 @dataclass(frozen=True)
@@ -115,7 +110,8 @@ class Figures:
     hosts: tuple[HostLoad, ...]
     evidence: Evidence = field(repr=False)
     steady: bool  # false: all that there is includes the start
-    as_one: Together  # what all ranks wait for, in a mean step
+    wait: float  # seconds of a mean step in which all ranks wait for samples
+    cpu_wait: float | None  # and for a core; None: not counted
 
     def mean(self, *phases: str) -> float:
         return sum(rank.share(*phases) for rank in self.ranks) / len(self.ranks)
@@ -133,7 +129,7 @@ class Figures:
     @property
     def starved(self) -> float:
         """Share of the time in which the slowest rank waits for its samples, and all others for it."""
-        return min(1.0, self.as_one.wait / self.step)
+        return min(1.0, self.wait / self.step)
 
     @property
     def own_cpu(self) -> float:
@@ -178,8 +174,8 @@ def run_stats(evidence: Evidence) -> Figures | None:
     known = [(records, windows) for records, windows in known if windows]
     if not known:
         return None
-    as_one = together([windows for _, windows in known])
-    return Figures(tuple(_rank(*of) for of in known), evidence.hosts, evidence, steady, as_one)
+    waits = together([windows for _, windows in known])
+    return Figures(tuple(_rank(*of) for of in known), evidence.hosts, evidence, steady, *waits)
 
 
 def _steady(records: Records) -> tuple[dict[str, Any], ...]:
@@ -200,7 +196,7 @@ def _rank(records: Records, windows: Sequence[Mapping[str, Any]]) -> Rank:
     steps = sum(map(steps_of, windows))
     begin = records.begins[-1] if records.begins else {}
     here, cores = max(1, begin.get("local_world_size", 1)), max(1, begin.get("cores", 1))
-    knows_waits = counted(windows)
+    knows_waits = counts_cpu_wait(windows)
     phases: dict[str, float] = {}
     for window in windows:
         for phase, spent in window["phases"].items():

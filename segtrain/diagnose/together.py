@@ -13,23 +13,18 @@ and no rank can have waited for others longer than its ``sync`` (or, for a rank 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-NON_STEP_PHASES = ("log", "eval", "checkpoint")  # no part of a step
+from segtrain.observe.spans import NO_STEP
+
 Windows = Sequence[Mapping[str, Any]]
 
 
-@dataclass(frozen=True)
-class Together:
-    """Seconds of a mean step, of all ranks as one. ``cpu_wait``: without a core; None where it is not counted."""
+def together(ranks: Sequence[Windows]) -> tuple[float, float | None]:
+    """Seconds of a mean step that all ranks wait for samples, and for a core; None where the latter is not counted.
 
-    wait: float
-    cpu_wait: float | None
-
-
-def together(ranks: Sequence[Windows]) -> Together:
-    """``ranks``: the windows of each rank, as in its spans."""
+    ``ranks``: the windows of each rank, as in its spans.
+    """
     steps = wait = held = 0.0
     for block in _blocks(ranks):
         waits, syncs, gradient_syncs, cpu_waits = zip(*map(_means, block))
@@ -38,7 +33,7 @@ def together(ranks: Sequence[Windows]) -> Together:
         for_cores = _slowest(cpu_waits, map(sum, zip(cpu_waits, rest)))
         count = sum(map(steps_of, block[0]))
         steps, wait, held = steps + count, wait + count * for_samples, held + count * for_cores
-    return Together(wait / steps, held / steps if all(map(counted, ranks)) else None)
+    return wait / steps, held / steps if all(map(counts_cpu_wait, ranks)) else None
 
 
 def _slowest(own: Sequence[float], most: Iterable[float]) -> float:
@@ -66,8 +61,7 @@ def steps_of(window: Mapping[str, Any]) -> int:
     return int(window["last"]) - int(window["first"]) + 1
 
 
-def counted(windows: Windows) -> bool:
-    """Whether the system counts the waits for a core."""
+def counts_cpu_wait(windows: Windows) -> bool:
     return all("cpu_wait_s" in w for w in windows)
 
 
@@ -75,5 +69,5 @@ def cpu_wait_of(window: Mapping[str, Any]) -> float:
     """Seconds of waiting for a core that belong to steps, at most the time that there was."""
     phases = window["phases"]
     awake = sum(s for phase, s in phases.items() if phase != "wait")
-    inside = awake - sum(phases.get(phase, 0.0) for phase in NON_STEP_PHASES)
+    inside = awake - sum(phases.get(phase, 0.0) for phase in NO_STEP)
     return float(min(inside, window.get("cpu_wait_s", 0.0) * inside / awake)) if awake > 0 else 0.0

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
-from segtrain.diagnose.differences import EXACT, MORE, NONE, PART, WORDS, Change, changes, fit
+from segtrain.diagnose.differences import EXACT, MORE, NONE, PART, WORDS, Change, changes, differing, fit
 from segtrain.diagnose.evidence import Evidence, gather
 from segtrain.diagnose.judge import judge
 from segtrain.diagnose.reasons import TimeShare, environments, incomparable, phases, reasons, stages
 from segtrain.diagnose.verdict import Diagnosis, Fix, Verdict
 from segtrain.errors import DataError
 from segtrain.observe.journal import say_on_stderr
+from segtrain.observe.spans import FOLDER
+from segtrain.runs.folder import settings_of
 
 HELD = 0.25  # relative error that a predicted gain may have
+MOST_BESIDE = 36  # newest neighboring folders whose settings are read
+MOST_SETTINGS = 4  # of a fix
+MOST_DIAGNOSED = 3
 _RANK = {EXACT: 3, MORE: 2, PART: 1, WORDS: 0, NONE: 0}
 
 
@@ -108,11 +116,9 @@ class Verification:
         return abs(self.off) <= HELD if self.off is not None and self.tested else None
 
     def to_dict(self) -> dict[str, Any]:
-        def side(of: Side) -> dict[str, Any]:
-            return {"run": of.shown, **of.found.to_dict()}
-
+        before, after = ({"run": of.shown, **of.found.to_dict()} for of in (self.before, self.after))
         return {
-            "before": side(self.before), "after": side(self.after), "swapped": self.swapped, "fit": self.fit,
+            "before": before, "after": after, "swapped": self.swapped, "fit": self.fit,
             "fix": self.fix.to_dict() if self.fix else None,
             "changes": [{**asdict(change), "as_proposed": change.as_proposed} for change in self.changes],
             "environment": {key: list(pair) for key, pair in self.environment.items()}, "not_comparable": self.apart,
@@ -130,11 +136,8 @@ def verify(
     ``shown``: what to call them instead of their folders.
     """
     if Path(run).resolve() == Path(other).resolve():
-        raise DataError(
-            f"{run} is compared with itself: name the run before and the run with the fix",
-            code="same-run",
-            run=str(run),
-        )
+        message = f"{run} is compared with itself: name the run before and the run with the fix"
+        raise DataError(message, code="same-run", run=str(run))
     return compare(side(Path(run), say, shown[0]), side(Path(other), say, shown[1]))
 
 
@@ -143,9 +146,8 @@ def side(run: Path, say: Callable[[str], None], shown: str = "") -> Side:
     found = judge(evidence)
     if "images_per_s" not in found.facts:
         why = found.verdicts[0].evidence if found.verdicts else "let it train for some seconds"
-        raise DataError(
-            f"{run} has no window of steps yet, so its speed is not known: {why}", code="no-steps-yet", run=str(run)
-        )
+        message = f"{run} has no window of steps yet, so its speed is not known: {why}"
+        raise DataError(message, code="no-steps-yet", run=str(run))
     return Side(run, found, evidence, shown or str(run))
 
 
@@ -170,3 +172,47 @@ def _changes(before: Side, after: Side, proposed: Mapping[str, Any]) -> tuple[Ch
     """The changes; none where a copy has no config.yaml, so that they are not known."""
     configs = before.evidence.config, after.evidence.config
     return changes(*configs, proposed) if all(configs) else ()
+
+
+def earlier_prediction(run: Path) -> str | None:
+    """A line about a finished run in a neighboring folder whose proposed fix is exactly what this run changed.
+
+    Never raises: other folders may have torn or foreign files, or no read access.
+    """
+
+    def say(text: str) -> None:
+        """Drop warnings about files of other runs: they appear when such a run is diagnosed."""
+
+    try:
+        mine, here = settings_of(run), side(run, say)
+        alike = (folder for folder in _beside(run) if _alike(settings_of(folder), mine))
+        for folder in islice(alike, MOST_DIAGNOSED):
+            with suppress(DataError):
+                found = compare(side(folder, say), here)
+                earlier = found.before.run == folder and found.before.began < here.began
+                end = [(e.get("event"), e.get("status")) for e in found.before.evidence.events[-1:]]
+                if earlier and end == [("run_end", "done")] and found.fit == EXACT and not found.apart:
+                    return _prediction(found)
+    except Exception:
+        pass
+    return None
+
+
+def _beside(run: Path) -> list[Path]:
+    """Other run folders with spans, the newest first."""
+    run = run.resolve() if run.name in ("", "..") else run
+    configs = [file for file in run.parent.glob("*/config.yaml") if file.parent.name != run.name]
+    newest = sorted(configs, key=lambda file: -file.stat().st_mtime)[:MOST_BESIDE]
+    return [file.parent for file in newest if (file.parent / FOLDER).is_dir()]
+
+
+def _alike(settings: Mapping[str, Any], mine: Mapping[str, Any]) -> bool:
+    return bool(settings and mine) and 0 < len(differing(settings, mine)) <= MOST_SETTINGS
+
+
+def _prediction(found: Verification) -> str:
+    words, before = " ".join(found.fix.words) if found.fix else "", found.before.shown
+    if found.predicted is None:
+        return f"proposed by {before}: {words}, no gain predicted; measured {found.measured:.2f}x"
+    why = "" if found.held else f" (why: segtrain diagnose {quote(before)} --against {quote(found.after.shown)})"
+    return f"predicted by {before}: {found.predicted:.2f}x faster with {words}; measured {found.measured:.2f}x{why}"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from shlex import quote
 
-from segtrain.diagnose.differences import EXACT, MORE, NONE, PART, WORDS
-from segtrain.diagnose.reasons import TimeShare, images, ms, told, value
-from segtrain.diagnose.verdict import HEALTHY, Diagnosis
+from segtrain.diagnose.differences import EXACT, MORE, NONE, PART, WORDS, shown
+from segtrain.diagnose.reasons import TimeShare, images, ms_text
+from segtrain.diagnose.verdict import HEALTHY, rounded
 from segtrain.diagnose.verify import HELD, Verification
 from segtrain.diagnose.words import WIDTH, headline
 from segtrain.terminal import columns
@@ -22,12 +21,16 @@ def page(found: Verification) -> str:
     lines = [f"{after.shown} after {before.shown}: {outcome(found)}", ""]
     width = max(len(before.shown), len(after.shown))
     for word, side in (("before", before), ("after", after)):
-        lines.append(f"  {word:<8} {side.shown:<{width}}  {side.rate:8.4g} images/s  {headline(side.found)}")
-    parts = [("fix", _cure(found)), ("changed", settings(found)), ("gain", gain(found))]
+        lines.append(f"  {word:<8} {side.shown:<{width}}  {rounded(side.rate, 4):>8} images/s  {headline(side.found)}")
+    parts = [("fix", _fix(found)), ("changed", settings(found)), ("gain", gain(found))]
     parts += [("why", text) for text in why(found)]
-    parts += [("order", text) for text in _order(found)]
+    if found.swapped:
+        reason = "it has the fix" if found.fit in (EXACT, MORE, PART) else "it began later"
+        parts.append(("order", f"{after.shown} was named first, and is the run after: {reason}"))
     parts += [("note", text) for text in notes(found)]
-    parts += [("next", text) for text in _next(after.found)]
+    for first in after.found.verdicts[:1]:
+        more = f", about {first.gain:.2f}x faster again" if first.gain > 1.05 else ""
+        parts.append(("next", f"{first.cause}: {first.fix.texts}{more}"))
     paragraph = textwrap.TextWrapper(WIDTH, subsequent_indent=" " * 11, break_on_hyphens=False, break_long_words=False)
     for word, text in parts:
         paragraph.initial_indent = f"  {word:<8} "
@@ -60,23 +63,13 @@ def sentences(found: Verification, before: str = "A", after: str = "B") -> list[
         return [*said, _sentence(f"their speeds cannot be compared: {'; '.join(found.apart)}")]
     if found.before.first is not None:
         known = found.before.evidence.config and found.after.evidence.config and found.fit != WORDS
-        said.append(f"Proposed for {before}: {_cure(found)}; {after}{' has' if known else ':'} {settings(found)}.")
+        said.append(f"Proposed for {before}: {_fix(found)}; {after}{' has' if known else ':'} {settings(found)}.")
         said.append(f"In images/s of steady windows: {gain(found)}.")
     return said + [_sentence(text) for text in (*why(found), *notes(found))]
 
 
 def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
-
-
-def prediction(found: Verification) -> str:
-    """One line about a fix that was applied exactly as proposed."""
-    words = " ".join(found.fix.words) if found.fix else ""
-    if found.predicted is None:
-        return f"proposed by {found.before.shown}: {words}, no gain predicted; measured {found.measured:.2f}x"
-    gain = f"{found.predicted:.2f}x faster with {words}; measured {found.measured:.2f}x"
-    compare = f"segtrain diagnose {quote(found.before.shown)} --against {quote(found.after.shown)}"
-    return f"predicted by {found.before.shown}: {gain}" + ("" if found.held else f" (why: {compare})")
 
 
 def gain(found: Verification) -> str:
@@ -94,7 +87,7 @@ def gain(found: Verification) -> str:
     return f"{both}: {off}, the prediction {'held' if found.held else 'did not hold'} (within {HELD:.0%})"
 
 
-def _cure(found: Verification) -> str:
+def _fix(found: Verification) -> str:
     """The choice that was applied; all choices where none was."""
     first = found.before.first
     if first is None or found.fix is None:
@@ -104,19 +97,20 @@ def _cure(found: Verification) -> str:
 
 def settings(found: Verification) -> str:
     """What was changed, compared with what was proposed."""
-    cure = [change for change in found.changes if change.cure]
+    fix = [change for change in found.changes if change.cure]
     others = [change for change in found.changes if not change.cure]
-    too = f": {', '.join(map(told, others))}" if others else ""
+    too = f": {', '.join(change.text for change in others)}" if others else ""
+    fixed = ", ".join(change.text for change in fix)
     if not (found.before.evidence.config and found.after.evidence.config):
         return "not known: one of the runs has no config.yaml"
     if found.before.first is None or found.fit == WORDS:
         advice = "the fix is not a setting, so no config shows whether it was applied; " if found.before.first else ""
         return advice + (f"these settings differ{too}" if others else "no setting that matters for speed differs")
     if found.fit == EXACT:
-        return f"the fix and nothing else that matters for speed: {', '.join(map(told, cure))}"
+        return f"the fix and nothing else that matters for speed: {fixed}"
     if found.fit == MORE:
-        return f"the fix ({', '.join(map(told, cure))}) and more{too}"
-    kept = [f"{c.key} is {value(c.after)} and not {value(c.proposed)}" for c in cure if not c.as_proposed]
+        return f"the fix ({fixed}) and more{too}"
+    kept = [f"{c.key} is {shown(c.after)} and not {shown(c.proposed)}" for c in fix if not c.as_proposed]
     much = "part of the fix" if found.fit == PART else "none of the fix"
     return f"{much}: {', '.join(kept) or 'nothing was changed'}" + (f"; these differ as well{too}" if others else "")
 
@@ -140,20 +134,6 @@ def notes(found: Verification) -> list[str]:
     return said
 
 
-def _order(found: Verification) -> list[str]:
-    if not found.swapped:
-        return []
-    known = "it has the fix" if found.fit in (EXACT, MORE, PART) else "it began later"
-    return [f"{found.after.shown} was named first, and is the run after: {known}"]
-
-
-def _next(after: Diagnosis) -> list[str]:
-    return [
-        f"{first.cause}: {first.fix.texts}" + (f", about {first.gain:.2f}x faster again" if first.gain > 1.05 else "")
-        for first in after.verdicts[:1]
-    ]
-
-
 def _table(title: str, terms: Sequence[TimeShare], found: Verification) -> list[str]:
     if not terms:
         return []
@@ -165,10 +145,10 @@ def _table(title: str, terms: Sequence[TimeShare], found: Verification) -> list[
         whole = TimeShare("all", was, now, was / found.predicted if predicted and found.predicted else None)
         sizes = images(before), images(after)
         if abs(sizes[1] / sizes[0] - 1) > 0.05:
-            size = f", {sizes[0]:.4g} images before and {sizes[1]:.4g} after"
+            size = f", {rounded(sizes[0], 4)} images before and {rounded(sizes[1], 4)} after"
     rows = [[f"  {title:<16}", "   before", *["predicted"] * predicted, "    after"]]
     for term in (*terms, whole):
         values = [term.before, *[term.predicted] * predicted, term.after]
-        rows.append([f"    {term.name}", *("-" if value is None else ms(value) for value in values)])
+        rows.append([f"    {term.name}", *("-" if value is None else ms_text(value) for value in values)])
     head, *lines = columns(rows, right=range(1, 4))
     return ["", head + size, *lines]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from segtrain.diagnose.causes import bound_by
 from segtrain.diagnose.cores_rules import CROWD
-from segtrain.diagnose.verdict import HEALTHY, Diagnosis, Verdict
+from segtrain.diagnose.verdict import HEALTHY, Diagnosis, Verdict, rounded
 
 WIDTH = 110
 # Share of the cores that a run may use from which on the few that other programs take are no cause.
@@ -81,7 +81,7 @@ def closing(found: Diagnosis, run: Path) -> str:
     else:
         why = f"; its threads wait for a core {first.share:.0%} of the time"
     more = f"; cheaper samples would make it up to {first.gain:.2g}x faster" if first.gain > WORTH else ""
-    return f"{found.facts['images_per_s']:.3g} images/s{why}{more} (segtrain diagnose {shlex.quote(str(run))})"
+    return f"{rounded(found.facts['images_per_s'])} images/s{why}{more} (segtrain diagnose {shlex.quote(str(run))})"
 
 
 def _gain(verdict: Verdict) -> str:
@@ -93,7 +93,8 @@ def _step(found: Diagnosis) -> str:
     facts = found.facts
     parts = sorted(facts["phases"].items(), key=lambda item: -item[1])
     told = ", ".join(f"{phase} {share:.0%}" for phase, share in parts if share >= 0.01)
-    text = f"a step takes {facts['step_ms']:.4g} ms ({told}), {facts['images_per_s']:.4g} images/s"
+    speed = f"{rounded(facts['images_per_s'], 4)} images/s"
+    text = f"a step takes {rounded(facts['step_ms'], 4)} ms ({told}), {speed}"
     others = facts.get("cores_of_others", 0.0)
     if others > CROWD:
         text += f"\n  other programs kept {others:.1f} cores busy meanwhile"
