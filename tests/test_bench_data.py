@@ -14,7 +14,7 @@ import pytest
 from conftest import refused
 
 from segtrain import cores, memory
-from segtrain.bench import cold, rates, verdict
+from segtrain.bench import rates, stages, verdict
 from segtrain.bench.child import child
 from segtrain.bench.data import bench_data, other_path, worker_counts
 from segtrain.bench.held import Held, cut_to_size
@@ -298,7 +298,7 @@ GONE = BlockingIOError(errno.EAGAIN, "the page is not in memory")
 UNKNOWN = OSError(errno.EOPNOTSUPP, "this file system does not know RWF_NOWAIT")
 
 
-@pytest.mark.parametrize(("answer", "why"), [(GONE, ""), (1, cold.KEPT), (UNKNOWN, cold.KEPT)])
+@pytest.mark.parametrize(("answer", "why"), [(GONE, ""), (1, stages.KEPT), (UNKNOWN, stages.KEPT)])
 def test_a_file_counts_as_cold_where_the_kernel_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: int | OSError, why: str
 ) -> None:
@@ -311,15 +311,15 @@ def test_a_file_counts_as_cold_where_the_kernel_says_so(
             raise answer
         return answer
 
-    monkeypatch.setattr(cold.os, "fdatasync", lambda handle: asked.append("fdatasync"))
-    monkeypatch.setattr(cold.os, "posix_fadvise", lambda *given: asked.append("fadvise"), raising=False)
-    monkeypatch.setattr(cold.os, "POSIX_FADV_DONTNEED", 4, raising=False)
-    monkeypatch.setattr(cold.os, "RWF_NOWAIT", 8, raising=False)
-    monkeypatch.setattr(cold.os, "preadv", preadv, raising=False)
+    monkeypatch.setattr(stages.os, "fdatasync", lambda handle: asked.append("fdatasync"))
+    monkeypatch.setattr(stages.os, "posix_fadvise", lambda *given: asked.append("fadvise"), raising=False)
+    monkeypatch.setattr(stages.os, "POSIX_FADV_DONTNEED", 4, raising=False)
+    monkeypatch.setattr(stages.os, "RWF_NOWAIT", 8, raising=False)
+    monkeypatch.setattr(stages.os, "preadv", preadv, raising=False)
     path = tmp_path / "file"
     path.write_bytes(bytes(5000))
-    assert cold.cold_reads([None, "", "scene/0"]) == {"why_not": "the samples are not files of their own"}
-    found = cold.cold_reads([str(path), "scene/0"])
+    assert stages.cold_reads([None, "", "scene/0"]) == {"why_not": "the samples are not files of their own"}
+    found = stages.cold_reads([str(path), "scene/0"])
     assert asked == ["fdatasync", "fadvise", "preadv"]
     assert found.get("why_not", "") == why
     assert found.get("files", 0) == (0 if why else 1)
@@ -327,15 +327,15 @@ def test_a_file_counts_as_cold_where_the_kernel_says_so(
 
 
 def test_a_system_without_the_call_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(cold.os, "posix_fadvise", raising=False)
+    monkeypatch.delattr(stages.os, "posix_fadvise", raising=False)
     (tmp_path / "file").write_bytes(b"content")
-    assert cold.cold_reads([str(tmp_path / "file")]) == {"why_not": "this system cannot drop pages"}
+    assert stages.cold_reads([str(tmp_path / "file")]) == {"why_not": "this system cannot drop pages"}
 
 
 def test_a_real_file_is_read_whole_or_not_counted(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(5000))
-    found = cold.cold_reads([str(tmp_path / "file")])
-    assert found.get("why_not") == cold.KEPT or found["files"] == 1
+    found = stages.cold_reads([str(tmp_path / "file")])
+    assert found.get("why_not") == stages.KEPT or found["files"] == 1
 
 
 def test_the_cgroup_says_how_many_cores_and_how_much_memory(tmp_path: Path) -> None:

@@ -41,15 +41,12 @@ def bench_data(
     ``device_ms``: milliseconds that a device takes for a batch of train.batch_size images. ``rate``: the same as images
     per second. Raises SegtrainError for a wrong config, and for bad files with their names.
     """
-    given = {"samples": samples, "seconds": seconds, "device_ms": device_ms, "rate": rate}
-    for name, value in given.items():
+    options = {"--samples": samples, "--seconds": seconds, "--device-ms": device_ms, "--rate": rate}
+    for option, value in options.items():
         if value is not None and value <= 0:
-            option = f"--{name.replace('_', '-')}"
             raise ConfigError(f"{option}={value}: must be above 0", code="not-positive", key=option, found=value)
     if device_ms is not None and rate is not None:
-        raise ConfigError(
-            "--device-ms and --rate say the same: give one of them", code="two-rates", device_ms=device_ms, rate=rate
-        )
+        raise ConfigError("--device-ms and --rate say the same: give one of them", code="two-rates")
     config = load_config(config_path, overrides)
     if device_ms is not None:
         rate = 1000 * config.train.batch_size / device_ms
@@ -111,7 +108,7 @@ def measure(config: Config, samples: int, seconds: float, device_per_s: float | 
 def worker_counts(cores: float) -> list[int]:
     """1, 2, 4, ... up to the cores, and the cores themselves."""
     most = max(1, min(MOST_WORKERS, math.ceil(cores)))
-    return sorted({2**k for k in range(most.bit_length()) if 2**k <= most} | {most})
+    return sorted({2**k for k in range(most.bit_length())} | {most})
 
 
 def other_path(request: dict[str, Any], path: str) -> dict[str, Any] | None:

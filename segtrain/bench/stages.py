@@ -13,14 +13,14 @@ import os
 import statistics
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from segtrain.bench.child import answer_with, decoder, few
-from segtrain.bench.cold import cold_reads
 from segtrain.bench.held import Held, cut_to_size
 from segtrain.config import Config, Data
 from segtrain.data.augment.geometry import class_center, draw
@@ -37,6 +37,9 @@ from segtrain.data.shards.pack_sample import Packing
 ENOUGH_MS = 3.0  # a call is repeated until it has used so much CPU
 REPEATS = 40  # at most
 PACKED = 8  # samples that are packed in each way
+NO_FILES = "the samples are not files of their own"
+NO_CALL = "this system cannot drop pages"
+KEPT = "the file system keeps its pages in memory"
 Times = tuple[float, float]  # CPU and wall milliseconds
 
 
@@ -57,26 +60,22 @@ def less(whole: Times, *without: Times) -> Times:
 
 
 class Bench:
-    """The measurement of one data set, sample after sample."""
+    """The measurement of one data set, sample after sample. ``cut``: also with files cut to the size that is used."""
 
-    def __init__(self, config: Config, dataset: Dataset, cures: bool) -> None:
-        self.data, self.seed, self.dataset, self.cures = config.data, config.train.seed, dataset, cures
+    def __init__(self, config: Config, dataset: Dataset, cut: bool) -> None:
+        self.data, self.seed, self.dataset, self.cut = config.data, config.train.seed, dataset, cut
         self.source: SampleSource = RamCache(dataset) if config.data.cache == "ram" else dataset
         self.costs: defaultdict[str, list[Times]] = defaultdict(list)
-        self.cured: defaultdict[str, list[Times]] = defaultdict(list)
+        self.other_forms: defaultdict[str, list[Times]] = defaultdict(list)
         self.formats: Counter[str] = Counter()
-        self.image_bytes: list[int] = []
-        self.mask_bytes: list[int] = []
-        self.pixels: list[int] = []
+        self.sizes: list[tuple[int, int, int]] = []  # bytes of image and mask, pixels
         self.out = np.empty((*self.data.crop, 3), np.uint8), np.empty(self.data.crop, np.uint8)
 
     def sample(self, index: int) -> None:
         """Measure one sample. Raises DataError naming the file."""
         record, task = self.dataset.record(index), Task(index, 0, self.data.crop, self.data.scale)
         image, mask = pixels_of(record, self.dataset.labels)  # refuses bad files before anything is counted
-        self.image_bytes.append(length(record.image))
-        self.mask_bytes.append(length(record.mask))
-        self.pixels.append(mask.size)
+        self.sizes.append((length(record.image), length(record.mask), mask.size))
         self.formats[stored_as(record.image, record.image_name)] += 1
         whole = partial(SampleMaker(self.source, self.data, self.seed), task, *self.out)
         whole()  # warms memory and, where data.cache=ram, fills it
@@ -85,9 +84,9 @@ class Bench:
         self._stages(task, self.source.record(index), image, mask)
         if not isinstance(record.image, np.ndarray):
             self.costs["full decode"].append(clock(partial(full_decode, record)))
-            small = cut_to_size(record, image, self.data) if self.cures else None
+            small = cut_to_size(record, image, self.data) if self.cut else None
             if small is not None:
-                self.cured["files cut to size"].append(self._made(task, *small, self.smaller))
+                self.other_forms["files cut to size"].append(self._made(task, *small, self.smaller))
 
     @cached_property
     def smaller(self) -> list[Entry]:
@@ -113,8 +112,8 @@ class Bench:
             self.costs["image"].append(less(with_image, made, header))
             as_it_is = self._made(task, stored, self.data)
             self.costs["mask"].append(less(as_it_is, with_image))
-            self.cured["as it is"].append(as_it_is)
-            self.cured["pixels in memory"].append(made)
+            self.other_forms["as it is"].append(as_it_is)
+            self.other_forms["pixels in memory"].append(made)
         if self.data.transforms and self.data.transforms_mode == "replace":
             self.costs["transforms"].append(made)
             return
@@ -165,6 +164,42 @@ def summary(times: dict[str, list[Times]]) -> dict[str, dict[str, float]]:
     return result
 
 
+def cold_reads(paths: Iterable[str | None]) -> dict[str, Any]:
+    """``ms_a_file`` (mean wall milliseconds) and ``mb_per_s`` of one reader; or ``why_not``, where pages stay."""
+    sizes, seconds, why = [], 0.0, NO_FILES
+    for path in paths:
+        if not path or not os.path.isfile(path):
+            continue
+        if not dropped(path):
+            why = KEPT if hasattr(os, "posix_fadvise") else NO_CALL
+            continue
+        begin = time.perf_counter()
+        sizes.append(len(Path(path).read_bytes()))
+        seconds += time.perf_counter() - begin
+    if not sizes:
+        return {"why_not": why}
+    mean, rate = 1000 * seconds / len(sizes), sum(sizes) / 1e6 / max(seconds, 1e-9)
+    return {"files": len(sizes), "ms_a_file": mean, "mb_per_s": rate}
+
+
+def dropped(path: str) -> bool:
+    """Ask the system to forget the file's pages; whether its first page has really gone."""
+    if not hasattr(os, "posix_fadvise") or not hasattr(os, "preadv"):
+        return False
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fdatasync(handle)  # pages that are still to be written cannot be dropped
+        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.preadv(handle, [bytearray(1)], 0, os.RWF_NOWAIT)
+        return False  # it was there at once
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system that knows no RWF_NOWAIT (tmpfs, some network and union ones)
+        return False
+    finally:
+        os.close(handle)
+
+
 def packed(config: Config, request: dict[str, Any]) -> list[dict[str, Any]]:
     """Ways to pack the data (``pack_estimate.EstimateRow``), tried on a few samples; none if packed or in memory."""
     data = config.data
@@ -187,17 +222,18 @@ def measure(config: Config, request: dict[str, Any]) -> dict[str, Any]:
     bench = Bench(config, dataset, request["cures"])
     for index in range(len(dataset)):
         bench.sample(index)
+    image, mask, pixels = map(statistics.fmean, zip(*bench.sizes))
     return {
         **decoder(),
-        "samples": len(bench.pixels),
+        "samples": len(bench.sizes),
         "stages": summary(bench.costs),
-        "cures": summary(bench.cured),
-        "packed": packed(config, request) if request["cures"] and any(bench.image_bytes) else [],
+        "cures": summary(bench.other_forms),
+        "packed": packed(config, request) if request["cures"] and image else [],
         "cold": cold,
         "formats": dict(bench.formats),
-        "bytes_image": statistics.fmean(bench.image_bytes),
-        "bytes_mask": statistics.fmean(bench.mask_bytes),
-        "pixels": statistics.fmean(bench.pixels),
+        "bytes_image": image,
+        "bytes_mask": mask,
+        "pixels": pixels,
     }
 
 

@@ -80,7 +80,8 @@ def _verdict(result: dict[str, Any]) -> list[str]:
     ]
     said = [("bound", f"{result['bound']}: {result['why']}")]
     said += [("do", found["cure"]) for found in result["verdicts"][:1]]
-    said += [("cure", f"{cure['gain']:.2f} x samples per CPU-second: {cure['do']}") for cure in result["cures"]]
+    gains = [f"{fix['gain']:.2f} x samples per CPU-second: {fix['do']}" for fix in result["cures"]]
+    said += [("or" if number else "fix", gain) for number, gain in enumerate(gains)]
     for word, text in said:
         lines += textwrap.wrap(text, 110, initial_indent=f"{word:<7}", subsequent_indent=" " * 7)
     return lines

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from segtrain.config import Config
@@ -85,15 +84,14 @@ def fixes(
     return sorted(named, key=lambda fix: -fix["gain"])
 
 
-def feeding(limit_per_s: float, device_per_s: float, ranks: Sequence[int] = RANKS) -> list[dict[str, Any]]:
+def feeding(limit_per_s: float, device_per_s: float) -> list[dict[str, Any]]:
     """Share of time that the devices wait, for each number of ranks on this host whose devices take ``device_per_s``.
 
     All ranks together get ``limit_per_s`` from the host's cores. What a rank's own process computes is not in it.
     """
     rows = []
-    for count in ranks:
+    for count in RANKS:
         wanted = count * device_per_s
-        wait = max(0.0, 1 - limit_per_s / wanted)
-        given = min(wanted, limit_per_s)
+        given, wait = min(wanted, limit_per_s), max(0.0, 1 - limit_per_s / wanted)
         rows.append({"ranks": count, "wanted_per_s": wanted, "given_per_s": given, "wait": wait, "fed": wait < ENOUGH})
     return rows
