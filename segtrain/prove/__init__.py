@@ -25,11 +25,8 @@ def parse_ranks(text: str) -> list[int]:
     except ValueError:
         ranks = [0]
     if min(ranks) < 1:
-        raise ConfigError(
-            f"--ranks={text}: name numbers of ranks of at least 1, such as --ranks=1,2,4",
-            code="invalid-ranks",
-            found=text,
-        )
+        message = f"--ranks={text}: name numbers of ranks of at least 1, such as --ranks=1,2,4"
+        raise ConfigError(message, code="invalid-ranks", found=text)
     return ranks
 
 

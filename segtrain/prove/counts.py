@@ -33,27 +33,25 @@ def prove_evaluation(folder: Path, config: Config, worlds: list[int]) -> Iterato
     if not several:
         yield row(SCORES, "confusion matrix on several ranks", ONE_RANK)
         return
-    what = f"confusion matrix on {listed(several)} ranks compared with 1, split {config.data.split!r}"
     expected, miou, images = on_ranks(folder, 1, score, config, folder)[0]
-    odd = 0
-    for world in several:
-        for found, _, _ in on_ranks(folder, world, score, config, folder):  # every rank returns the same
-            odd = max(odd, int(np.count_nonzero(found != expected)))
+    results = [result for world in several for result in on_ranks(folder, world, score, config, folder)]
+    wrong = max(int(np.count_nonzero(found != expected)) for found, _, _ in results)
+    compared = f"confusion matrix on {listed(several)} ranks compared with 1, split {config.data.split!r}"
     remark = "" if expected.sum() else "no pixel was counted, because the images are all void"
-    measured = f"{odd} of {expected.size} cells differ, mIoU {100 * miou:.6f}%"
-    yield row(SCORES, f"{what}, {images} images", remark, not odd and bool(expected.sum()), measured, "0")
+    measured = f"{wrong} of {expected.size} cells differ, mIoU {100 * miou:.6f}%"
+    yield row(SCORES, f"{compared}, {images} images", remark, not wrong and bool(expected.sum()), measured, "0")
 
 
-def score(place: Cluster, config: Config, folder: Path) -> tuple[np.ndarray, float, int]:
+def score(cluster: Cluster, config: Config, folder: Path) -> tuple[np.ndarray, float, int]:
     """Confusion matrix, int64 (C, C); mIoU; number of images. Every rank returns the same."""
-    with start(config.parallel, place, "cpu") as strategy:
+    with start(config.parallel, cluster, "cpu") as strategy:
         dataset = open_dataset(config.data, config.data.split)
         torch.manual_seed(config.train.seed)
         model = build_model(config.model, dataset.labels.num_classes)
         if checkpoint.checkpoints(folder / "whole"):
             model.load_state_dict(checkpoint.load_weights(folder / "whole", "last"))
         result = evaluate(
-            model, dataset, config.eval, rank=place.rank, world_size=place.world_size, all_reduce=strategy.reduce,
+            model, dataset, config.eval, rank=cluster.rank, world_size=cluster.world_size, all_reduce=strategy.reduce,
             workers=1, base_scale=config.data.base_scale,
         )  # fmt: skip
     return result.confusion, float(result.scores.miou), len(dataset)
@@ -66,12 +64,12 @@ def prove_workers(folder: Path, config: Config, full_size: Config) -> Iterator[P
     first, *others = [on_ranks(folder, 1, consumed, config, crop, steps, workers)[0] for workers in COUNTS]
     if not all(first):
         raise RankFailed("a batch has no checksum")
-    odd = max(sum(a != b for a, b in zip(first, other)) for other in others)
-    what = f"samples and pixels of {steps} batches with {listed(COUNTS)} workers, crops of {crop[0]}x{crop[1]}"
-    yield row(WORKERS, what, "", not odd, f"{odd} of {steps} batches differ", "0")
+    wrong = max(sum(a != b for a, b in zip(first, other)) for other in others)
+    compared = f"samples and pixels of {steps} batches with {listed(COUNTS)} workers, crops of {crop[0]}x{crop[1]}"
+    yield row(WORKERS, compared, "", not wrong, f"{wrong} of {steps} batches differ", "0")
 
 
-def consumed(place: Cluster, config: Config, crop: tuple[int, int], steps: int, workers: int) -> list[int]:
+def consumed(cluster: Cluster, config: Config, crop: tuple[int, int], steps: int, workers: int) -> list[int]:
     """A checksum of each batch."""
     dataset = open_dataset(config.data, config.data.train_split)
     with TrainLoader(

@@ -35,15 +35,10 @@ NAME = "1 world size"
 
 @dataclass(frozen=True)
 class Measured:
-    """The difference of a gradient from the reference, relative.
-
-    ``norms``: number of batch norms in the model. ``unsynced``: how many of them cannot be synchronized over ranks.
-    """
-
-    difference: float
+    difference: float  # of a gradient from the reference, relative
     images: int
-    norms: int
-    unsynced: int
+    batch_norms: int  # in the model
+    unsynced: int  # batch norms that cannot be synchronized over ranks
 
 
 def prove_gradient(folder: Path, config: Config, worlds: list[int]) -> Iterator[ProofRow]:
@@ -62,37 +57,36 @@ def prove_gradient(folder: Path, config: Config, worlds: list[int]) -> Iterator[
         why = f"{first.unsynced} batch norms cannot be synchronized over ranks; the next row compares them frozen"
         yield row(NAME, f"gradient on {listed(wide)} ranks compared with 1", why)
     else:
-        norm = ", synchronized batch norm" if first.norms else ""
-        yield _row(f"gradient on {listed(wide)} ranks compared with 1{norm}", [measure(world) for world in wide])
+        synced = ", synchronized batch norm" if first.batch_norms else ""
+        yield _row(f"gradient on {listed(wide)} ranks compared with 1{synced}", [measure(world) for world in wide])
 
     # With accumulation, batch norm sees micro-batches instead of the batch. That is a different function, so freeze it.
-    frozen = first.norms > 0
+    frozen = first.batch_norms > 0
     if frozen:
         measure(1, frozen=True, write=True)
     found = [measure(world, 2, frozen) for world in (1, *wide)]
     if wide and frozen:
         found.append(measure(max(wide), frozen=True))
-    what = f"gradient in 2 micro-batches on {listed([1, *wide])} ranks compared with 1 whole batch"
+    compared = f"gradient in 2 micro-batches on {listed([1, *wide])} ranks compared with 1 whole batch"
     why = "batch norm is frozen, because with accumulation its statistics are those of a micro-batch"
-    yield _row(what, found, why if frozen else "")
+    yield _row(compared, found, why if frozen else "")
 
 
-def _row(what: str, found: list[Measured], remark: str = "") -> ProofRow:
+def _row(compared: str, found: list[Measured], remark: str = "") -> ProofRow:
     worst = max((m.difference for m in found), key=lambda d: d if d == d else float("inf"))
-    return row(
-        NAME, f"{what}, {found[0].images} images, float64", remark, worst <= BOUND, f"{worst:.1e}", f"{BOUND:.0e}"
-    )
+    compared = f"{compared}, {found[0].images} images, float64"
+    return row(NAME, compared, remark, worst <= BOUND, f"{worst:.1e}", f"{BOUND:.0e}")
 
 
 def gradient(
-    place: Cluster, config: Config, batch: int, accumulate: int, frozen: bool, reference: str, write: bool = False
+    cluster: Cluster, config: Config, batch: int, accumulate: int, frozen: bool, reference: str, write: bool = False
 ) -> Measured:
     """Compare the gradient of the first step with that in the file ``reference``, written if absent or with ``write``.
 
     ``frozen``: batch norm uses the statistics of the whole batch, which the file contains.
     """
     settings = changed(config, parallel__sync_bn=not frozen, train__batch_size=batch, train__accumulate=accumulate)
-    with start(settings.parallel, place, "cpu") as strategy:
+    with start(settings.parallel, cluster, "cpu") as strategy:
         dataset = open_dataset(settings.data, settings.data.train_split)
         labels = dataset.labels
         torch.manual_seed(settings.train.seed)
@@ -102,16 +96,17 @@ def gradient(
         starting_network(network, settings.model.init, settings.model.freeze, labels.names, strategy)
         plain = network.double()
         known = torch.load(reference, weights_only=True) if Path(reference).is_file() else None
-        norms = _prepare(plain, known if frozen else None)
+        batch_norms = _prepare(plain, known if frozen else None)
         model = strategy.wrap(plain)
-        unsynced = sum(1 for m in norms if type(m) is not nn.BatchNorm2d and not isinstance(m, syncbn.SyncBatchNorm2d))
+        unsynced = sum(type(m) is not nn.BatchNorm2d and not isinstance(m, syncbn.SyncBatchNorm2d) for m in batch_norms)
         criterion = build_criterion(settings.loss, labels.num_classes, labels.ignore_index, None)
         with TrainLoader(
             dataset, settings.data, seed=settings.train.seed, batch_size=batch, accumulate=accumulate,
-            rank=place.rank, world=place.world_size, last_step=1,
+            rank=cluster.rank, world=cluster.world_size, last_step=1,
         ) as loader:  # fmt: skip
             batches = next(iter(loader))
-        planted = _first_two(settings.train.seed, len(dataset), batch)
+        epochs, indices = samples(settings.train.seed, len(dataset), 0, batch)
+        planted = list(zip(epochs[:2].tolist(), indices[:2].tolist()))
         share, _ = gradients(
             model,
             [_micro(b, planted, labels.ignore_index) for b in batches],
@@ -126,12 +121,12 @@ def gradient(
         loss = strategy.reduce(share.clone())
         inner = unwrapped(model)
         parts = [p.grad.reshape(-1) for p in inner.parameters() if p.grad is not None]
-        whole = torch.cat([*parts, loss.reshape(1)])
+        found = torch.cat([*parts, loss.reshape(1)])
         buffers = {name: value.clone() for name, value in inner.named_buffers()}
-    if (known is None or write) and place.rank == 0:
-        torch.save({"gradient": whole, "buffers": known["buffers"] if known else buffers}, reference)
-    expected = whole if known is None or write else known["gradient"]
-    return Measured(_relative(whole, expected), batch, len(norms), unsynced)
+    if (known is None or write) and cluster.rank == 0:
+        torch.save({"gradient": found, "buffers": known["buffers"] if known else buffers}, reference)
+    expected = found if known is None or write else known["gradient"]
+    return Measured(_relative(found, expected), batch, len(batch_norms), unsynced)
 
 
 def _relative(found: Tensor, expected: Tensor) -> float:
@@ -149,29 +144,25 @@ def _prepare(model: nn.Module, known: dict[str, Any] | None) -> list[BatchNorm]:
     for module in model.modules():
         if any(word in type(module).__name__ for word in ("Dropout", "DropPath", "StochasticDepth")):
             module.eval()  # each rank would draw its own dropout
-    norms = [module for module in model.modules() if isinstance(module, BatchNorm)]
-    for norm in norms:
-        norm.momentum = 1.0  # the running statistics become those of this batch
-        if known is not None:
-            norm.eval()
+    batch_norms = [module for module in model.modules() if isinstance(module, BatchNorm)]
+    for batch_norm in batch_norms:
+        batch_norm.momentum = 1.0  # the running statistics become those of this batch
+        batch_norm.train(known is None)
     if known is not None:
         for name, buffer in model.named_buffers():
             buffer.copy_(known["buffers"][name])
-    return norms
-
-
-def _first_two(seed: int, count: int, batch: int) -> list[tuple[int, int]]:
-    """(epoch, id) of the batch's first two samples, on every rank."""
-    epochs, ids = samples(seed, count, 0, batch)
-    return [(int(epochs[k]), int(ids[k])) for k in range(2)]
+    return batch_norms
 
 
 def _micro(batch: Batch, planted: list[tuple[int, int]], ignore_index: int) -> Micro:
-    """The batch in float64, with void pixels spread unevenly: all of the first sample, and half of the second."""
+    """The batch in float64, with void pixels spread unevenly: all of the first sample, and half of the second.
+
+    ``planted``: epoch and index of these two, wherever they are among the ranks.
+    """
     masks = batch.masks.clone()
-    for k, who in enumerate(zip(batch.epochs.tolist(), batch.ids.tolist())):
-        if who == planted[0]:
+    for k, sample in enumerate(zip(batch.epochs.tolist(), batch.ids.tolist())):
+        if sample == planted[0]:
             masks[k] = ignore_index
-        elif who == planted[1]:
+        elif sample == planted[1]:
             masks[k, : masks.shape[1] // 2] = ignore_index
     return Micro(normalize(batch.images).double(), masks)

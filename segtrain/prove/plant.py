@@ -49,10 +49,11 @@ class Planted:
 
 def prove_audit(found: Survey) -> ProofRow:
     images = " + ".join(f"{count} {split}" for split, count in found.images.items())
-    what = f"audit of {found.name}: {images} images and masks"
-    many = f"first fault: {found.faults[0]}; `segtrain data check` lists all" if found.faults else ""
-    remark = many or ("; ".join(found.warnings) and f"warnings of the audit: {'; '.join(found.warnings)}")
-    return row(NAME, what, remark, not found.faults, counted(len(found.faults), "fault"), "0")
+    remark = f"warnings of the audit: {'; '.join(found.warnings)}" if found.warnings else ""
+    if found.faults:
+        remark = f"first fault: {found.faults[0]}; `segtrain data check` lists all"
+    compared = f"audit of {found.name}: {images} images and masks"
+    return row(NAME, compared, remark, not found.faults, counted(len(found.faults), "fault"), "0")
 
 
 def prove_planted(folder: Path, config: Config) -> Iterator[ProofRow]:
@@ -65,20 +66,18 @@ def prove_planted(folder: Path, config: Config) -> Iterator[ProofRow]:
         yield row(NAME, f"planted {kind} is found, by file and value", missing, found, measured, "found")
 
 
-def plant_all(place: Cluster, config: Config, folder: Path) -> list[Planted]:
+def plant_all(cluster: Cluster, config: Config, folder: Path) -> list[Planted]:
     """For each kind of fault: copy two samples, damage one of them, and start training."""
     dataset = open_dataset(config.data, config.data.train_split)
     found = []
     kinds = {"unknown id": _unknown_id, "mask of another size": _other_size, "truncated file": _truncated}
     for kind, damage in kinds.items():
         root = folder / kind.replace(" ", "-")
-        broken, extra = _copy(dataset, root)
-        named = damage(*broken, dataset.labels)
-        out = root / "run"
-        settings = _settings(config, dataset.labels, root, extra)
-        message = ""
+        image, mask, colored = _copy(dataset, root)
+        named = damage(image, mask, dataset.labels)
+        out, message = root / "run", ""
         try:
-            train(changed(config, out=str(out), **settings), place)
+            train(changed(config, out=str(out), **_settings(dataset.labels, root, colored)), cluster)
         except SegtrainError as error:
             message = " ".join(str(error).split())
         journal = read_journal(out, say=lambda _: None) if (out / "journal.jsonl").is_file() else []
@@ -86,7 +85,7 @@ def plant_all(place: Cluster, config: Config, folder: Path) -> list[Planted]:
     return found
 
 
-def _copy(dataset: Dataset, root: Path) -> tuple[tuple[Path, Path], bool]:
+def _copy(dataset: Dataset, root: Path) -> tuple[Path, Path, bool]:
     """Copy two samples to ``images/train`` and ``masks/train``.
 
     Returns the image and mask file of the second one, and whether masks are RGB.
@@ -106,7 +105,7 @@ def _copy(dataset: Dataset, root: Path) -> tuple[tuple[Path, Path], bool]:
             image = _written(record.image, image.with_suffix(Path(entry.image).suffix))
             mask = _written(record.mask, mask.with_suffix(Path(str(entry.mask)).suffix))
             colored = decode_mask(mask).ndim == 3
-    return (image, mask), colored
+    return image, mask, colored
 
 
 def _written(stored: Stored | None, path: Path) -> Path:
@@ -128,7 +127,7 @@ def _raw(ids: np.ndarray, labels: LabelSpace) -> np.ndarray:
     return table[ids]
 
 
-def _settings(config: Config, labels: LabelSpace, root: Path, colored: bool) -> dict[str, object]:
+def _settings(labels: LabelSpace, root: Path, colored: bool) -> dict[str, object]:
     """Settings that read the copies as layout 'folders', with the user's classes."""
     ignore = labels.ignore_index
     classes: object = list(labels.names)

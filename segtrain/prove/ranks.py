@@ -35,7 +35,7 @@ class RankFailed(SegtrainError):
 
 
 class Ranks:
-    """``world`` processes that each call ``function(place, *arguments)``.
+    """``world`` processes that each call ``function(cluster, *arguments)``.
 
     A killed process raises no error until ``results`` is called. This process must not have computed with torch, whose
     threads do not survive a fork.
@@ -46,10 +46,10 @@ class Ranks:
         self.folder = Path(tempfile.mkdtemp(prefix="ranks-", dir=folder))
         port = free_port()
         source = "segtrain" if world > 1 else "none"
-        places = [Cluster(rank, world, rank, world, "127.0.0.1", port, source) for rank in range(world)]
+        clusters = [Cluster(rank, world, rank, world, "127.0.0.1", port, source) for rank in range(world)]
         self._processes = [
-            context.Process(target=_child, args=(self.folder, os.getpid(), place, function, arguments), daemon=True)  # type: ignore[attr-defined]
-            for place in places
+            context.Process(target=_child, args=(self.folder, os.getpid(), cluster, function, *arguments), daemon=True)  # type: ignore[attr-defined]
+            for cluster in clusters
         ]
         for process in self._processes:
             process.start()
@@ -79,11 +79,11 @@ class Ranks:
         values: list[Any] = []
         errors: list[SegtrainError] = []
         for rank, code in enumerate(codes):
-            place = self.folder / f"result-{rank}"
-            if not place.is_file():
+            file = self.folder / f"result-{rank}"
+            if not file.is_file():
                 errors.append(RankFailed(f"rank {rank} of {len(codes)} exited with code {code} and without a result"))
                 continue
-            value = pickle.loads(place.read_bytes())
+            value = pickle.loads(file.read_bytes())
             (errors if isinstance(value, SegtrainError) else values).append(value)
         if errors:
             raise errors[0]
@@ -91,28 +91,28 @@ class Ranks:
 
 
 def on_ranks(folder: Path, world: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """What ``function(place, *arguments)`` returns on each of ``world`` ranks. Raises as ``Ranks.results``."""
+    """What ``function(cluster, *arguments)`` returns on each of ``world`` ranks. Raises as ``Ranks.results``."""
     return Ranks(folder, world, function, *arguments).results()
 
 
-def _child(folder: Path, parent: int, place: Cluster, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+def _child(folder: Path, parent: int, cluster: Cluster, function: Callable[..., Any], *arguments: Any) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: end with the parent
         if os.getppid() != parent:
             os._exit(1)
-    output = os.open(folder / f"output-{place.rank}.txt", os.O_WRONLY | os.O_CREAT)
+    output = os.open(folder / f"output-{cluster.rank}.txt", os.O_WRONLY | os.O_CREAT)
     os.dup2(output, 1)
     os.dup2(output, 2)
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         os.environ.pop(name, None)
-    if place.world_size > 1:
-        os.environ.update(place.environment())
+    if cluster.world_size > 1:
+        os.environ.update(cluster.environment())
     try:
-        outcome = function(place, *arguments)
+        outcome = function(cluster, *arguments)
     except SegtrainError as error:
         outcome = SegtrainError(str(error), code=error.code, **error.values)
     except Exception as error:
         traceback.print_exc()
         outcome = SegtrainError(f"{type(error).__name__}: {error}", code="prove-rank-failed")
-    with writing(folder / f"result-{place.rank}") as stream:
+    with writing(folder / f"result-{cluster.rank}") as stream:
         stream.write(pickle.dumps(outcome))

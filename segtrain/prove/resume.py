@@ -6,6 +6,7 @@ import random
 import shutil
 import signal
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from segtrain.parallel.cluster import Cluster
 from segtrain.prove.ranks import TIMEOUT_S, RankFailed, Ranks, on_ranks
 from segtrain.prove.short import STEPS, changed
 from segtrain.prove.table import ProofRow, row
+from segtrain.terminal import counted
 from segtrain.train.rank import train
 
 NAME = "2 resume"
@@ -38,22 +40,22 @@ def prove_resume(folder: Path, config: Config, worlds: list[int]) -> Iterator[Pr
     cases = [(signal.SIGTERM, 1, 3), (signal.SIGKILL, 1, 0), *([(signal.SIGKILL, 2, 2)] if max(worlds) > 1 else [])]
     for number, world, workers in cases:
         name = signal.Signals(number).name
-        what = f"run stopped by {name}, resumed on {world} rank{'s' * (world > 1)} with {workers} workers"
+        compared = f"run stopped by {name}, resumed on {counted(world, 'rank')} with {workers} workers"
         found = _interrupted(folder, whole, number, draw)
         if found is None:
-            yield row(NAME, what, f"in {TRIES} tries, the {STEPS} steps finished before the signal arrived")
+            yield row(NAME, compared, f"in {TRIES} tries, the {STEPS} steps finished before the signal arrived")
             continue
         partial, at = found
         code = on_ranks(folder, world, train_here, changed(partial, data__workers=workers))[0]
         if code != 0:
             raise RankFailed(f"the resumed run exited with code {code}")
-        yield _judge(folder, what, at, whole, partial, weights=world == 1)
+        yield _judge(folder, compared, at, whole, partial, weights=world == 1)
     if max(worlds) < 2:
         yield row(NAME, "run stopped by SIGKILL, resumed on 2 ranks", "--ranks has only one rank")
 
 
-def train_here(place: Cluster, config: Config) -> int:
-    return train(config, place)
+def train_here(cluster: Cluster, config: Config) -> int:
+    return train(config, cluster)
 
 
 def _interrupted(folder: Path, whole: Config, number: int, draw: random.Random) -> tuple[Config, int] | None:
@@ -68,42 +70,38 @@ def _interrupted(folder: Path, whole: Config, number: int, draw: random.Random) 
             time.sleep(0.002)
         if ranks.running:
             ranks.signal(number)
-        if number == signal.SIGKILL:
-            stopped = ranks.wait() == [-signal.SIGKILL]
-        else:
-            stopped = ranks.results() == [EXIT_RESUMABLE]
+        killed = number == signal.SIGKILL
+        stopped = ranks.wait() == [-signal.SIGKILL] if killed else ranks.results() == [EXIT_RESUMABLE]
         done = max(_digests(config), default=0)
         if stopped and done < STEPS:
             return config, done
     return None
 
 
-def _judge(folder: Path, what: str, at: int, whole: Config, partial: Config, weights: bool) -> ProofRow:
+def _judge(folder: Path, compared: str, at: int, whole: Config, partial: Config, weights: bool) -> ProofRow:
     """Compare samples and pixels of every step, also of repeated steps, and the final state if ``weights``."""
     expected, found = _digests(whole), _digests(partial)
-    odd = sorted(step for step in expected if found.get(step) != expected[step])
-    measured = f"{len(odd)} of {len(expected)} steps differ"
-    remark = f"first difference: step {odd[0]}, after the stop at step {at}" if odd else ""
+    wrong = sorted(step for step in expected if found.get(step) != expected[step])
+    measured, differing = f"{len(wrong)} of {len(expected)} steps differ", 0
+    remark = f"first difference: step {wrong[0]}, after the stop at step {at}" if wrong else ""
+    compared += ": samples, pixels, final weights and moments" if weights else ": samples and pixels"
     if weights:
         differing, tensors = on_ranks(folder, 1, _unequal_weights, whole.out, partial.out)[0]
         measured += f", {differing} of {tensors} tensors"
-        what += ": samples, pixels, final weights and moments"
-        return row(NAME, what, remark, not odd and not differing, measured, "0")
-    return row(NAME, what + ": samples and pixels", remark, not odd, measured, "0")
+    return row(NAME, compared, remark, not wrong and not differing, measured, "0")
 
 
 def _digests(config: Config) -> dict[int, set[int]]:
     """Checksums of the samples of each step: two for a step that ran twice with different samples."""
-    found: dict[int, set[int]] = {}
-    if not Path(config.out, "journal.jsonl").is_file():
-        return found
-    for event in read_journal(config.out, say=lambda _: None):
-        if event["event"] == "step":
-            found.setdefault(event["step"], set()).add(event["digest"])
+    found: defaultdict[int, set[int]] = defaultdict(set)
+    if Path(config.out, "journal.jsonl").is_file():
+        for event in read_journal(config.out, say=lambda _: None):
+            if event["event"] == "step":
+                found[event["step"]].add(event["digest"])
     return found
 
 
-def _unequal_weights(place: Cluster, one: str, other: str) -> tuple[int, int]:
+def _unequal_weights(cluster: Cluster, one: str, other: str) -> tuple[int, int]:
     """How many tensors (weights, averages, moments) differ between the newest checkpoints, and their number."""
     tensors = []
     for folder in (one, other):

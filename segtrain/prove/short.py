@@ -31,7 +31,7 @@ class Survey:
     size: tuple[int, int]  # of the first validation image
 
 
-def survey(place: Cluster, config: Config) -> Survey:
+def survey(cluster: Cluster, config: Config) -> Survey:
     """Open and audit both splits as training does, and build the model once. Raises SegtrainError if this fails."""
     splits = list(dict.fromkeys((config.data.train_split, config.data.split)))
     datasets = [open_dataset(config.data, split) for split in splits]
