@@ -19,24 +19,24 @@ def look() -> Iterator[CheckLine]:
     with ThreadPoolExecutor(2) as pool:
         native, packages = pool.map(_tried, ("", "0"))
     if isinstance(packages, str):
-        said = f"the packages cannot decode JPEG and PNG: {packages}"
-        yield CheckLine(PROBLEM, "decoder", said, "reinstall", fatal=True)
+        found = f"the packages cannot decode JPEG and PNG: {packages}"
+        yield CheckLine(PROBLEM, "decoder", found, "reinstall", fatal=True)
         return
     if isinstance(native, str):
-        said = f"the native decoder fails: {native}"
-        yield CheckLine(PROBLEM, "decoder", said, "reinstall; SEGTRAIN_NATIVE=0 turns it off")
+        found = f"the native decoder fails: {native}"
+        yield CheckLine(PROBLEM, "decoder", found, "reinstall; SEGTRAIN_NATIVE=0 turns it off")
         return
     there = native["path"] == "native"
     used = packages if turned_off or not there else native
     speed = f"{used['cpu_ms']:.1f} ms of CPU per sample of 1024x512"
     if there and turned_off:
-        said = f"packages, because of SEGTRAIN_NATIVE=0: {speed}; the native decoder needs {native['cpu_ms']:.1f} ms"
-        yield CheckLine(NOTE, "decoder", said, "unset SEGTRAIN_NATIVE")
+        found = f"packages, because of SEGTRAIN_NATIVE=0: {speed}; the native decoder needs {native['cpu_ms']:.1f} ms"
+        yield CheckLine(NOTE, "decoder", found, "unset SEGTRAIN_NATIVE")
     elif there:
         yield CheckLine(OK, "decoder", f"{native['path_says']}: {speed}; packages need {packages['cpu_ms']:.1f} ms")
     else:
-        why, _, cure = str(native["path_says"]).partition(": ")[2].rpartition(": ")
-        yield CheckLine(NOTE, "decoder", f"packages: {speed}; {why}", cure)
+        why, _, fix = str(native["path_says"]).partition(": ")[2].rpartition(": ")
+        yield CheckLine(NOTE, "decoder", f"packages: {speed}; {why}", fix)
 
 
 def _tried(switch: str) -> dict[str, object] | str:

@@ -28,11 +28,11 @@ def look() -> Iterator[CheckLine]:
 
 def cores(allowed: int, there: int, quota: float | None) -> CheckLine:
     if quota is not None and quota < allowed:
-        cure = "segtrain respects the quota; to raise it: docker --cpus, or resources.limits.cpu"
-        return CheckLine(NOTE, "cores", f"{quota:.3g} by the container's quota; the host shows {allowed}", cure)
+        fix = "segtrain respects the quota; to raise it: docker --cpus, or resources.limits.cpu"
+        return CheckLine(NOTE, "cores", f"{quota:.3g} by the container's quota; the host shows {allowed}", fix)
     if allowed < there:
-        cure = "raise it with taskset, or with cpus-per-task of the job"
-        return CheckLine(NOTE, "cores", f"{allowed} of {there}, by affinity", cure)
+        fix = "raise it with taskset, or with cpus-per-task of the job"
+        return CheckLine(NOTE, "cores", f"{allowed} of {there}, by affinity", fix)
     return CheckLine(OK, "cores", f"{allowed}")
 
 
@@ -40,22 +40,22 @@ def threads(environment: Mapping[str, str], allowed: int) -> Iterator[CheckLine]
     """OpenMP settings that slow down training."""
     asked = environment.get("OMP_NUM_THREADS", "")
     if asked and (not asked.isdigit() or int(asked) > allowed):
-        said = f"{asked} for {allowed} cores: threads wait for each other"
-        yield CheckLine(PROBLEM, "OMP_NUM_THREADS", said, "unset it")
+        found = f"{asked} for {allowed} cores: threads wait for each other"
+        yield CheckLine(PROBLEM, "OMP_NUM_THREADS", found, "unset it")
     for name in PINS:
         value = environment.get(name, "false")
         if value.lower() not in ("false", "none"):
-            cure = f"unset {name}: it may put all workers and ranks on one core"
-            yield CheckLine(NOTE, name, f"{value} binds threads to cores", cure)
+            fix = f"unset {name}: it may put all workers and ranks on one core"
+            yield CheckLine(NOTE, name, f"{value} binds threads to cores", fix)
 
 
 def memory() -> CheckLine:
     limit, by = memory_limit()
-    said = f"{limit / 2**30:.1f} GiB" + (" by the container's limit" if by == "cgroup" else "")
+    found = f"{limit / 2**30:.1f} GiB" + (" by the container's limit" if by == "cgroup" else "")
     free = memory_free()
     if by == "host" and free < limit:
-        said += f", {free / 2**30:.1f} GiB free"
-    return CheckLine(OK, "memory", said if by != "unknown" else "unknown")
+        found += f", {free / 2**30:.1f} GiB free"
+    return CheckLine(OK, "memory", found if by != "unknown" else "unknown")
 
 
 def shared_memory(folder: str = "/dev/shm") -> Iterator[CheckLine]:
@@ -64,25 +64,25 @@ def shared_memory(folder: str = "/dev/shm") -> Iterator[CheckLine]:
         yield CheckLine(NOTE, folder, "missing: worker processes may fail to share memory", "data.worker_kind=thread")
         return
     total, _, free = shutil.disk_usage(folder)
-    said = f"{total / 2**20:,.0f} MiB, {free / 2**20:,.0f} MiB free"
+    found = f"{total / 2**20:,.0f} MiB, {free / 2**20:,.0f} MiB free"
     if min(total, free) <= LEAST_SHM:
-        said += ": too small for NCCL and worker processes"
-        yield CheckLine(PROBLEM, folder, said, "docker run --shm-size=8g (or --ipc=host)")
+        found += ": too small for NCCL and worker processes"
+        yield CheckLine(PROBLEM, folder, found, "docker run --shm-size=8g (or --ipc=host)")
     else:
-        yield CheckLine(OK, folder, said)
+        yield CheckLine(OK, folder, found)
 
 
 def cache() -> CheckLine:
     folder = cache_folder()
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not os.access(there, os.W_OK):
-        cure = "set SEGTRAIN_CACHE to a writable folder; without a cache, each start reads the whole data set"
-        return CheckLine(PROBLEM, "cache", f"{folder}: not writable", cure)
+        fix = "set SEGTRAIN_CACHE to a writable folder; without a cache, each start reads the whole data set"
+        return CheckLine(PROBLEM, "cache", f"{folder}: not writable", fix)
     free = shutil.disk_usage(there).free
-    said = f"{folder}: {free / 2**30:.1f} GiB free"
+    found = f"{folder}: {free / 2**30:.1f} GiB free"
     if free < LEAST_CACHE:
-        return CheckLine(NOTE, "cache", said, "set SEGTRAIN_CACHE to a folder with more space")
-    return CheckLine(OK, "cache", said)
+        return CheckLine(NOTE, "cache", found, "set SEGTRAIN_CACHE to a folder with more space")
+    return CheckLine(OK, "cache", found)
 
 
 def open_files() -> Iterator[CheckLine]:

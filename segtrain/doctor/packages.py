@@ -79,9 +79,9 @@ def needed() -> Iterator[CheckLine]:
     """One line if all required packages are installed, else one for each that is not."""
     wrong = [name for name, least in NEEDED.items() if numbers(version(name) or "0") < numbers(least)]
     for package in wrong:
-        least, cure = NEEDED[package], f"pip install '{package}>={NEEDED[package]}'"
+        least, fix = NEEDED[package], f"pip install '{package}>={NEEDED[package]}'"
         found = f"{version(package) or 'missing'}; {least} or later is required"
-        yield CheckLine(PROBLEM, package, found, cure, fatal=package in FATAL)
+        yield CheckLine(PROBLEM, package, found, fix, fatal=package in FATAL)
     if not wrong:
         yield CheckLine(OK, "packages", f"all {len(NEEDED)} required packages are installed")
     if version("simplejpeg") is None:
@@ -125,16 +125,16 @@ def gpu(files: list[str]) -> CheckLine:
     if os.environ.get("CUDA_VISIBLE_DEVICES", "all") in ("", "-1"):
         return CheckLine(NOTE, "gpu", f"{built}; CUDA_VISIBLE_DEVICES hides {len(files)} GPUs", "unset it to use them")
     if cuda == "":
-        cure = "install a CUDA build of torch that fits the driver: pytorch.org/get-started"
-        return CheckLine(PROBLEM, "gpu", f"{built} is a CPU build, but there are {len(files)} NVIDIA GPUs", cure)
+        fix = "install a CUDA build of torch that fits the driver: pytorch.org/get-started"
+        return CheckLine(PROBLEM, "gpu", f"{built} is a CPU build, but there are {len(files)} NVIDIA GPUs", fix)
     try:
         command = [sys.executable, "-c", _SEE_GPU]
         seen = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS).stdout.strip()
     except subprocess.TimeoutExpired:
         return CheckLine(PROBLEM, "gpu", f"{built}: the GPU did not answer in {SECONDS:.0f} s", "run nvidia-smi")
     if not seen:
-        cure = f"driver {driver() or 'missing'}: install one for CUDA {cuda}, or a torch build for an older CUDA"
-        return CheckLine(PROBLEM, "gpu", f"{built} cannot use the {len(files)} GPUs", cure)
+        fix = f"driver {driver() or 'missing'}: install one for CUDA {cuda}, or a torch build for an older CUDA"
+        return CheckLine(PROBLEM, "gpu", f"{built} cannot use the {len(files)} GPUs", fix)
     return CheckLine(OK, "gpu", f"{built}, driver {driver()}: {seen}")
 
 
@@ -153,8 +153,8 @@ def opencv() -> Iterator[CheckLine]:
         yield CheckLine(PROBLEM, "opencv", "missing", "pip install opencv-python-headless", fatal=True)
         return
     if len(there) > 1:
-        cure = f"pip uninstall {' '.join(there)}; pip install opencv-python-headless"
-        yield CheckLine(NOTE, "opencv", f"{' and '.join(there)} overwrite each other's files", cure)
+        fix = f"pip uninstall {' '.join(there)}; pip install opencv-python-headless"
+        yield CheckLine(NOTE, "opencv", f"{' and '.join(there)} overwrite each other's files", fix)
     import cv2
 
     yield CheckLine(OK, "opencv", f"{cv2.__version__}, {cv2.getNumThreads()} threads (1 while data are loaded)")

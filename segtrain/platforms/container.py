@@ -28,10 +28,8 @@ def read_json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"cannot read {path}: {error}: SageMaker writes it, so start the job again",
-            code="job-file-unreadable", file=str(path),
-        ) from None  # fmt: skip
+        message = f"cannot read {path}: {error}: SageMaker writes it, so start the job again"
+        raise ConfigError(message, code="job-file-unreadable", file=str(path)) from None
     return found
 
 
@@ -55,11 +53,8 @@ def config_path(name: str, folders: tuple[Path, ...]) -> Path:
     for folder in folders:
         if (folder / name).is_file():
             return folder / name
-    raise ConfigError(
-        f"the hyperparameter config={name} names no file in {' or '.join(map(str, folders))}: the bundle has "
-        "configs/ of the repository, and the file of the launcher's --config",
-        code="job-config-missing", file=name,
-    )  # fmt: skip
+    message = f"there is no config file {name} in {' or '.join(map(str, folders))}: start the job with --config FILE"
+    raise ConfigError(message, code="job-config-missing", file=name)
 
 
 def channel(base: Path, environ: Mapping[str, str] = os.environ) -> Path | None:
@@ -72,40 +67,27 @@ def channel(base: Path, environ: Mapping[str, str] = os.environ) -> Path | None:
     there = sorted(path.name for path in data.iterdir() if path.is_dir()) if data.is_dir() else []
     names = [name for name in read_json(base / "input/config/inputdataconfig.json") or there if name not in _NO_DATA]
     if len(names) > 1:
-        raise ConfigError(
-            f"the job has the channels {', '.join(names)}, and none is called {CHANNEL!r}: give one this name, or set "
-            "data.root=FOLDER",
-            code="several-channels", found=names,
-        )  # fmt: skip
+        message = f"of the channels {', '.join(names)}, none is called {CHANNEL!r}: rename one, or set data.root=FOLDER"
+        raise ConfigError(message, code="several-channels", found=names)
     return data / names[0] if names else None
 
 
 def run_folder(base: Path, environ: Mapping[str, str] = os.environ) -> Path:
     """Where checkpoints outlive the container: the folder that SageMaker copies to S3, if the job has one.
 
-    The jobs of a tuning job share that place in S3, so each has a folder of its name in it.
+    The jobs of a tuning job share it, so each has a folder of its name in it.
     """
-    told = read_json(base / "input/config/checkpointconfig.json")
-    if told or (base / "checkpoints").is_dir():
-        place = Path(str(told.get("LocalPath") or "/opt/ml/checkpoints"))
-        place = base / place.relative_to("/opt/ml") if place.is_relative_to("/opt/ml") else place
-        tuned = TUNED in read_json(base / "input/config/hyperparameters.json")
-        return place / environ.get("TRAINING_JOB_NAME", "trial") if tuned else place
-    return base / "output/data/run"
-
-
-def model_folder(base: Path, environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder of the files in model.tar.gz."""
-    return Path(environ.get("SM_MODEL_DIR") or base / "model")
-
-
-def output_folder(base: Path, environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder of the files in output.tar.gz."""
-    return Path(environ.get("SM_OUTPUT_DATA_DIR") or base / "output/data")
+    copied = read_json(base / "input/config/checkpointconfig.json")
+    if not copied and not (base / "checkpoints").is_dir():
+        return base / "output/data/run"
+    folder = Path(str(copied.get("LocalPath") or "/opt/ml/checkpoints"))
+    folder = base / folder.relative_to("/opt/ml") if folder.is_relative_to("/opt/ml") else folder
+    tuned = TUNED in read_json(base / "input/config/hyperparameters.json")
+    return folder / environ.get("TRAINING_JOB_NAME", "trial") if tuned else folder
 
 
 def resolve(environ: Mapping[str, str] = os.environ, folders: tuple[Path, ...] = ()) -> tuple[Config, list[str]]:
-    """The settings of this job, and remarks about them. ``folders``: places of its config file.
+    """The settings of this job, and remarks about them. ``folders``: where its config file may be.
 
     ``data.root`` is the folder of the channel, or a folder in it if the job sets a relative one.
     """
@@ -123,10 +105,11 @@ def resolve(environ: Mapping[str, str] = os.environ, folders: tuple[Path, ...] =
     section = written.get("data") if isinstance(written, dict) else None
     layout = decoded(found.get("data.layout")) or (section or {}).get("layout", "scenes")
     remarks = []
-    place = channel(base, environ) if not Path(str(decoded(found.get("data.root", "")))).is_absolute() else None
-    if place is not None and layout == "scenes":
-        remarks.append(f"data.layout=scenes draws its own images, and {place} is not used: set data.layout to use it")
-    elif place is not None:
-        found["data.root"] = json.dumps(str(place / str(decoded(found.get("data.root", "")))))
+    root = str(decoded(found.get("data.root", "")))
+    data = None if Path(root).is_absolute() else channel(base, environ)
+    if data is not None and layout == "scenes":
+        remarks.append(f"data.layout=scenes draws its own images, and {data} is not used: set data.layout to use it")
+    elif data is not None:
+        found["data.root"] = json.dumps(str(data / root))
     found.setdefault("out", json.dumps(str(run_folder(base, environ))))
     return load_config(path, [f"{key}={text}" for key, text in found.items()]), remarks

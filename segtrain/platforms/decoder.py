@@ -11,7 +11,7 @@ from segtrain.data.pixels.native.build import build
 
 NAME = "libsegtrain_data.so"
 EFFECT = "reading an image takes several times the CPU"
-CURE = (
+FIX = (
     "launch from Linux on x86-64 where segtrain doctor finds the native decoder, or use an image made with "
     "docker/sagemaker/Dockerfile"
 )
@@ -26,9 +26,8 @@ def prepare(folder: Path) -> str:
         return f"decoder: {native.describe()}"
     brought = Path(native.__file__).with_name(NAME)
     why = native.describe().removeprefix("packages: ") if native.LIBRARY.exists() else "no library came with the code"
-    if (
-        brought != native.LIBRARY and brought.exists()
-    ):  # The image has another version; that of the bundle fits the code.
+    if brought != native.LIBRARY and brought.exists():
+        # The image has another version; that of the bundle fits the code.
         native.use(brought)
         if native.available():
             return f"decoder: {native.describe()}, brought by the bundle, because {why}"
@@ -38,17 +37,17 @@ def prepare(folder: Path) -> str:
         if native.available():
             return f"decoder: {native.describe()}, compiled here, because {why}"
         problem = native.describe()
-    return f"decoder: packages, because {why}, and none can be compiled here: {problem}. {EFFECT}: {CURE}"
+    return f"decoder: packages, because {why}, and none can be compiled here: {problem}. {EFFECT}: {FIX}"
 
 
 def _compiled(folder: Path) -> str:
     """Compile once per host. Returns "", or the problem, which the next rank reads instead of compiling again."""
     folder.mkdir(parents=True, exist_ok=True)
-    library, told = folder / NAME, folder / "problem.txt"
+    library, problem = folder / NAME, folder / "problem.txt"
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if library.exists():
             return ""
-        if not told.exists():
-            told.write_text(build(library))
-        return told.read_text()
+        if not problem.exists():
+            problem.write_text(build(library))
+        return problem.read_text()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import traceback
 from collections.abc import Callable
@@ -37,36 +36,36 @@ def shortened(text: str, most: int = LONGEST) -> str:
     return f"{text[:head]} ... {text[len(text) - (most - 5 - head) :]}"
 
 
-def write_failure(text: str, places: list[Path], reserve: Path | None = None) -> None:
+def write_failure(text: str, files: list[Path], reserve: Path | None = None) -> None:
     """Write the cause to each file, unless another process of the host did so. Raises nothing.
 
     ``reserve``: a file that is removed to make room on a full disk.
     """
     content = shortened(" ".join(text.split())).encode()
-    for place in places:
+    for file in files:
         with contextlib.suppress(OSError):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            if place.is_file() and LOST in place.read_text(errors="replace") and LOST not in text:
-                place.unlink(missing_ok=True)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            if file.is_file() and LOST in file.read_text(errors="replace") and LOST not in text:
+                file.unlink(missing_ok=True)
             try:
-                _write_new(place, content)
+                _write_new(file, content)
             except FileExistsError:
                 continue
             except OSError:
                 if reserve is None:
                     raise
                 reserve.unlink(missing_ok=True)
-                _write_new(place, content)
+                _write_new(file, content)
 
 
-def _write_new(place: Path, content: bytes) -> None:
+def _write_new(file: Path, content: bytes) -> None:
     """Write a new file, whole or not at all. Raises OSError."""
-    descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    stream = file.open("xb")
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
+        with stream:
+            stream.write(content)
     except OSError:
-        place.unlink(missing_ok=True)
+        file.unlink(missing_ok=True)
         raise
 
 
@@ -76,11 +75,13 @@ def keep_journal(run_dir: Path, output: Path) -> None:
         return
     try:
         shutil.copytree(run_dir, output, dirs_exist_ok=True, ignore=shutil.ignore_patterns("checkpoints", ".*"))
-    except (OSError, shutil.Error) as error:
-        raise SegtrainError(
-            f"cannot copy {run_dir} to {output}: {error}: raise volume_gb of the job",
-            code="job-output-unwritable", folder=str(output),
-        ) from None  # fmt: skip
+    except OSError as error:
+        raise _unwritable(output, error) from None
+
+
+def _unwritable(folder: Path, error: OSError) -> SegtrainError:
+    message = f"cannot write to {folder}: {error.strerror or error}: raise volume_gb of the job"
+    return SegtrainError(message, code="job-output-unwritable", folder=str(folder))
 
 
 def keep_model(run_dir: Path, model: Path, *, onnx: bool, say: Callable[[str], None]) -> None:
@@ -109,8 +110,5 @@ def keep_model(run_dir: Path, model: Path, *, onnx: bool, say: Callable[[str], N
         content = {**read_run(run_dir), **({"scores": last[0]["scores"]} if last else {})}
         (beside / "scores.json").write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
     except OSError as error:
-        raise SegtrainError(
-            f"cannot write to {beside}: {error.strerror or error}: raise volume_gb of the job",
-            code="job-output-unwritable", folder=str(beside),
-        ) from None  # fmt: skip
+        raise _unwritable(beside, error) from None
     say(f"model     {', '.join(path.name for path in done.files)}, config, labels, journal, and scores, in {model}")

@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING
 
 from segtrain.errors import EXIT_RESUMABLE, SegtrainError
 from segtrain.parallel.sagemaker_hosts import Hosts, base_folder, read_hosts, resource_config
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # CloudWatch gets lines when they are said
-    hosts: Union[Hosts, None] = None
+    hosts: Hosts | None = None
     with reachable(ranks_folder(base)) as received:
         try:
             hosts = read_hosts(resource_config())
@@ -115,24 +115,21 @@ def _introduce(config: Config, cluster: Cluster, hosts: Hosts, remarks: list[str
         f"host {hosts.current} ({kind}): ranks {cluster.rank} to {last} of {cluster.world_size} by {cluster.source}, "
         f"rank 0 at {cluster.master_addr}:{cluster.master_port}, interface {hosts.interface or '(not said)'}"
     )
-    print(f"  data {config.data.root or '(generated)'}, run folder {config.run_dir}, {_room(config.run_dir)}")
-    for remark in [*remarks, *shm_remarks(config, cluster.local_world_size)]:
+    existing = next(path for path in (config.run_dir, *config.run_dir.parents) if path.exists())
+    room = f"{shutil.disk_usage(existing).free / 2**30:.1f} GiB free"
+    print(f"  data {config.data.root or '(generated)'}, run folder {config.run_dir}, {room}")
+    for remark in [*remarks, *_shm_remarks(config, cluster.local_world_size)]:
         print(f"  {remark}")
 
 
-def _room(folder: Path) -> str:
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    return f"{shutil.disk_usage(there).free / 2**30:.1f} GiB free"
-
-
-def shm_remarks(config: Config, local_ranks: int, shm: Path = Path("/dev/shm")) -> list[str]:
+def _shm_remarks(config: Config, local_ranks: int) -> list[str]:
     """Lines about the shared memory of the container, for which SageMaker has no setting.
 
     Batches of worker processes need none with memfd_create. NCCL needs it between GPUs without a direct link.
     """
-    if not shm.is_dir():
-        return [f"no {shm}"]
-    usage = shutil.disk_usage(shm)
+    if not os.path.isdir("/dev/shm"):
+        return ["no /dev/shm"]
+    usage = shutil.disk_usage("/dev/shm")
     images = config.train.batch_size // config.train.accumulate
     height, width = config.data.crop
     need = images * height * width * 4 * config.data.prefetch  # uint8: three colors and a mask, of all ranks
@@ -150,9 +147,10 @@ def _keep(config: Config, base: Path, stopped: bool) -> None:
     from segtrain import checkpoint
 
     try:
-        outcome.keep_journal(config.run_dir, container.output_folder(base))
+        outcome.keep_journal(config.run_dir, Path(os.environ.get("SM_OUTPUT_DATA_DIR") or base / "output/data"))
         if checkpoint.checkpoints(config.run_dir):
-            outcome.keep_model(config.run_dir, container.model_folder(base), onnx=not stopped, say=print)
+            model = Path(os.environ.get("SM_MODEL_DIR") or base / "model")
+            outcome.keep_model(config.run_dir, model, onnx=not stopped, say=print)
     except SegtrainError as error:
         if not stopped:
             raise
@@ -163,17 +161,16 @@ def _keep(config: Config, base: Path, stopped: bool) -> None:
 
 def _failed(error: Exception, base: Path, hosts: Hosts | None) -> int:
     """Write the cause for SageMaker and for entrypoint.sh, because old toolkits overwrite the former."""
-    rank = next((os.environ[key] for key in ("RANK", "OMPI_COMM_WORLD_RANK") if key in os.environ), "0")
+    rank, local = (os.environ.get(k, os.environ.get(f"OMPI_COMM_WORLD_{k}", "0")) for k in ("RANK", "LOCAL_RANK"))
     host = f"{hosts.current} ({hosts.type})" if hosts else socket.gethostname()
     text = f"rank {rank} on {host}: {outcome.cause(error)}"
     ranks = ranks_folder(base)
-    places = [base / "output/failure", *([ranks / "failure"] if ranks.is_dir() else [])]
-    outcome.write_failure(text, places, ranks / "reserve")
+    files = [base / "output/failure", *([ranks / "failure"] if ranks.is_dir() else [])]
+    outcome.write_failure(text, files, ranks / "reserve")
     if not isinstance(error, SegtrainError):
         traceback.print_exception(type(error), error, error.__traceback__)
         print(f"error: {text}", file=sys.stderr)
         return 1
-    local = next((os.environ[key] for key in ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK") if key in os.environ), "0")
     if not error.silent and (error.silent is False or local == "0"):
         print(f"error: {text}", file=sys.stderr)
     if outcome.LOST in text and hosts and len(hosts.training) > 1:
