@@ -20,7 +20,7 @@ from segtrain.errors import SegtrainError
 
 
 def child(module: str, request: dict[str, Any], changes: dict[str, str] | None = None) -> dict[str, Any]:
-    """The answer of ``python -m segtrain.bench.MODULE`` to a request.
+    """The answer of ``python -m segtrain.bench.MODULE``, which uses ``answer_with``, to a request.
 
     It has one compute thread and the environment with ``changes``; an empty SEGTRAIN_NATIVE is left out.
     Raises SegtrainError with the child's own message, or the last line that it wrote where it died.

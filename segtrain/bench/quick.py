@@ -1,7 +1,4 @@
-"""Cost of a sample with the decoder of this process, measured on one generated street scene in a fraction of a second.
-
-Runs as a process of its own (``python -m segtrain.bench.quick``): a request as JSON comes in, the result goes out.
-"""
+"""Cost of a sample with the decoder of this process (see bench/child.py), measured on one generated street scene."""
 
 from __future__ import annotations
 
@@ -28,16 +25,15 @@ def quick(seconds: float) -> dict[str, Any]:
     """CPU milliseconds per sample: the median of whole rounds of the same draws, for about ``seconds`` of CPU."""
     image, mask = scene(1, 0, SIZE)
     drawn = StoredSample(jpeg(image), png(mask), "the generated JPEG", "the generated PNG", "raw")
-    sampler = SampleMaker(
-        Held(drawn, SCENES, [Entry("the generated JPEG", "the generated PNG")]), Data(crop=CROP), seed=0
-    )
+    held = Held(drawn, SCENES, [Entry("the generated JPEG", "the generated PNG")])
+    make = SampleMaker(held, Data(crop=CROP), seed=0)
     out = np.empty((*CROP, 3), np.uint8), np.empty(CROP, np.uint8)
     rounds: list[float] = []
-    sampler(Task(0, 0, CROP, (0.5, 2.0)), *out)
+    make(Task(0, 0, CROP, (0.5, 2.0)), *out)
     while not rounds or sum(rounds) < seconds:
         begin = time.thread_time()
         for epoch in range(8):  # the same eight draws each time, so that two paths do the same work
-            sampler(Task(0, epoch, CROP, (0.5, 2.0)), *out)
+            make(Task(0, epoch, CROP, (0.5, 2.0)), *out)
         rounds.append(time.thread_time() - begin)
     return decoder() | {"cpu_ms": 1000 * statistics.median(rounds) / 8}
 

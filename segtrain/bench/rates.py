@@ -1,7 +1,4 @@
-"""Samples per second of the real loader with one worker and with more, and the CPU time and memory that they take.
-
-Runs as a process of its own (``python -m segtrain.bench.rates``): a request as JSON comes in, the result goes out.
-"""
+"""Samples/s, CPU time, and memory of the real loader with one worker and more, in a process of its own (child.py)."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
 """CPU and wall milliseconds of each stage of a training sample on one core, on samples spread over the data set.
 
 A stage is what the whole sample costs less without it: with the mask decoded already, with the image too, without the
-user's transforms. So the figures are those of the code that trains, with each decoder.
-
-Runs as a process of its own (``python -m segtrain.bench.stages``), which has one core, one thread, and one decoder for
-itself: a request as JSON comes in, the result as JSON goes out. Without torch.
+user's transforms. So the figures are those of the code that trains. Runs in a process of its own (bench/child.py),
+which has one core, one thread, and one decoder for itself, and no torch.
 """
 
 from __future__ import annotations
@@ -76,13 +74,14 @@ class Bench:
         record, task = self.dataset.record(index), Task(index, 0, self.data.crop, self.data.scale)
         image, mask = pixels_of(record, self.dataset.labels)  # refuses bad files before anything is counted
         self.sizes.append((length(record.image), length(record.mask), mask.size))
-        self.formats[stored_as(record.image, record.image_name)] += 1
+        pixels = isinstance(record.image, np.ndarray)
+        self.formats["pixels" if pixels else decode.read_header(bytes(record.image), record.image_name).format] += 1
         whole = partial(SampleMaker(self.source, self.data, self.seed), task, *self.out)
         whole()  # warms memory and, where data.cache=ram, fills it
         self.costs["whole"].append(clock(whole))
         self.costs["read"].append(clock(partial(self.source.record, index)))
         self._stages(task, self.source.record(index), image, mask)
-        if not isinstance(record.image, np.ndarray):
+        if not pixels:
             self.costs["full decode"].append(clock(partial(full_decode, record)))
             small = cut_to_size(record, image, self.data) if self.cut else None
             if small is not None:
@@ -138,14 +137,9 @@ def length(stored: Any) -> int:
     return 0 if stored is None or isinstance(stored, np.ndarray) else len(stored)
 
 
-def stored_as(stored: Any, name: str) -> str:
-    return "pixels" if isinstance(stored, np.ndarray) else decode.read_header(bytes(stored), name).format
-
-
 def full_decode(record: StoredSample) -> None:
     """The whole image and the raw mask, as any loader without further tricks needs them."""
-    if not isinstance(record.image, np.ndarray):
-        decode.decode_image(bytes(record.image), record.image_name)
+    decode.decode_image(bytes(record.image), record.image_name)
     if not isinstance(record.mask, np.ndarray):
         decode.decode_mask(bytes(record.mask or b""), record.mask_name)
 
@@ -210,10 +204,7 @@ def packed(config: Config, request: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def measure(config: Config, request: dict[str, Any]) -> dict[str, Any]:
-    """All stages with the decoder of this process; with ``request["cures"]`` also the sample in other forms.
-
-    Raises SegtrainError for a bad file.
-    """
+    """All stages with the decoder of this process, and other forms if ``request["cures"]``. Raises SegtrainError."""
     dataset = few(config, request)
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})

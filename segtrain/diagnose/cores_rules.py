@@ -15,10 +15,7 @@ PASSES = ("forward", "backward", "update")  # that compute, and wait for nothing
 
 
 def other_programs(figures: Figures) -> Verdict | None:
-    """Other programs that use cores of the run.
-
-    The gain is that of a step without the waits for cores that they cause.
-    """
+    """Other programs that use cores of the run. The gain is that of a step without the waits that they cause."""
     others, rank = _others(figures), figures.most_starved_rank
     if others is None or others <= CROWD:
         return None
@@ -65,10 +62,7 @@ def too_few_cores(figures: Figures) -> Verdict | None:
 
 
 def _others(figures: Figures) -> float | None:
-    """Cores that other programs use.
-
-    Without a system profile: those that this run left free while its threads waited for cores.
-    """
+    """Cores of other programs; without a system profile, those that were not free although the run waited for cores."""
     if figures.hosts or figures.on_gpu:
         return figures.others
     if figures.cpu_wait is None or figures.cpu_wait <= 2 * LOST * figures.step:

@@ -60,15 +60,12 @@ class _Starved:
     def largest(self) -> tuple[str, str]:
         """The stage that takes longest, other than reading, and its cause."""
         stage = max((s for s in self.samples.stages if s != "read"), key=lambda s: self.samples.stages[s])
-        late = "shm" if self.samples.kind == "process" else "main-thread"
-        return stage, {"decode": "decode", "augment": "augmentation"}.get(stage, late)
+        other = "shm" if self.samples.kind == "process" else "main-thread"
+        return stage, {"decode": "decode", "augment": "augmentation"}.get(stage, other)
 
 
 def data_verdicts(figures: Figures) -> list[Verdict]:
-    """At most two, of which the first one bounds.
-
-    None where the loop does not wait, or nothing is known of its samples.
-    """
+    """At most two, the first of which bounds. None where the loop does not wait, or its samples are not known."""
     rank = figures.most_starved_rank
     samples = rank.samples
     if figures.starved <= STARVED or samples is None:
@@ -76,9 +73,8 @@ def data_verdicts(figures: Figures) -> list[Verdict]:
     of = _Starved(figures, rank, samples, stages_of(figures, rank), _lost(figures))
     if not samples.workers:
         return [_in_the_loop(of)]
-    busy = samples.made * samples.wall / (samples.workers * rank.step)
-    if busy < SLACK:
-        return [_on_the_way(of, busy)]
+    if rank.busy < SLACK:
+        return [_on_the_way(of)]
     waiting = idle(rank, figures.crowded) / samples.wall
     # Threads of the workers' own, which together with the workers of all ranks of the host are more than its cores.
     if samples.threads > HELPED and samples.workers * samples.threads * rank.ranks_here > rank.host_cores:
@@ -95,12 +91,9 @@ def data_verdicts(figures: Figures) -> list[Verdict]:
 
 
 def _lost(figures: Figures) -> float:
-    """Share of the time that is lost.
-
-    Where the samples of one rank are late, that rank is the main cause, and less is theirs.
-    """
-    late = behind(figures)
-    return figures.mean("wait") if late is not None and late.phase == "wait" else figures.starved
+    """Share of the time that is lost to samples; less where one rank is behind with them, which is then the cause."""
+    slow = behind(figures)
+    return figures.mean("wait") if slow is not None and slow.phase == "wait" else figures.starved
 
 
 def _in_the_loop(of: _Starved) -> Verdict:
@@ -109,11 +102,11 @@ def _in_the_loop(of: _Starved) -> Verdict:
     return of.verdict("main-thread", why, Fix({"data.workers": enough}), replace(of.now, workers=enough), "high")
 
 
-def _on_the_way(of: _Starved, busy: float) -> Verdict:
+def _on_the_way(of: _Starved) -> Verdict:
     shared = of.samples.kind == "process"
     why = (
-        f"the loop waits {of.wait:.0%} of the time, but making samples keeps its {of.workers} busy only {busy:.0%} of "
-        f"it: samples are late on their way {'through shared memory' if shared else 'to the loop'}"
+        f"the loop waits {of.wait:.0%} of the time, but making samples keeps its {of.workers} busy only "
+        f"{of.rank.busy:.0%} of it: samples are late on their way {'through shared memory' if shared else 'to the loop'}"
     )
     fix = THREADS if shared else Fix({"data.prefetch": 16})
     gain = 1 / max(1 - of.wait, 1e-3)  # where the loop does nothing but wait: `segtrain bench data`

@@ -46,10 +46,7 @@ def pauses(figures: Figures) -> list[Verdict]:
 def _pause(
     figures: Figures, cause: str, share: float, evidence: str, key: str, every: str, gone: float, also: dict[str, Any]
 ) -> Verdict:
-    """A pause whose setting ``key`` is ``every`` now. ``gone``: share of the time that is shorter with a rarer one.
-
-    ``also``: more settings of the fix.
-    """
+    """A pause with the setting ``key=every``. ``gone``: share that a rarer one shortens. ``also``: more settings."""
     # How many times rarer it must be to take only ``TO`` of the time: 1, 2, 5, 10, 20, 50, ...
     wanted = share / (1 - share) / TO * (1 - TO)
     factor = next(step * 10**power for power in range(9) for step in (1, 2, 5) if step * 10**power >= wanted)
@@ -112,10 +109,7 @@ def compiling(figures: Figures) -> Verdict | None:
 
 
 def _compiled(records: Records) -> tuple[float, float, int, float] | None:
-    """Seconds of compiling, of a usual step, steps so far, seconds of all windows.
-
-    None without a window after the start.
-    """
+    """Seconds of compiling, of a usual step, steps so far, seconds of all windows. None: no window after the start."""
     begun = {begin.get("ts") for begin in records.begins}
     windows = [w for w in records.windows if w["last"] >= w["first"]]
     later = [_work(w) / steps_of(w) for w in windows if w["ts"] not in begun]

@@ -10,7 +10,7 @@ from segtrain.diagnose.verdict import Fix, Verdict, ms, rounded
 from segtrain.observe.spans import NO_STEP
 
 SLOWER = 0.20  # share of a step by which the slowest rank may be behind
-STARVED = 0.8  # of the time of a rank's workers
+BUSY = 0.8  # of the time of a rank's workers: from here on its samples bound its step too
 CROWD = 0.5  # of what a rank is behind
 NETWORK = 0.20  # share of a step that no rank can avoid for the gradients
 
@@ -64,7 +64,7 @@ def _behind(figures: Figures, awake: bool) -> Behind | None:
     if seconds <= SLOWER * step or least - usual <= SLOWER / 2 * step:
         return None  # the second: a rank that is slow now and then shares its core with other programs
     phase = _late_in(slow, others)
-    if phase == "wait" and all(_starved(rank) for rank in others):
+    if phase == "wait" and all(rank.busy > BUSY for rank in others):
         return None  # The rank whose samples come last waits for them, the others for that rank.
     return Behind(slow, host, usual, seconds, phase, awake)
 
@@ -86,14 +86,6 @@ def _slow(late: Behind) -> Verdict:
         advice = f"free the cores of {host}: other programs use them, or its ranks and workers are too many"
     sure = "high" if slow.steps >= 8 else "medium"
     return Verdict(cause, seconds / slow.step, why, Fix(advice=advice), slow.step / (slow.step - saved), sure)
-
-
-def _starved(rank: Rank) -> bool:
-    """Whether the workers of this rank work all the time, so that its samples bound its step too."""
-    samples = rank.samples
-    if samples is None or not samples.workers:
-        return False
-    return samples.made * samples.wall / samples.workers > STARVED * rank.step
 
 
 def _late_in(slow: Rank, others: list[Rank]) -> str:

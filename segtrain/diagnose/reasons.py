@@ -31,10 +31,9 @@ class TimeShare:
 
 def phases(before: Mapping[str, Any], after: Mapping[str, Any], first: Verdict | None) -> tuple[TimeShare, ...]:
     """Of the facts of two runs, the largest change first; predicted where both make steps of as many images."""
-    was, now = _phases(before), _phases(after)
-    expected: dict[str, float] = {}
-    if first is not None and first.gain > 1.005 and _alike(before, after):
-        expected = _expected(was, first)
+    was, now = ({name: part * facts["step_ms"] for name, part in facts["phases"].items()} for facts in (before, after))
+    alike = abs(images(after) / images(before) - 1) < 0.05 and before["ranks"] == after["ranks"]
+    expected = _expected(was, first) if first is not None and first.gain > 1.005 and alike else {}
     names = sorted({**was, **now}, key=lambda name: -abs(now.get(name, 0.0) - was.get(name, 0.0)))
     terms = [TimeShare(n, was.get(n, 0.0), now.get(n, 0.0), expected.get(n, 0.0) if expected else None) for n in names]
     return tuple(term for term in terms if max(term.before, term.after) >= 0.01 * max(sum(was.values()), 1e-9))
@@ -52,14 +51,6 @@ def stages(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[TimeSha
 def images(facts: Mapping[str, Any]) -> float:
     """Of a step of all ranks."""
     return float(facts["images_per_s"] * facts["step_ms"] / 1000)
-
-
-def _alike(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    return abs(images(after) / images(before) - 1) < 0.05 and before["ranks"] == after["ranks"]
-
-
-def _phases(facts: Mapping[str, Any]) -> dict[str, float]:
-    return {name: share * facts["step_ms"] for name, share in facts["phases"].items()}
 
 
 def _expected(was: Mapping[str, float], first: Verdict) -> dict[str, float]:
@@ -105,10 +96,7 @@ def _at_start(evidence: Evidence, key: str) -> Mapping[str, Any]:
 
 
 def environments(before: Evidence, after: Evidence) -> dict[str, tuple[str, str]]:
-    """Facts about hosts, ranks, and versions that differ: name -> before, after.
-
-    Facts that one run lacks are left out.
-    """
+    """Facts about hosts, ranks, and versions that both runs know and that differ: name -> before, after."""
     was, now = _environment(before), _environment(after)
     return {key: (was[key], now[key]) for key in was if was[key] != now.get(key, was[key])}
 

@@ -27,14 +27,9 @@ class Samples:
     stages: Mapping[str, float]  # wall
     cpu: float
     bytes: float
-    cpu_wait: float | None = None  # of the wall time: no core was free; None: not counted
-    by_size: float | None = None  # share of the reading that grows with the bytes read; None: not known
-    cpu_all: float = 0.0  # CPU seconds with those of threads that a library in the worker has started; 0: not known
-
-    @property
-    def threads(self) -> float:
-        """CPU time of a worker process as a multiple of that of its own thread."""
-        return max(1.0, self.cpu_all / self.cpu) if self.cpu else 1.0
+    cpu_wait: float | None  # of the wall time: no core was free; None: not counted
+    by_size: float | None  # share of the reading that grows with the bytes read; None: not known
+    threads: float  # CPU time of a worker process as a multiple of its own thread's: libraries start threads
 
     @property
     def wall(self) -> float:
@@ -65,9 +60,9 @@ class Rank:
     least_own: float  # of the windows' means of ``own``: what other programs disturbed least
     least_awake: float  # of those of ``awake``
     least: Mapping[str, float]  # shares of phases, of the window in which each was least
-    crowded: Mapping[str, Any] | None = None  # what its threads cost, where they have no core each (spans.py)
-    samples: Samples | None = None
-    shared: float | None = None  # seconds in which gradients are on their way, hidden behind the backward pass or not
+    crowded: Mapping[str, Any] | None  # what its threads cost, where they have no core each (spans.py)
+    samples: Samples | None
+    shared: float | None  # seconds in which gradients are on their way, hidden behind the backward pass or not
 
     @property
     def step(self) -> float:
@@ -95,6 +90,12 @@ class Rank:
         of = self.samples
         rest = self.cpu - (of.cpu * of.made if of is not None and of.kind == "thread" else 0.0)
         return max(0.0, rest) * (1 - self.share(*NO_STEP))
+
+    @property
+    def busy(self) -> float:
+        """Share of the time in which its workers make samples; 0 without workers."""
+        of = self.samples
+        return of.made * of.wall / (of.workers * self.step) if of is not None and of.workers else 0.0
 
     def share(self, *phases: str) -> float:
         return sum(self.phases.get(phase, 0.0) for phase in phases) / self.step
@@ -251,15 +252,16 @@ def _samples(work: list[Mapping[str, Any]], steps: int, knows_waits: bool) -> Sa
     stages = {stage: sum(w.get("seconds", {}).get(stage, 0.0) for w in work) / made for stage in STAGES}
     if not sum(stages.values()):
         return None
+    cpu, of_processes = (sum(w.get(key, 0.0) for w in work) / made for key in ("cpu_s", "process_cpu_s"))
     return Samples(
         workers=sum(w.get("count", 0) for w in work) / len(work),
         kind=str(work[-1].get("kind", "thread")),
         made=made / steps,
         stages=stages,
-        cpu=sum(w.get("cpu_s", 0.0) for w in work) / made,
+        cpu=cpu,
         bytes=sum(w.get("bytes", 0) for w in work) / made,
         cpu_wait=sum(w.get("cpu_wait_s", 0.0) for w in work) / made if knows_waits else None,
-        cpu_all=sum(w.get("process_cpu_s", 0.0) for w in work) / made,
+        threads=max(1.0, of_processes / cpu) if cpu else 1.0,
         by_size=_by_size([w for w in work if isinstance(w.get("reads"), dict)]),
     )
 

@@ -72,23 +72,12 @@ class Verdict:
     confidence: str  # high, medium, low
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "cause": self.cause,
-            "share": self.share,
-            "evidence": self.evidence,
-            "cure": self.fix.texts,
-            "fix": self.fix.to_dict(),
-            "gain": self.gain,
-            "confidence": self.confidence,
-        }
+        return {**vars(self), "cure": self.fix.texts, "fix": self.fix.to_dict()}
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """``bound``: a cause, ``healthy``, or ``unknown``.
-
-    ``verdicts``: worst first. ``facts``: the figures that they rest on.
-    """
+    """``bound``: a cause, ``healthy``, or ``unknown``. ``verdicts``: worst first. ``facts``: the figures for it."""
 
     bound: str
     verdicts: tuple[Verdict, ...] = ()

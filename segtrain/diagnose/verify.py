@@ -54,16 +54,11 @@ class Side:
 
 @dataclass(frozen=True)
 class Verification:
-    """``swapped``: the runs were named in the other order.
-
-    ``fix``: the choice of the proposed fix that the runs are compared with; None where nothing was proposed.
-    """
-
     before: Side
     after: Side
-    swapped: bool
+    swapped: bool  # the runs were named in the other order
     changes: tuple[Change, ...]
-    fix: Fix | None
+    fix: Fix | None  # the choice that the runs are compared with; None where nothing was proposed
 
     @cached_property
     def fit(self) -> str:

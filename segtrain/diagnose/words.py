@@ -36,10 +36,7 @@ def page(run: Path, found: Diagnosis, earlier: str | None = None, shown: str = "
 
 
 def _try(run: Path, found: Diagnosis) -> list[str]:
-    """Commands that train again with each choice of the first fix, in a folder of its own, and compare.
-
-    None where the fix is only advice, or a copy holds no config.
-    """
+    """Commands that train with each choice of the first fix, and compare. None for advice and without a config."""
     first = found.proposed
     choices = [choice.words for choice in first.fix.choices if choice.settings] if first else []
     if not choices or not (run / "config.yaml").is_file():

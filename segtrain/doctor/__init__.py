@@ -10,6 +10,7 @@ from segtrain import __version__
 from segtrain.doctor import decoders, machine, packages
 from segtrain.doctor.line import NOTE, PROBLEM, CheckLine
 from segtrain.errors import EXIT_ERROR
+from segtrain.terminal import counted
 
 
 def doctor(as_json: bool = False, say: Callable[[str], None] = print) -> int:
@@ -31,7 +32,7 @@ def page(lines: list[CheckLine]) -> str:
         if line.cure:
             text_lines.append(f"{'':<7}  {'':<{width}}    {line.cure}")
     problems, notes = (sum(line.state == state for line in lines) for state in (PROBLEM, NOTE))
-    text_lines.append(f"{problems} problem{'s' * (problems != 1)}, {notes} note{'s' * (notes != 1)}")
+    text_lines.append(f"{counted(problems, 'problem')}, {counted(notes, 'note')}")
     if any(line.fatal for line in lines):
         text_lines[-1] += ": training is impossible"
     return "\n".join(text_lines)

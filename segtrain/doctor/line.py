@@ -1,4 +1,4 @@
-"""One line of `segtrain doctor`."""
+"""One line of `segtrain doctor`: the result of a check."""
 
 from __future__ import annotations
 
@@ -9,13 +9,8 @@ OK, NOTE, PROBLEM = "ok", "note", "problem"
 
 @dataclass(frozen=True)
 class CheckLine:
-    """The result of one check.
-
-    ``state``: OK, NOTE (works, but could be better), or PROBLEM. ``cure``: the fix. ``fatal``: training is impossible.
-    """
-
-    state: str
+    state: str  # OK, NOTE (works, but could be better), or PROBLEM
     name: str
     found: str
-    cure: str = ""
-    fatal: bool = False
+    cure: str = ""  # the fix
+    fatal: bool = False  # training is impossible

@@ -37,10 +37,7 @@ def shortened(text: str, most: int = LONGEST) -> str:
 
 
 def write_failure(text: str, files: list[Path], reserve: Path | None = None) -> None:
-    """Write the cause to each file, unless another process of the host did so. Raises nothing.
-
-    ``reserve``: a file that is removed to make room on a full disk.
-    """
+    """Write the cause to each file unless another process did; ``reserve`` is room on a full disk. Raises nothing."""
     content = shortened(" ".join(text.split())).encode()
     for file in files:
         with contextlib.suppress(OSError):

@@ -30,15 +30,12 @@ PIXELS = 7  # pixels that get the unknown value
 
 @dataclass(frozen=True)
 class Planted:
-    """The outcome of training on data with one fault.
-
-    ``named``: texts that the error message must contain. ``started``: whether training began.
-    """
+    """The outcome of training on data with one fault."""
 
     kind: str
-    named: tuple[str, ...]
+    named: tuple[str, ...]  # texts that the message must contain
     message: str
-    started: bool
+    started: bool  # whether training began
 
     @property
     def found(self) -> bool:
@@ -86,10 +83,7 @@ def plant_all(cluster: Cluster, config: Config, folder: Path) -> list[Planted]:
 
 
 def _copy(dataset: Dataset, root: Path) -> tuple[Path, Path, bool]:
-    """Copy two samples to ``images/train`` and ``masks/train``.
-
-    Returns the image and mask file of the second one, and whether masks are RGB.
-    """
+    """Copy two samples to ``images/train`` and ``masks/train``: files of the second one, and whether masks are RGB."""
     for part in ("images", "masks"):
         (root / part / "train").mkdir(parents=True)
     colored = False

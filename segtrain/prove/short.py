@@ -98,20 +98,16 @@ def shortened(config: Config, weights: list[float] | None) -> tuple[Config, list
     }
     if config.loss.class_weights == "auto":
         settings["loss__class_weights"] = weights
-    remarks = [
-        f"{settings['data__limit']} images per split, batches of {BATCH}, runs of {STEPS} steps, fp32 on the CPU"
-    ]
-    if crop != data.crop:
-        remarks.append(f"crops of {crop[0]}x{crop[1]} (the config: {data.crop[0]}x{data.crop[1]})")
-    if config.model.encoder_weights:
-        remarks.append(f"random weights (the config: {config.model.encoder_weights})")
-    if parallel.strategy in ("dp", "fsdp", "smddp"):
-        remarks.append(f"strategy ddp over gloo (the config: {parallel.strategy})")
-    if parallel.compress != "none":
-        remarks.append(f"gradients uncompressed (the config: {parallel.compress}, which rounds them)")
-    if train.precision != "fp32":
-        remarks.append(f"fp32 (the config: {train.precision})")
-    return changed(config, **settings), remarks
+    limit, weights_file, strategy = settings["data__limit"], config.model.encoder_weights, parallel.strategy
+    remarks = {
+        f"{limit} images per split, batches of {BATCH}, runs of {STEPS} steps, fp32 on the CPU": True,
+        f"crops of {crop[0]}x{crop[1]} (the config: {data.crop[0]}x{data.crop[1]})": crop != data.crop,
+        f"random weights (the config: {weights_file})": weights_file,
+        f"strategy ddp over gloo (the config: {strategy})": strategy in ("dp", "fsdp", "smddp"),
+        f"gradients uncompressed (the config: {parallel.compress}, which rounds them)": parallel.compress != "none",
+        f"fp32 (the config: {train.precision})": train.precision != "fp32",
+    }
+    return changed(config, **settings), [text for text, applies in remarks.items() if applies]
 
 
 def _fewer_pixels(size: tuple[int, int]) -> tuple[int, int]:
