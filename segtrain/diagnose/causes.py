@@ -13,7 +13,7 @@ from segtrain.diagnose import cores_rules, loop_rules, pause_rules
 from segtrain.diagnose.data_rules import data_verdicts
 from segtrain.diagnose.rank_rules import rank_verdicts
 from segtrain.diagnose.stats import Figures
-from segtrain.diagnose.verdict import HEALTHY, Diagnosis, Verdict
+from segtrain.diagnose.verdict import Verdict
 
 Rule = Callable[[Figures], "Verdict | list[Verdict] | None"]
 # ``always``: also for a run whose usual step is not known.
@@ -74,10 +74,3 @@ CAUSES: dict[str, Cause] = {
     "small-batch": Cause("the fixed cost of a step, whatever its batch", loop_rules.small_batch, "last",
                          charts=("gpu-use", "step-phases")),
 }  # fmt: skip
-
-
-def bound_by(found: Diagnosis) -> str:
-    """Words that complete "bound by ..."; "" where the cause is not known."""
-    if found.bound == HEALTHY:
-        return "the device: nothing holds it up"
-    return CAUSES[found.bound].words if found.bound in CAUSES else ""

@@ -104,9 +104,10 @@ def _in_the_loop(of: _Starved) -> Verdict:
 
 def _on_the_way(of: _Starved) -> Verdict:
     shared = of.samples.kind == "process"
+    way = "through shared memory" if shared else "to the loop"
     why = (
         f"the loop waits {of.wait:.0%} of the time, but making samples keeps its {of.workers} busy only "
-        f"{of.rank.busy:.0%} of it: samples are late on their way {'through shared memory' if shared else 'to the loop'}"
+        f"{of.rank.busy:.0%} of it: samples are late on their way {way}"
     )
     fix = THREADS if shared else Fix({"data.prefetch": 16})
     gain = 1 / max(1 - of.wait, 1e-3)  # where the loop does nothing but wait: `segtrain bench data`

@@ -71,13 +71,13 @@ def fit(found: Sequence[Change]) -> str:
     """``exact``: the fix and nothing else; ``more``: the fix and other settings; ``part``: some of it, or other values
     for it; ``none`` of it; ``words``: the fix is only advice, so settings cannot show it.
     """
-    cure = [change for change in found if change.cure]
-    if not cure:
+    fix = [change for change in found if change.cure]
+    if not fix:
         return WORDS
-    if not any(change.towards for change in cure):
+    if not any(change.towards for change in fix):
         return NONE
-    if all(change.as_proposed for change in cure):
-        return EXACT if len(cure) == len(found) else MORE
+    if all(change.as_proposed for change in fix):
+        return EXACT if len(fix) == len(found) else MORE
     return PART
 
 

@@ -60,6 +60,4 @@ def closing_line(run: Path) -> str | None:
         found = judge(gather(run, say=lambda text: None))
     except (DataError, OSError):
         return None
-    if found.bound == UNKNOWN:
-        return None
-    return f"speed     {closing(found, run)}"
+    return None if found.bound == UNKNOWN else f"speed     {closing(found, run)}"

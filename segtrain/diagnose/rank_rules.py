@@ -31,7 +31,8 @@ def rank_verdicts(figures: Figures) -> list[Verdict]:
     if len(figures.ranks) < 2:
         return []
     late = behind(figures)
-    return [verdict for verdict in (late and _slow(late), _network(figures)) if verdict]
+    found = (_slow(late) if late else None, _network(figures))
+    return [verdict for verdict in found if verdict is not None]
 
 
 def behind(figures: Figures) -> Behind | None:

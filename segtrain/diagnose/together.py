@@ -21,7 +21,7 @@ Windows = Sequence[Mapping[str, Any]]
 
 
 def together(ranks: Sequence[Windows]) -> tuple[float, float | None]:
-    """Seconds of a mean step that all ranks, given by their windows, wait for samples and a core (None: not counted)."""
+    """Seconds of a mean step in which ranks, given by windows, wait for samples, and for a core (None: not counted)."""
     steps = wait = held = 0.0
     for block in _blocks(ranks):
         waits, syncs, gradient_syncs, cpu_waits = zip(*map(_means, block))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shlex
 import textwrap
+from itertools import chain, count
 from pathlib import Path
 
-from segtrain.diagnose.causes import bound_by
+from segtrain.diagnose.causes import CAUSES
 from segtrain.diagnose.cores_rules import CROWD
-from segtrain.diagnose.verdict import HEALTHY, Diagnosis, Verdict, rounded
+from segtrain.diagnose.verdict import HEALTHY, Diagnosis, rounded
 
 WIDTH = 110
 # Share of the cores that a run may use from which on the few that other programs take are no cause.
@@ -30,8 +31,9 @@ def page(run: Path, found: Diagnosis, earlier: str | None = None, shown: str = "
     for number, verdict in enumerate(found.verdicts, 1):
         lines += ["", f"{number}. {verdict.cause}: {verdict.share:.0%} of the time ({verdict.confidence} confidence)"]
         do = [("or" if number else "do", choice.text) for number, choice in enumerate(verdict.fix.choices)]
-        for what, text in (("why", verdict.evidence), *do, ("gain", _gain(verdict))):
-            lines += textwrap.wrap(text, WIDTH, initial_indent=f"   {what:<5}", subsequent_indent=" " * 8)
+        gain = f"about {verdict.gain:.2f}x faster, predicted by the model of a step"
+        for head, text in (("why", verdict.evidence), *do, ("gain", gain if verdict.gain > 1.005 else "not predicted")):
+            lines += textwrap.wrap(text, WIDTH, initial_indent=f"   {head:<5}", subsequent_indent=" " * 8)
     return "\n".join(lines if shown else lines + _try(run, found))
 
 
@@ -42,11 +44,11 @@ def _try(run: Path, found: Diagnosis) -> list[str]:
     if not choices or not (run / "config.yaml").is_file():
         return []
     run = run.resolve() if run.name in ("", "..") else run
-    names = (run.with_name(f"{run.name}-fixed{number}") for number in ("", *range(2, 1000)))
+    names = (run.with_name(f"{run.name}-fixed{number}") for number in chain([""], count(2)))
     free = (name for name in names if not name.exists())
     lines = [""]
     for number, settings in enumerate(choices):
-        again = str(next(free, run.with_name(f"fixed{number}")))
+        again = str(next(free))
         train = ["segtrain", "train", str(run / "config.yaml"), *settings, f"out={again}"]
         lines.append(f"{'or' if number else 'try':<5} {shlex.join(train)}")
         lines.append(f"      {shlex.join(['segtrain', 'diagnose', str(run), '--against', again])}")
@@ -54,8 +56,10 @@ def _try(run: Path, found: Diagnosis) -> list[str]:
 
 
 def headline(found: Diagnosis) -> str:
-    if words := bound_by(found):
-        return f"bound by {words}" + (f" ({found.bound})" if found.bound != HEALTHY else "")
+    if found.bound == HEALTHY:
+        return "bound by the device: nothing holds it up"
+    if found.bound in CAUSES:
+        return f"bound by {CAUSES[found.bound].words} ({found.bound})"
     return str(found.facts.get("why", "it waits for its samples, and its spans do not say why: segtrain bench data"))
 
 
@@ -81,17 +85,12 @@ def closing(found: Diagnosis, run: Path) -> str:
     return f"{rounded(found.facts['images_per_s'])} images/s{why}{more} (segtrain diagnose {shlex.quote(str(run))})"
 
 
-def _gain(verdict: Verdict) -> str:
-    known = f"about {verdict.gain:.2f}x faster, predicted by the model of a step"
-    return known if verdict.gain > 1.005 else "not predicted"
-
-
 def _step(found: Diagnosis) -> str:
     facts = found.facts
     parts = sorted(facts["phases"].items(), key=lambda item: -item[1])
-    told = ", ".join(f"{phase} {share:.0%}" for phase, share in parts if share >= 0.01)
+    shares = ", ".join(f"{phase} {share:.0%}" for phase, share in parts if share >= 0.01)
     speed = f"{rounded(facts['images_per_s'], 4)} images/s"
-    text = f"a step takes {rounded(facts['step_ms'], 4)} ms ({told}), {speed}"
+    text = f"a step takes {rounded(facts['step_ms'], 4)} ms ({shares}), {speed}"
     others = facts.get("cores_of_others", 0.0)
     if others > CROWD:
         text += f"\n  other programs kept {others:.1f} cores busy meanwhile"
