@@ -111,6 +111,8 @@ def test_the_page_for_people_fits_a_screen(result: dict[str, Any]) -> None:
     assert "devices of 200.0 images/s" in text
     for words in ("bound  ", "limit  ", "whole sample", "mask: decode and map ids", result["path_says"]):
         assert words in text
+    two = table({**result, "cures": [{"do": "this", "gain": 2.0}, {"do": "that", "gain": 1.5}]})
+    assert "\nfix    2.00 x samples per CPU-second: this\nor     1.50 x samples per CPU-second: that\n" in two
 
 
 def test_an_absent_native_part_is_said(

@@ -469,6 +469,11 @@ def test_the_verb_needs_no_torch(tmp_path: Path) -> None:
 PLANTED_RECORDS = rank_records({"log": 0.99})
 
 
+def test_a_long_time_is_printed_without_an_exponent() -> None:
+    (verdict,) = of(rank_records({"log": 1.19})).verdicts
+    assert "a log line takes 1,190 ms, every 10 steps of 216 ms" in verdict.evidence
+
+
 def test_a_clock_tells_work_from_waiting_between_its_spans() -> None:
     clock = Clock()
     with clock("forward"):

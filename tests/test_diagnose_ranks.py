@@ -110,7 +110,7 @@ def test_a_slow_rank_beside_other_programs_that_have_the_cores() -> None:
     slow = rank_records({"forward": 4.0, "other": 1.0}, rank=1, cpu_wait=3.5, world=2, cores=2)
     (verdict,) = (verdict for verdict in told((quick, slow)).verdicts if verdict.cause == "slow-rank")
     assert "rank 1" in verdict.evidence
-    assert "(time without a core is not counted); it is late in 'other'" in verdict.evidence
+    assert "(time without a core is not counted); the difference is mostly in 'other'" in verdict.evidence
     assert verdict.fix.text.startswith("check ")
     alike = rank_records(
         {"forward": 5.0}, rank=1, cpu_wait=4.9, world=2, cores=2

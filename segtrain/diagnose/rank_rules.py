@@ -23,16 +23,16 @@ class Behind:
     host: tuple[Rank, ...]  # all ranks of its host where all of them are slow, else none
     usual: float  # seconds of a step that the others take by themselves
     seconds: float
-    phase: str  # in which it is late
+    phase: str  # in which it differs most from the others
     awake: bool  # seconds are those in which a rank had a core
 
 
 def rank_verdicts(figures: Figures) -> list[Verdict]:
     if len(figures.ranks) < 2:
         return []
-    late = behind(figures)
-    found = (_slow(late) if late else None, _network(figures))
-    return [verdict for verdict in found if verdict is not None]
+    found = behind(figures)
+    verdicts = (_slow(found) if found else None, _network(figures))
+    return [verdict for verdict in verdicts if verdict is not None]
 
 
 def behind(figures: Figures) -> Behind | None:
@@ -64,38 +64,38 @@ def _behind(figures: Figures, awake: bool) -> Behind | None:
         least, step = slow.least_awake, slow.step - (slow.cpu_wait or 0.0)
     if seconds <= SLOWER * step or least - usual <= SLOWER / 2 * step:
         return None  # the second: a rank that is slow now and then shares its core with other programs
-    phase = _late_in(slow, others)
+    phase = _slow_phase(slow, others)
     if phase == "wait" and all(rank.busy > BUSY for rank in others):
         return None  # The rank whose samples come last waits for them, the others for that rank.
     return Behind(slow, host, usual, seconds, phase, awake)
 
 
-def _slow(late: Behind) -> Verdict:
-    slow, seconds, host = late.slow, late.seconds, late.slow.host or "its host"
+def _slow(found: Behind) -> Verdict:
+    slow, seconds, host = found.slow, found.seconds, found.slow.host or "its host"
     cause, name = "slow-rank", f"rank {slow.rank} on {host}"
-    if late.host:
-        ranks = ", ".join(str(rank.rank) for rank in late.host)
-        cause, name = "slow-host", f"host {slow.host} (rank{'s' * (len(late.host) > 1)} {ranks})"
+    if found.host:
+        ranks = ", ".join(str(rank.rank) for rank in found.host)
+        cause, name = "slow-host", f"host {slow.host} (rank{'s' * (len(found.host) > 1)} {ranks})"
     why = (
-        f"{name} takes {ms(late.usual + seconds)} per step for its own work, the others {ms(late.usual)}, and then "
-        f"they wait{' (time without a core is not counted)' * late.awake}; it is late in '{late.phase}'"
+        f"{name} takes {ms(found.usual + seconds)} per step for its own work, the others {ms(found.usual)}, and then "
+        f"they wait{' (time without a core is not counted)' * found.awake}; the difference is mostly in '{found.phase}'"
     )
     advice = f"check {host}: other programs, clock speeds, disks; leave it out if it stays slow"
     no_core, saved = min(seconds, slow.cpu_wait or 0.0), seconds
-    if no_core > CROWD * seconds and not late.awake:
+    if no_core > CROWD * seconds and not found.awake:
         why, saved = f"{why}, where it waits {ms(no_core)} for a free CPU core", no_core
         advice = f"free the cores of {host}: other programs use them, or its ranks and workers are too many"
     sure = "high" if slow.steps >= 8 else "medium"
     return Verdict(cause, seconds / slow.step, why, Fix(advice=advice), slow.step / (slow.step - saved), sure)
 
 
-def _late_in(slow: Rank, others: list[Rank]) -> str:
-    late = {
+def _slow_phase(slow: Rank, others: list[Rank]) -> str:
+    longer = {
         phase: s - statistics.median(rank.phases.get(phase, 0.0) for rank in others)
         for phase, s in slow.phases.items()
         if phase not in (*SYNC_PHASES, *NO_STEP)
     }
-    return max(late, key=lambda phase: late[phase])
+    return max(longer, key=lambda phase: longer[phase])
 
 
 def _network(figures: Figures) -> Verdict | None:
