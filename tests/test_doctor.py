@@ -14,7 +14,7 @@ import pytest
 
 from segtrain.cli import main
 from segtrain.data.pixels import native
-from segtrain.doctor import decoders, machine, packages, page
+from segtrain.doctor import machine, packages, page
 from segtrain.doctor.line import NOTE, OK, PROBLEM, CheckLine
 from segtrain.errors import SegtrainError
 
@@ -24,7 +24,7 @@ PYPROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoders, "SECONDS", 0.01)
+    monkeypatch.setattr(machine, "SECONDS", 0.01)
 
 
 def test_the_page(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +52,7 @@ def test_json_has_the_same_lines(capsys: pytest.CaptureFixture[str], monkeypatch
 
 
 def test_torch_is_not_imported() -> None:
-    code = "import sys\nfrom segtrain.doctor import decoders, doctor\ndecoders.look = list\ndoctor()\nassert 'torch' not in sys.modules"
+    code = "import sys\nfrom segtrain.doctor import doctor, machine\nmachine.decoders = list\ndoctor()\nassert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True)
 
 
@@ -61,11 +61,21 @@ def test_without_torch_training_is_impossible(
 ) -> None:
     real = packages.version
     monkeypatch.setattr(packages, "version", lambda name: None if name == "torch" else real(name))
-    monkeypatch.setattr(decoders, "look", lambda: iter([]))
+    monkeypatch.setattr(machine, "decoders", lambda: iter([]))
     assert main(["doctor"]) == 2
     text = capsys.readouterr().out
     assert re.search(r"^problem +torch +missing.*\n +pip install 'torch>=2.0.1'$", text, re.MULTILINE)
     assert "training is impossible" in text
+
+
+def test_a_missing_opencv_is_a_line_and_no_traceback() -> None:
+    code = (
+        "import sys\nsys.modules['cv2'] = None\nfrom segtrain.doctor import doctor, packages\nreal = packages.version\n"
+        "packages.version = lambda name: None if 'opencv' in name else real(name)\nsys.exit(doctor())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert re.search(r"^problem +opencv +missing", done.stdout, re.MULTILINE), done.stdout
 
 
 def test_what_is_needed_and_optional_is_what_pyproject_says() -> None:
@@ -193,8 +203,8 @@ def test_a_decoder_that_fails_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> N
                 raise SegtrainError("ended with code -4")
             return well
 
-        monkeypatch.setattr(decoders, "child", child)
-        return list(decoders.look())
+        monkeypatch.setattr("segtrain.bench.child.child", child)
+        return list(machine.decoders())
 
     assert [(line.state, line.fatal) for line in tried(True, False)] == [(PROBLEM, False)]
     assert [(line.state, line.fatal) for line in tried(True, True)] == [(PROBLEM, True)]

@@ -11,17 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from segtrain.bench.child import answer_with, few
-from segtrain.config import Config, Data
+from segtrain.config import Config
 from segtrain.cores import runqueue_wait
 from segtrain.data.datasets import Dataset
 from segtrain.data.loader import TrainLoader
 from segtrain.data.workers.pool import WorkerPool
 from segtrain.observe.spans import Work
-
-
-def worker_kinds(data: Data) -> list[str]:
-    """The kinds of workers: threads, and processes unless each would keep a copy of the cached images."""
-    return ["thread", "process"] if data.cache == "off" and hasattr(socket, "send_fds") else ["thread"]
 
 
 def rate(config: Config, dataset: Dataset, workers: int, kind: str, seconds: float, warm: int) -> dict[str, Any]:
@@ -86,7 +81,9 @@ def measure(config: Config, request: dict[str, Any]) -> dict[str, Any]:
     """``rates``: one for each kind and number of workers. ``window``: that of the fastest."""
     dataset = few(config, request)
     rates: list[dict[str, Any]] = []
-    for kind in worker_kinds(config.data):
+    # Each process would keep its own copy of cached images.
+    processes = config.data.cache == "off" and hasattr(socket, "send_fds")
+    for kind in ("thread", "process") if processes else ("thread",):
         for workers in request["workers"]:
             # The first pass over files records where their tiles begin. A pass over cached images fills the cache of
             # each loader.

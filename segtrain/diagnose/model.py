@@ -48,9 +48,10 @@ def stages_of(figures: Figures, rank: Rank, others: bool = True) -> Stages:
     samples = rank.samples
     assert samples is not None
     stalls = sum(rank.phases.get(phase, 0.0) for phase in NO_STEP)
-    used = (samples.made * samples.cpu * samples.threads + rank.computed) / rank.step
-    cpu_wait = _cpu_wait(figures, rank) * (figures.own_part if others else 1.0)
-    free = figures.free_cores if others else None
+    cpu_wait, cores = _cpu_wait(figures, rank) * (figures.own_part if others else 1.0), rank.cores
+    if others and figures.free_cores is not None:
+        used = (samples.made * samples.cpu * samples.threads + rank.computed) / rank.step
+        cores = min(cores, max(SHARED * cores, used + figures.free_cores / len(figures.ranks)))
     alone = samples.cpu_wait is None and samples.workers <= 1 and not figures.crowded
     return Stages(
         device=max(0.0, rank.step - figures.wait - stalls - cpu_wait),
@@ -60,9 +61,7 @@ def stages_of(figures: Figures, rank: Rank, others: bool = True) -> Stages:
         cpu=samples.cpu * samples.threads,
         workers=samples.workers,
         computed=rank.computed,
-        cores=rank.cores
-        if free is None
-        else min(rank.cores, max(SHARED * rank.cores, used + free / len(figures.ranks))),
+        cores=cores,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from segtrain import __version__
-from segtrain.doctor import decoders, machine, packages
+from segtrain.doctor import machine, packages
 from segtrain.doctor.line import NOTE, PROBLEM, CheckLine
 from segtrain.errors import EXIT_ERROR
 from segtrain.terminal import counted
@@ -15,7 +15,7 @@ from segtrain.terminal import counted
 
 def doctor(as_json: bool = False, say: Callable[[str], None] = print) -> int:
     """Run all checks and print one line per check. Returns 2 if training is impossible, else 0."""
-    lines = [*packages.look(), *machine.look(), *decoders.look()]
+    lines = [*packages.look(), *machine.look()]
     if as_json:
         say(json.dumps({"version": __version__, "lines": [asdict(line) for line in lines]}))
     else:

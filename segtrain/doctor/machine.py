@@ -1,19 +1,23 @@
-"""Checks of the machine: cores, OpenMP settings, memory, shared memory, cache folder, open files."""
+"""Checks of the machine: cores, OpenMP settings, memory, shared memory, cache folder, open files, image decoders."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 from segtrain.cores import affinity, cpu_quota
 from segtrain.doctor.line import NOTE, OK, PROBLEM, CheckLine
+from segtrain.errors import SegtrainError
 from segtrain.files import cache_folder
 from segtrain.memory import memory_free, memory_limit
 
 LEAST_SHM = 64 << 20  # Docker's default, which is too small
 LEAST_CACHE = 1 << 30
 LEAST_FILES = 1024
+SECONDS = 0.25  # CPU time to measure a decoder
 PINS = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 
@@ -24,6 +28,7 @@ def look() -> Iterator[CheckLine]:
     yield from shared_memory()
     yield cache()
     yield from open_files()
+    yield from decoders()
 
 
 def cores(allowed: int, there: int, quota: float | None) -> CheckLine:
@@ -94,3 +99,41 @@ def open_files() -> Iterator[CheckLine]:
     if 0 <= soft < LEAST_FILES:
         most = LEAST_FILES if hard < 0 else min(hard, 65536)
         yield CheckLine(NOTE, "open files", f"at most {soft}", f"ulimit -n {most}")
+
+
+def decoders() -> Iterator[CheckLine]:
+    """The native decoder and the packages that replace it: which one is in use, and how fast each is."""
+    turned_off = os.environ.get("SEGTRAIN_NATIVE") == "0"
+    with ThreadPoolExecutor(2) as pool:
+        native, packages = pool.map(_tried, ("", "0"))
+    if isinstance(packages, str):
+        found = f"the packages cannot decode JPEG and PNG: {packages}"
+        yield CheckLine(PROBLEM, "decoder", found, "reinstall", fatal=True)
+        return
+    if isinstance(native, str):
+        found = f"the native decoder fails: {native}"
+        yield CheckLine(PROBLEM, "decoder", found, "reinstall; SEGTRAIN_NATIVE=0 turns it off")
+        return
+    there = native["path"] == "native"
+    used = packages if turned_off or not there else native
+    speed = f"{used['cpu_ms']:.1f} ms of CPU per sample of 1024x512"
+    if there and turned_off:
+        found = f"packages, because of SEGTRAIN_NATIVE=0: {speed}; the native decoder needs {native['cpu_ms']:.1f} ms"
+        yield CheckLine(NOTE, "decoder", found, "unset SEGTRAIN_NATIVE")
+    elif there:
+        yield CheckLine(OK, "decoder", f"{native['path_says']}: {speed}; packages need {packages['cpu_ms']:.1f} ms")
+    else:
+        why, _, fix = str(native["path_says"]).partition(": ")[2].rpartition(": ")
+        yield CheckLine(NOTE, "decoder", f"packages: {speed}; {why}", fix)
+
+
+def _tried(switch: str) -> dict[str, object] | str:
+    """The measurement of ``segtrain.bench.quick`` with this SEGTRAIN_NATIVE ("": unset), or an error message."""
+    try:
+        # It needs OpenCV, which may be missing.
+        from segtrain.bench.child import child
+
+        with tempfile.TemporaryDirectory(prefix="segtrain-bench-") as scratch:
+            return child("quick", {"seconds": SECONDS}, {"SEGTRAIN_NATIVE": switch, "SEGTRAIN_CACHE": scratch})
+    except (SegtrainError, ImportError) as error:
+        return str(error)
