@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from segtrain.diagnose.model import stages_of
 from segtrain.diagnose.stats import Figures, Rank
-from segtrain.diagnose.verdict import OTHER_PROGRAMS, Fix, Verdict, ms
+from segtrain.diagnose.verdict import OTHER_PROGRAMS, Fix, Verdict, ms, rounded
 from segtrain.terminal import counted
 
 LOST = 0.10  # share of the time
@@ -24,8 +24,8 @@ def other_programs(figures: Figures) -> Verdict | None:
     if lost <= LOST:
         return None
     why = (
-        f"other programs keep {others:.2g} of {_cores(figures):g} cores busy, and this run, which needs more, gets "
-        f"{figures.own_cpu:.2g}{_waited(figures, rank)}"
+        f"other programs keep {rounded(others, 2)} of {_cores(figures):g} cores busy, and this run, which needs more, "
+        f"gets {rounded(figures.own_cpu, 2)}{_waited(figures, rank)}"
     )
     sure = "high"
     if figures.cpu_wait is None or not figures.hosts:
@@ -49,10 +49,10 @@ def too_few_cores(figures: Figures) -> Verdict | None:
     if samples is not None and samples.workers:
         gain = max(1.0, rank.step / max(1e-9, replace(stages_of(figures, rank), wall=0.0, cpu=0.0).step))
         used = samples.made * samples.cpu * samples.threads / rank.step * count
-        made = f", of which making samples takes {used:.2g}"
+        made = f", of which making samples takes {rounded(used, 2)}"
     why = (
-        f"its {counted(count, 'rank')} and their workers keep {figures.own_cpu:.2g} of {_cores(figures):g} cores "
-        f"busy{made}{_waited(figures, rank)}"
+        f"its {counted(count, 'rank')} and their workers keep {rounded(figures.own_cpu, 2)} of {_cores(figures):g} "
+        f"cores busy{made}{_waited(figures, rank)}"
     )
     advice = (
         "use more cores; or cheaper samples (data.cache=ram, segtrain data pack, cheaper augmentation), for which the "

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from segtrain.diagnose.model import Stages, idle, stages_of, workers_needed
 from segtrain.diagnose.rank_rules import behind
 from segtrain.diagnose.stats import Figures, Rank, Samples
-from segtrain.diagnose.verdict import Fix, Verdict, ms
+from segtrain.diagnose.verdict import Fix, Verdict, ms, rounded
 
 STARVED = 0.10  # share of the time in which the loop may wait
 MOSTLY = 0.5
@@ -116,20 +116,20 @@ def _on_the_way(of: _Starved) -> Verdict:
 
 def _storage(of: _Starved) -> Verdict:
     samples, now = of.samples, of.now
-    read, size = samples.stages["read"], f"{samples.bytes / 1e3:.3g} kB"
+    read, size = samples.stages["read"], f"{rounded(samples.bytes / 1e3)} kB"
     grows, sure = samples.by_size, "high"
     if grows is None:  # All reads are of one size: assume the rate of slow storage.
         grows, sure = min(1.0, samples.bytes / STREAM / read), "low"
     why = f"reading takes {ms(read)} of the {ms(samples.wall)} of a sample"
     if grows > MOSTLY:
         rate = samples.bytes * samples.made / of.rank.step
-        given = f"{rate / 1e6:.3g} MB/s ({size} per sample)"
+        given = f"{rounded(rate / 1e6)} MB/s ({size} per sample)"
         why += f", and {grows:.0%} of that grows with its size: storage gives only {given}"
         closer = Fix(advice=f"make the files smaller and move them closer: {PACK}")
         fix = replace(IN_MEMORY, alternatives=(closer,))
         return of.verdict("storage-bandwidth", why, fix, replace(now, wall=now.wall - read), sure)
     enough = workers_needed(now, MOST_WAITING)
-    given = f"{size} at {samples.bytes / read / 1e6:.3g} MB/s"
+    given = f"{size} at {rounded(samples.bytes / read / 1e6)} MB/s"
     why += f", whatever its size ({given}): {of.workers} wait for storage to answer"
     return of.verdict("storage-latency", why, Fix({"data.workers": enough}), replace(now, workers=enough), sure)
 
@@ -150,14 +150,14 @@ def _stage_that_waits(of: _Starved, waiting: float) -> Verdict:
 def _too_few(of: _Starved) -> Verdict:
     samples, rank = of.samples, of.rank
     enough = max(int(samples.workers) + 1, workers_needed(of.now, max(1, int(rank.cores))))
-    used = samples.workers + rank.computed / rank.step
-    why = f"{of.workers} work all the time and use, with the loop, {used:.2g} of {rank.cores:.3g} cores: {of.costs}"
+    used = rounded(samples.workers + rank.computed / rank.step, 2)
+    why = f"{of.workers} work all the time and use, with the loop, {used} of {rank.cores:.3g} cores: {of.costs}"
     return of.verdict("too-few-workers", why, Fix({"data.workers": enough}), replace(of.now, workers=enough), "high")
 
 
 def _own_threads(of: _Starved) -> Verdict:
     why = (
-        f"each worker computes {of.samples.threads:.2g} times as much as its own thread does: a library in the "
+        f"each worker computes {rounded(of.samples.threads, 2)} times as much as its own thread does: a library in the "
         f"transforms starts threads of its own, and {of.workers} of each rank share {of.rank.cores:.3g} cores with the "
         "loop"
     )

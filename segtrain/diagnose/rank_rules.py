@@ -114,7 +114,7 @@ def _network(figures: Figures) -> Verdict | None:
     halved = setting("parallel.compress", "none") == "none" and setting("parallel.strategy", "ddp") in ("auto", "ddp")
     why = (
         f"after computing its last gradient, every rank waits for the others' for {share:.0%} of each step: "
-        f"{rounded(sent / 1e6)} MB take {ms(moving)}{hidden}, {8 * sent / moving / 1e9:.2g} Gbit/s"
+        f"{rounded(sent / 1e6)} MB take {ms(moving)}{hidden}, {rounded(8 * sent / moving / 1e9, 2)} Gbit/s"
     )
     fix = Fix({"parallel.compress": "fp16"}, alternatives=(larger,)) if halved else larger
     return Verdict("slow-network", share, why, fix, quickest.step / (quickest.step - saved), "medium")

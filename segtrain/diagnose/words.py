@@ -68,7 +68,7 @@ def line(found: Diagnosis) -> str:
     if not found.verdicts:
         return headline(found)
     first = found.verdicts[0]
-    gain = f", about {first.gain:.2g}x faster" if first.gain > 1.05 else ""
+    gain = f", about {rounded(first.gain, 2)}x faster" if first.gain > 1.05 else ""
     return f"{headline(found)}: {first.evidence}\n          try {first.fix.texts}{gain}"
 
 
@@ -81,7 +81,7 @@ def closing(found: Diagnosis, run: Path) -> str:
         why = f", as fast as {'this core allows' if cores == 1 else f'these {cores} cores allow'}"
     else:
         why = f"; its threads wait for a core {first.share:.0%} of the time"
-    more = f"; cheaper samples would make it up to {first.gain:.2g}x faster" if first.gain > WORTH else ""
+    more = f"; cheaper samples would make it up to {rounded(first.gain, 2)}x faster" if first.gain > WORTH else ""
     return f"{rounded(found.facts['images_per_s'])} images/s{why}{more} (segtrain diagnose {shlex.quote(str(run))})"
 
 
