@@ -130,14 +130,16 @@ def reasons(
     said = [f"other settings differ as well: {', '.join(others)}"] if others else []
     said += [f"{key} differs: {was} before, {now} after" for key, (was, now) in environment.items()]
     said += _crowds(before, after)
-    short = [word for word, of in (("before", before), ("after", after)) if not of.facts.get("steady")]
-    if short:
-        said.append(f"the run {' and the run '.join(short)} is so short that the figures include its start")
-    said += _terms(phases) + _stages(stages)
+    said += short_runs(before, after) + _terms(phases) + _stages(stages)
     if after.verdicts:
         cause = "the cause is still there" if after.bound == before.bound else "what now holds the run up"
         said.append(f"{cause}: {after.verdicts[0].evidence}")
     return tuple(said)
+
+
+def short_runs(before: Diagnosis, after: Diagnosis) -> list[str]:
+    short = [word for word, of in (("before", before), ("after", after)) if not of.facts["steady"]]
+    return [f"the run {word} is so short that these figures include its start" for word in short]
 
 
 def _crowds(before: Diagnosis, after: Diagnosis) -> list[str]:

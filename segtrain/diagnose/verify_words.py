@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from segtrain.diagnose.differences import EXACT, MORE, NONE, PART, WORDS, shown
-from segtrain.diagnose.reasons import TimeShare, images, ms_text
+from segtrain.diagnose.reasons import TimeShare, images, ms_text, short_runs
 from segtrain.diagnose.verdict import HEALTHY, rounded
 from segtrain.diagnose.verify import HELD, Verification
 from segtrain.diagnose.words import WIDTH, headline
@@ -128,10 +128,7 @@ def notes(found: Verification) -> list[str]:
     said = [f"{key} differs: {was} before, {now} after" for key, (was, now) in found.environment.items()]
     if "ranks" in found.environment:
         said.append("images/s are those of all ranks together")
-    for word, side in (("before", found.before), ("after", found.after)):
-        if not side.found.facts["steady"]:
-            said.append(f"the run {word} is so short that these figures include its start")
-    return said
+    return said + short_runs(found.before.found, found.after.found)
 
 
 def _table(title: str, terms: Sequence[TimeShare], found: Verification) -> list[str]:
