@@ -76,8 +76,7 @@ def _alone(figures: Figures, rank: Rank, others: float) -> float:
     cpu_wait = figures.cpu_wait
     # Without a count, the time in which the passes did not compute is taken for waits for cores.
     if cpu_wait is None and not figures.on_gpu and figures.crowded:
-        passes = sum(rank.phases.get(phase, 0.0) for phase in PASSES)
-        cpu_wait = max(0.0, passes - rank.computed / max(1, rank.threads))
+        cpu_wait = max(0.0, rank.spent(*PASSES) - rank.computed / max(1, rank.threads))
     if rank.samples is None or figures.cpu_wait is None:
         return rank.step if figures.on_gpu else rank.step - (cpu_wait or 0.0) * theirs
     held = (rank.samples.cpu_wait or 0.0) > LOST * rank.samples.wall

@@ -71,7 +71,7 @@ def threads(figures: Figures) -> Verdict | None:
     if figures.on_gpu or rank.threads * rank.ranks_here < THREADS * rank.host_cores:
         return None
     measured, enough = rank.crowded, max(1, rank.host_cores // rank.ranks_here)
-    passes = {phase: rank.phases.get(phase, 0.0) for phase in ("forward", "backward")}
+    passes = {phase: rank.spent(phase) for phase in ("forward", "backward")}
     times = {phase: max(1.0, float(measured[phase])) if measured else rank.threads / enough for phase in passes}
     lost = sum(took * (1 - 1 / times[phase]) for phase, took in passes.items())
     if lost <= CROWD * rank.step:
@@ -120,7 +120,7 @@ def small_batch(figures: Figures) -> Verdict | None:
         share, why = 1 - used, f"the GPU has work for only {used:.0%} of the time although its data is ready"
     else:
         had_core = 1 - min(1.0, (rank.cpu_wait or 0.0) / rank.step)  # share of the time, in all phases alike
-        share = had_core * sum(rank.phases.get(phase, 0.0) for phase in ("update", "other")) / rank.step
+        share = had_core * rank.spent("update", "other") / rank.step
         if share <= FIXED or rank.images > FEW:
             return None
         why = f"{share:.0%} of a step of {ms(rank.step)} does not grow with its {rank.images:g} images per rank"

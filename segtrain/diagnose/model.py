@@ -47,7 +47,7 @@ def stages_of(figures: Figures, rank: Rank, others: bool = True) -> Stages:
     """
     samples = rank.samples
     assert samples is not None
-    stalls = sum(rank.phases.get(phase, 0.0) for phase in NO_STEP)
+    stalls = rank.spent(*NO_STEP)
     cpu_wait, cores = _cpu_wait(figures, rank) * (figures.own_part if others else 1.0), rank.cores
     if others and figures.free_cores is not None:
         used = (samples.made * samples.cpu * samples.threads + rank.computed) / rank.step

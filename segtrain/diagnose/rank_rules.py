@@ -91,7 +91,7 @@ def _slow(found: Behind) -> Verdict:
 
 def _slow_phase(slow: Rank, others: list[Rank]) -> str:
     longer = {
-        phase: s - statistics.median(rank.phases.get(phase, 0.0) for rank in others)
+        phase: s - statistics.median(rank.spent(phase) for rank in others)
         for phase, s in slow.phases.items()
         if phase not in (*SYNC_PHASES, *NO_STEP)
     }
@@ -100,8 +100,8 @@ def _slow_phase(slow: Rank, others: list[Rank]) -> str:
 
 def _network(figures: Figures) -> Verdict | None:
     """The rank that waits least for gradients waits for no other rank, so its wait is due to the network."""
-    quickest = min(figures.ranks, key=lambda rank: rank.phases.get("gradient_sync", 0.0))
-    spent = quickest.phases.get("gradient_sync", 0.0)
+    quickest = min(figures.ranks, key=lambda rank: rank.spent("gradient_sync"))
+    spent = quickest.spent("gradient_sync")
     share = spent / quickest.step
     if share <= NETWORK or quickest.least["gradient_sync"] <= NETWORK / 2:
         return None

@@ -97,8 +97,11 @@ class Rank:
         of = self.samples
         return of.made * of.wall / (of.workers * self.step) if of is not None and of.workers else 0.0
 
+    def spent(self, *phases: str) -> float:
+        return sum(self.phases.get(phase, 0.0) for phase in phases)
+
     def share(self, *phases: str) -> float:
-        return sum(self.phases.get(phase, 0.0) for phase in phases) / self.step
+        return self.spent(*phases) / self.step
 
 
 def _own(phases: Mapping[str, float]) -> float:
