@@ -120,7 +120,7 @@ def test_an_absent_native_part_is_said(
 ) -> None:
     config = load_config(None, settings(folder[0]))
     request = {"config": config.model_dump(mode="json"), "samples": 2, "scratch": str(tmp_path), "cures": False}
-    found = child("stages", request, {"SEGTRAIN_NATIVE": "0"})
+    found = child("stages", request, SEGTRAIN_NATIVE="0")
     assert found["path"] == "packages"
     assert "SEGTRAIN_NATIVE=0" in found["path_says"]
     monkeypatch.setenv("SEGTRAIN_NATIVE", "0")

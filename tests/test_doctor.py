@@ -198,8 +198,8 @@ def test_a_decoder_that_fails_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> N
     well = {"path": "packages", "path_says": "packages: it was not built: build it", "cpu_ms": 8.0}
 
     def tried(native_fails: bool, packages_fail: bool) -> list[CheckLine]:
-        def child(module: str, request: dict[str, Any], changes: dict[str, str]) -> dict[str, Any]:
-            if packages_fail if changes["SEGTRAIN_NATIVE"] == "0" else native_fails:
+        def child(module: str, request: dict[str, Any], **environment: str) -> dict[str, Any]:
+            if packages_fail if environment["SEGTRAIN_NATIVE"] == "0" else native_fails:
                 raise SegtrainError("ended with code -4")
             return well
 

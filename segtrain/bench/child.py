@@ -19,26 +19,19 @@ from segtrain.data.pixels import native
 from segtrain.errors import SegtrainError
 
 
-def child(module: str, request: dict[str, Any], changes: dict[str, str] | None = None) -> dict[str, Any]:
+def child(module: str, request: dict[str, Any], **environment: str) -> dict[str, Any]:
     """The answer of ``python -m segtrain.bench.MODULE``, which uses ``answer_with``, to a request.
 
-    It has one compute thread and the environment with ``changes``; an empty SEGTRAIN_NATIVE is left out.
+    It has one compute thread and this process's environment with changes.
     Raises SegtrainError with the child's own message, or the last line that it wrote where it died.
     """
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **(changes or {})}
-    done = subprocess.run(
-        [sys.executable, "-m", f"segtrain.bench.{module}"],
-        input=json.dumps(request),
-        env={name: value for name, value in environment.items() if value or name != "SEGTRAIN_NATIVE"},
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, "-m", f"segtrain.bench.{module}"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    done = subprocess.run(command, input=json.dumps(request), env=env, capture_output=True, text=True)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise SegtrainError(
-            f"segtrain.bench.{module} ended with exit code {done.returncode}: {last}",
-            code="bench-process-failed", module=module, found=done.returncode,
-        )  # fmt: skip
+        message = f"segtrain.bench.{module} ended with exit code {done.returncode}: {last}"
+        raise SegtrainError(message, code="bench-process-failed", found=done.returncode)
     answer = dict(json.loads(done.stdout.splitlines()[-1]))
     if "error" in answer:
         raise SegtrainError(answer["error"], code=answer["code"], **answer["values"])

@@ -116,5 +116,5 @@ def other_path(request: dict[str, Any], path: str) -> dict[str, Any] | None:
     turned_off = os.environ.get("SEGTRAIN_NATIVE") == "0"
     if path == "packages" and not turned_off:
         return None
-    found = child("stages", {**request, "cures": False}, {"SEGTRAIN_NATIVE": "" if turned_off else "0"})
+    found = child("stages", {**request, "cures": False}, SEGTRAIN_NATIVE="" if turned_off else "0")
     return None if found["path"] == path else found

@@ -128,12 +128,12 @@ def decoders() -> Iterator[CheckLine]:
 
 
 def _tried(switch: str) -> dict[str, object] | str:
-    """The measurement of ``segtrain.bench.quick`` with this SEGTRAIN_NATIVE ("": unset), or an error message."""
+    """What ``segtrain.bench.quick`` measures with this SEGTRAIN_NATIVE ("" equals unset), or an error message."""
     try:
         # It needs OpenCV, which may be missing.
         from segtrain.bench.child import child
 
         with tempfile.TemporaryDirectory(prefix="segtrain-bench-") as scratch:
-            return child("quick", {"seconds": SECONDS}, {"SEGTRAIN_NATIVE": switch, "SEGTRAIN_CACHE": scratch})
+            return child("quick", {"seconds": SECONDS}, SEGTRAIN_NATIVE=switch, SEGTRAIN_CACHE=scratch)
     except (SegtrainError, ImportError) as error:
         return str(error)
