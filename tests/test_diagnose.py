@@ -376,6 +376,11 @@ def test_the_late_phase_of_a_slow_rank_is_named() -> None:
     assert "'wait'" in found.verdicts[0].evidence
 
 
+def test_a_rank_that_alone_has_work_is_named() -> None:
+    idle = dict.fromkeys(CALM, 0.0)
+    assert of(*two({**idle, "forward": 1.0}, {**idle, "sync": 1.0})).bound == "slow-rank"
+
+
 def test_a_rank_without_a_core_is_told_from_one_that_works_more() -> None:
     """Ten steps in a window: rank 0 is 100 ms behind in each."""
     works, waits = (
@@ -471,7 +476,7 @@ PLANTED_RECORDS = rank_records({"log": 0.99})
 
 def test_a_long_time_is_printed_without_an_exponent() -> None:
     (verdict,) = of(rank_records({"log": 1.19})).verdicts
-    assert "a log line takes 1,190 ms, every 10 steps of 216 ms" in verdict.evidence
+    assert "a log line takes 1,190 ms, every 10 steps of 218 ms" in verdict.evidence
 
 
 def test_a_clock_tells_work_from_waiting_between_its_spans() -> None:

@@ -123,7 +123,7 @@ def small_batch(figures: Figures) -> Verdict | None:
         share = had_core * rank.spent("update", "other") / rank.step
         if share <= FIXED or rank.images > FEW:
             return None
-        why = f"{share:.0%} of a step of {ms(rank.step)} does not grow with its {rank.images:g} images per rank"
+        why = f"{share:.0%} of a step of {ms(rank.step)} does not grow with the batch ({rank.images:g} per rank)"
     fix = Fix({"train.batch_size": 4 * int(figures.evidence.setting("train.batch_size", 16))})
     return Verdict("small-batch", share, why, fix, 1 / (1 - share + share / 4), "medium")
 

@@ -86,7 +86,7 @@ def _slow(found: Behind) -> Verdict:
         why, saved = f"{why}, where it waits {ms(no_core)} for a free CPU core", no_core
         advice = f"free the cores of {host}: other programs use them, or its ranks and workers are too many"
     sure = "high" if slow.steps >= 8 else "medium"
-    return Verdict(cause, seconds / slow.step, why, Fix(advice=advice), slow.step / (slow.step - saved), sure)
+    return Verdict(cause, seconds / slow.step, why, Fix(advice=advice), slow.step / max(slow.step - saved, 1e-9), sure)
 
 
 def _slow_phase(slow: Rank, others: list[Rank]) -> str:
