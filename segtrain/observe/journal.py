@@ -46,7 +46,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from segtrain.errors import ConfigError, DataError, some_of
+from segtrain.errors import ConfigError, file_error, some_of
 from segtrain.terminal import counted, printable
 
 FILE = "journal.jsonl"
@@ -113,10 +113,8 @@ class Journal:
         try:
             self._file = LineFile(self.path, say)
         except OSError as error:
-            raise ConfigError(
-                f"cannot write the journal {self.path}: {error.strerror}: set out=FOLDER to a writable folder",
-                code="journal-unwritable", file=str(self.path),
-            ) from None  # fmt: skip
+            problem = f"cannot write the journal {self.path}: {error.strerror}: set out=FOLDER to a writable folder"
+            raise ConfigError(problem, code="journal-unwritable", file=str(self.path)) from None
 
     def write(self, event: str, **fields: Any) -> None:
         if self._file is not None:
@@ -161,10 +159,8 @@ def read_journal(path: str | Path, say: Callable[[str], None] = say_on_stderr) -
         with path.open("rb") as file:
             return list(parse_lines(file, str(path), say))
     except OSError as error:
-        raise DataError(
-            f"cannot read the journal {path}: {error.strerror}: name a run folder",
-            code="journal-unreadable", file=str(path),
-        ) from None  # fmt: skip
+        problem = f"the journal cannot be read: {error.strerror}: name a run folder"
+        raise file_error(str(path), problem, code="journal-unreadable") from None
 
 
 def curve(events: Iterable[Mapping[str, Any]], event: str = "step") -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from segtrain.errors import DataError
+from segtrain.errors import DataError, file_error
 from segtrain.files import writing
 
 Color = tuple[int, int, int]
@@ -123,10 +123,8 @@ def _check(samples: Sequence[Sample]) -> None:
         size = sample.image.shape[:2]
         for mask in (sample.prediction, sample.truth):
             if mask is not None and mask.shape != size:
-                raise DataError(
-                    f"{sample.name}: the mask is {mask.shape} and the image {size} (height, width): they must be equal",
-                    code="mask-size-differs", file=sample.name, found=mask.shape, expected=size,
-                )  # fmt: skip
+                problem = f"the mask is {mask.shape} and the image {size} (height, width): they must be equal"
+                raise file_error(sample.name, problem, code="mask-size-differs", found=mask.shape, expected=size)
 
 
 def _legend(items: Sequence[tuple[str, Color | None]], font: Font, width: int) -> Image.Image:
@@ -230,8 +228,6 @@ def save_png(path: str | Path, picture: np.ndarray) -> Path:
         with writing(path) as stream:
             Image.fromarray(picture).save(stream, format="PNG")
     except OSError as error:
-        raise DataError(
-            f"cannot write the picture {path}: {error.strerror or error}: check the permissions of the folder",
-            code="picture-unwritable", file=str(path),
-        ) from None  # fmt: skip
+        problem = f"the picture cannot be written: {error.strerror or error}: check the permissions of the folder"
+        raise file_error(str(path), problem, code="picture-unwritable") from None
     return path

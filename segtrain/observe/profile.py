@@ -135,10 +135,8 @@ def hosts(run: Path) -> list[SampledHost]:
     found = sorted(folder.glob("*.state.json"), key=lambda path: (len(path.name), path.name))
     states = [state for path in found if "pid" in (state := read_json(path))]
     if not states:
-        raise SegtrainError(
-            f"{run} has no sampler: name the folder of a run that has begun to train (segtrain runs DIR lists runs)",
-            code="no-sampler", file=str(run),
-        )  # fmt: skip
+        fix = "name the folder of a run that has begun to train (segtrain runs DIR lists runs)"
+        raise SegtrainError(f"{run} has no sampler: {fix}", code="no-sampler", file=str(run))
     return [_host(folder, state) for state in states]
 
 

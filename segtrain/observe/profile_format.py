@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from segtrain import json_text
-from segtrain.errors import DataError
+from segtrain.errors import file_error
 from segtrain.observe.journal import say_on_stderr
 
 MINUTE = 60
@@ -139,11 +139,9 @@ def read_profile(
     paths = (Path(parent, name) for parent, _, names in os.walk(Path(folder).absolute()) for name in names)
     found = sorted((*moment, path) for path in paths if (moment := minute_and_node(path.as_posix())) is not None)
     if not found:
-        raise DataError(
-            f"{folder} has no system profile (system/incremental/HOUR/MINUTE.algo-N.json): name the folder of a run "
-            "that was trained with log.profile_ms=500, or the profiler-output of a SageMaker job",
-            code="no-profile", file=str(folder),
-        )  # fmt: skip
+        problem = "there is no system profile (system/incremental/HOUR/MINUTE.algo-N.json)"
+        fix = "name a run trained with log.profile_ms=500, or the profiler-output of a SageMaker job"
+        raise file_error(str(folder), f"{problem}: {fix}", code="no-profile")
     tracks: dict[Series, Track] = {}
     for minute, node, path in found:
         # The name of a file is the start of its minute, or in old profiles the end or any other time.

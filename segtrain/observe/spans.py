@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from segtrain import json_text
-from segtrain.errors import DataError
+from segtrain.errors import file_error
 from segtrain.observe.clock import Clock
 from segtrain.observe.journal import LineFile, plain, say_on_stderr
 
@@ -213,17 +213,13 @@ def read_spans(run: Path) -> list[Records]:
     """The spans of all ranks, by rank. Raises DataError if there are none."""
     files = sorted((run / FOLDER).glob("rank-*.jsonl"))
     if not files:
-        raise DataError(
-            f"{run} has no {FOLDER}/rank-*.jsonl: name the folder of a run that was trained with log.spans=true",
-            code="no-spans", file=str(run),
-        )  # fmt: skip
+        problem = f"there is no {FOLDER}/rank-*.jsonl: name the folder of a run that was trained with log.spans=true"
+        raise file_error(str(run), problem, code="no-spans")
     try:
         return [_records(file.read_bytes().splitlines()) for file in files]
     except OSError as error:
-        raise DataError(
-            f"cannot read {error.filename}: {error.strerror}: check its permissions",
-            code="spans-unreadable", file=error.filename,
-        ) from None  # fmt: skip
+        problem = f"it cannot be read: {error.strerror}: check its permissions"
+        raise file_error(error.filename, problem, code="spans-unreadable") from None
 
 
 def read_recent(run: Path, rank: int) -> Records | None:

@@ -91,11 +91,9 @@ def offset_us(trace: dict[str, Any], before: Sequence[float]) -> float:
     """
     marks = sorted(e["ts"] for e in trace.get("traceEvents", []) if e.get("name") == MARK and e.get("ph") == "X")
     if len(marks) != len(before):
-        raise SegtrainError(
-            f"the trace of torch.profiler has {len(marks)} and not {len(before)} spans named {MARK!r}: this version of "
-            "torch writes another format",
-            code="trace-format-unknown", found=len(marks), expected=len(before),
-        )  # fmt: skip
+        problem = f"the trace of torch.profiler has {len(marks)} and not {len(before)} spans named {MARK!r}"
+        cause = "this version of torch writes another format"
+        raise SegtrainError(f"{problem}: {cause}", code="trace-format-unknown", found=len(marks), expected=len(before))
     return min(float(mark) - 1e6 * moment for mark, moment in zip(marks, before))
 
 
@@ -177,9 +175,8 @@ def wait_until(true: Callable[[], bool], seconds: float) -> None:
 
 
 def run_ended(run: Path) -> SegtrainError:
-    return SegtrainError(
-        f"{run} has ended: only a run that still trains can be profiled", code="run-ended", file=str(run)
-    )
+    problem = f"{run} has ended: only a run that still trains can be profiled"
+    return SegtrainError(problem, code="run-ended", file=str(run))
 
 
 def training_ranks(run: Path) -> list[Records]:
@@ -203,10 +200,8 @@ def request(folder: Path, content: dict[str, Any], stale: Iterable[Path] = ()) -
             old.unlink()
         write_json(folder / CONTROL, content)
     except OSError as error:
-        raise SegtrainError(
-            f"cannot write {folder / CONTROL}: {error.strerror}: use the account that started the run",
-            code="request-unwritable", file=str(folder / CONTROL),
-        ) from None  # fmt: skip
+        problem = f"cannot write {folder / CONTROL}: {error.strerror}: use the account that started the run"
+        raise SegtrainError(problem, code="request-unwritable", file=str(folder / CONTROL)) from None
 
 
 def pace(ranks: list[Records]) -> tuple[float, int]:

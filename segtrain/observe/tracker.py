@@ -84,10 +84,8 @@ class TensorBoard:
 
 
 def _not_started(key: str, value: str, error: Exception, fix: str) -> ConfigError:
-    reason = " ".join(str(error).split())
-    return ConfigError(
-        f"{key}={value}: cannot start a run: {reason}: {fix}", code="tracker-not-reached", key=key, value=value
-    )
+    problem = f"{key}={value}: cannot start a run: {' '.join(str(error).split())}: {fix}"
+    return ConfigError(problem, code="tracker-not-reached", key=key, value=value)
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from segtrain import __version__
-from segtrain.errors import DataError
+from segtrain.errors import file_error
 from segtrain.files import writing
 from segtrain.observe.journal import say_on_stderr
 from segtrain.report import bound, charts, classes, facts, flame, summary
@@ -49,10 +49,8 @@ def write(path: Path, text: str) -> Path:
         with writing(path) as stream:
             stream.write(text.encode())
     except OSError as error:
-        raise DataError(
-            f"cannot write the page {path}: {error.strerror or error}: check the permissions of the folder",
-            code="page-unwritable", file=str(path),
-        ) from None  # fmt: skip
+        problem = f"the page cannot be written: {error.strerror or error}: check the permissions of the folder"
+        raise file_error(str(path), problem, code="page-unwritable") from None
     return path
 
 

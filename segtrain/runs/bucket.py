@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from segtrain.errors import ConfigError, DataError, MissingExtra, SegtrainError
+from segtrain.errors import ConfigError, DataError, MissingExtra, SegtrainError, file_error
 from segtrain.files import replacing
 
 PARALLEL = 16  # files fetched at the same time: most are small, and take one round trip
@@ -123,10 +123,8 @@ class Account:
                     if not item["Key"].endswith("/")
                 ]
                 if len(found) > MOST_OBJECTS:
-                    raise DataError(
-                        f"{uri} has more than {MOST_OBJECTS} objects: name the prefix of one run",
-                        code="too-many-objects", file=uri,
-                    )  # fmt: skip
+                    problem = f"there are more than {MOST_OBJECTS} objects: name the prefix of one run"
+                    raise file_error(uri, problem, code="too-many-objects")
         return found
 
     def stream(self, item: Object, part: str = "") -> Any:
@@ -164,19 +162,16 @@ class Account:
             except client.exceptions.ClientError as error:
                 if "not found" not in str(error):
                     raise
-                raise DataError(
-                    f"sagemaker:{name}: there is no such training job in {self._session.region_name}: "
-                    "`aws sagemaker list-training-jobs` lists them; set AWS_DEFAULT_REGION or give the ARN",
-                    code="no-training-job", job=name, region=self._session.region_name,
-                ) from None  # fmt: skip
+                region = self._session.region_name
+                fix = "`aws sagemaker list-training-jobs` lists them; set AWS_DEFAULT_REGION or give the ARN"
+                problem = f"sagemaker:{name}: there is no such training job in {region}: {fix}"
+                raise DataError(problem, code="no-training-job", job=name, region=region) from None
 
 
 def unwritable(path: Path, error: OSError) -> DataError:
     """The error for a copy that cannot be written."""
-    return DataError(
-        f"cannot write {path}: {error.strerror or error}: set SEGTRAIN_CACHE to a folder with free space",
-        code="cache-unwritable", file=str(path), reason=error.strerror,
-    )  # fmt: skip
+    problem = f"it cannot be written: {error.strerror or error}: set SEGTRAIN_CACHE to a folder with free space"
+    return file_error(str(path), problem, code="cache-unwritable")
 
 
 @contextlib.contextmanager

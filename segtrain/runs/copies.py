@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 
-from segtrain.errors import DataError
+from segtrain.errors import file_error
 from segtrain.json_text import read_json, write_json
 from segtrain.runs.bucket import PARALLEL, Account, WantedFile, explained, unwritable
 
@@ -80,9 +80,8 @@ class Copy:
                     target.write_bytes(source.read())
                     os.utime(target, (member.mtime, member.mtime))
         except (tarfile.TarError, EOFError, zlib.error) as error:
-            raise DataError(
-                f"{uri} is not a whole archive ({error}): a job writes it at its end", code="archive-torn", file=uri
-            ) from None
+            problem = f"the archive is not complete ({error}): a job writes it at its end"
+            raise file_error(uri, problem, code="archive-torn") from None
         if out:
             say(f"warning: {uri} has more than {most >> 20} MB of records: {out} files are left out")
         self._marks[UNPACKED] = archive.mark

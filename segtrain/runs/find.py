@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from segtrain import json_text
-from segtrain.errors import DataError
+from segtrain.errors import DataError, file_error
 from segtrain.observe import journal
 from segtrain.observe.spans import FOLDER as SPANS
 from segtrain.terminal import printable
@@ -25,10 +25,8 @@ def find_runs(folder: str | Path) -> list[Path]:
     """Run folders at or below ``folder``, oldest first. Raises DataError if the folder does not exist."""
     folder = Path(folder)
     if not folder.is_dir():
-        raise DataError(
-            f"there is no folder {folder}: name the folder that holds your runs (the default is runs/)",
-            code="folder-missing", file=str(folder),
-        )  # fmt: skip
+        problem = f"there is no folder {folder}: name the folder that holds your runs (the default is runs/)"
+        raise DataError(problem, code="folder-missing", file=str(folder))
     found = []
     for path, folders, files in os.walk(folder):
         records = {*files} & {journal.FILE, "best.json"} or {*files, *folders} >= {"config.yaml", "checkpoints"}
@@ -55,10 +53,8 @@ def run_home(folder: str | Path) -> Path:
         return folder
     found = find_runs(folder)
     if len(found) > 1:
-        raise DataError(
-            f"{folder} holds {len(found)} runs: name one, such as {found[0]}",
-            code="several-runs", file=str(folder), found=len(found),
-        )  # fmt: skip
+        problem = f"it holds {len(found)} runs: name one, such as {found[0]}"
+        raise file_error(str(folder), problem, code="several-runs", found=len(found))
     return found[0] if found else folder
 
 

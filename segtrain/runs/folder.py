@@ -92,10 +92,8 @@ def load(folder: str | Path, say: Callable[[str], None] = journal.say_on_stderr)
     """The run in ``folder``, or the one run below it. Raises DataError if there is none, or several."""
     home = run_home(folder)
     if not is_run(home):
-        raise DataError(
-            f"{home} is not a run folder: it has no {journal.FILE} (segtrain runs DIR lists runs)",
-            code="not-a-run-folder", file=str(home),
-        )  # fmt: skip
+        problem = f"{home} is not a run folder: it has no {journal.FILE} (segtrain runs DIR lists runs)"
+        raise DataError(problem, code="not-a-run-folder", file=str(home))
     return read_folder(folder, say)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from segtrain.errors import ConfigError, DataError, some_of
+from segtrain.errors import ConfigError, DataError, file_error, some_of
 from segtrain.files import cache_folder
 from segtrain.observe.journal import FILE, parse_lines, say_on_stderr
 from segtrain.observe.profile_format import MINUTE, minute_and_node
@@ -75,11 +75,9 @@ def local(location: str, say: Say = say_on_stderr) -> S3Location:
         _warn_of_cuts(homes[0], wanted, say)
     elif archives[0].size > MOST_ARCHIVE:
         uri = archives[0].uri
-        raise DataError(
-            f"{uri} has {_mb(archives[0].size)}, because it includes checkpoints: unpack it with aws s3 cp {uri} - | "
-            "tar xz --exclude=checkpoints, then name that folder",
-            code="archive-too-large", file=uri, found=archives[0].size,
-        )  # fmt: skip
+        fix = f"unpack it with aws s3 cp {uri} - | tar xz --exclude=checkpoints, then name that folder"
+        problem = f"it has {_mb(archives[0].size)}, because it includes checkpoints: {fix}"
+        raise file_error(uri, problem, code="archive-too-large", found=archives[0].size)
     else:
         copy.unpack(account, WantedFile(archives[0], MOST_ARCHIVE), _UNPACK, MOST_PROFILE, say)
     wanted |= _profile(objects, homes, copy.folder, say)
@@ -114,11 +112,9 @@ def _objects(location: str) -> tuple[Account, list[str], list[Object]]:
     account, uris = _resolve(location)
     found = {item.uri: item for uri in uris for item in account.list(uri)}  # One folder may include another.
     if not found:
-        raise DataError(
-            f"{location}: there are no objects below {' or '.join(f'{uri}/' for uri in uris)}: check the name with "
-            "`aws s3 ls`; the first files of a job appear some minutes after it started to train",
-            code="no-objects", place=location,
-        )  # fmt: skip
+        problem = f"{location}: there are no objects below {' or '.join(f'{uri}/' for uri in uris)}"
+        fix = "check the name with `aws s3 ls`; the first files of a job appear some minutes after it started to train"
+        raise DataError(f"{problem}: {fix}", code="no-objects", place=location)
     return account, uris, list(found.values())
 
 
