@@ -96,7 +96,5 @@ def histogram(values: Sequence[float], bins: int = 40) -> tuple[list[float], lis
     low, high = min(values), quantiles(values, 0.99)[0]
     bins = max(1, min(bins, len(values) // 2))
     width = (high - low) / bins or max(abs(low) * 0.01, 1e-9)
-    counts = [0] * bins
-    for value in values:
-        counts[min(bins - 1, int((value - low) / width))] += 1
-    return [low + index * width for index in range(bins)], counts
+    bin_of = np.minimum(((np.asarray(values) - low) / width).astype(np.int64), bins - 1)
+    return [low + index * width for index in range(bins)], np.bincount(bin_of, minlength=bins).tolist()

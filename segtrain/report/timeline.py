@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from segtrain.runs.folder import Event
 from segtrain.runs.table import number
@@ -82,18 +81,14 @@ def laps(events: Iterable[Event]) -> list[Lap]:
         elif event["event"] == "resume" and isinstance(event.get("step"), int):
             step = event["step"]
         elif event["event"] == "step" and isinstance(event.get("step"), int):
-            spans = _spans(event.get("spans"))
+            value = event.get("spans")
+            items = value.items() if isinstance(value, dict) else ()
+            spans = {str(phase): seconds for phase, item in items if (seconds := number(item)) is not None}
             if event["step"] > step and spans:
                 begin = event["ts"] - sum(spans.values()) if first else before
                 found.append(Lap(begin, event["ts"], event["step"], event["step"] - step, spans, first, event))
             step, before, first = event["step"], event["ts"], False
     return found
-
-
-def _spans(value: Any) -> dict[str, float]:
-    if not isinstance(value, dict):
-        return {}
-    return {str(phase): seconds for phase, item in value.items() if (seconds := number(item)) is not None}
 
 
 def steady(found: Sequence[Lap]) -> list[Lap]:
@@ -167,6 +162,5 @@ def _sum(group: Sequence[Lap]) -> Lap:
     for lap in group:
         for phase, seconds in lap.spans.items():
             spans[phase] = spans.get(phase, 0.0) + seconds
-    last = group[-1]
     steps = sum(lap.steps for lap in group)
-    return Lap(group[0].begin, last.end, last.step, steps, spans, group[0].first, last.event)
+    return replace(group[-1], begin=group[0].begin, steps=steps, spans=spans, first=group[0].first)
