@@ -161,10 +161,8 @@ class Data(Section):
         if self.layout != "scenes" and not self.root:
             raise SettingError(f"data.root is empty, but layout {self.layout!r} reads files: set data.root=FOLDER")
         if self.layout == "scenes" and self.root:
-            layouts = ", ".join(get_args(Data.model_fields["layout"].annotation)[1:])
-            raise SettingError(
-                f"data.layout=scenes reads no files, but data.root is set: choose the layout from {layouts}"
-            )
+            layouts = " or ".join(get_args(Data.model_fields["layout"].annotation)[1:])
+            raise SettingError(f"data.layout=scenes reads no files, but data.root is set: set data.layout to {layouts}")
         return self
 
     @model_validator(mode="after")

@@ -26,7 +26,7 @@ from segtrain.evaluate.load import load_run
 from segtrain.evaluate.tiles import View, predict_ids, predict_scores
 from segtrain.infer.view import bytes_per_pixel, counted, fitted, free_memory, with_settings
 from segtrain.metrics import nonfinite_logits, predict_classes
-from segtrain.terminal import say as say_it
+from segtrain.terminal import say
 
 Image = Union[str, os.PathLike[str], np.ndarray, Tensor]
 
@@ -37,7 +37,7 @@ def load(
     which: str = "best",
     device: str = "auto",
     model: nn.Module | None = None,
-    say: Callable[[str], None] = say_it,
+    say: Callable[[str], None] = say,
 ) -> Predictor:
     """Load the model of a run folder, or of the folder of an export, as a ``Predictor``.
 
@@ -62,9 +62,7 @@ class Predictor:
     labels: names and colors of the classes; a mask holds their indices.
     """
 
-    def __init__(
-        self, model: nn.Module, config: Config, labels: LabelSpace, say: Callable[[str], None] = say_it
-    ) -> None:
+    def __init__(self, model: nn.Module, config: Config, labels: LabelSpace, say: Callable[[str], None] = say) -> None:
         self.model, self.config, self.labels, self.say = model, config, labels, say
         self.view = View.of(config.eval, config.data.base_scale)
 
