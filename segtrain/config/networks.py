@@ -69,7 +69,8 @@ def unknown_name(key: str, found: str, known: Iterable[str], fix: str, prefix: s
     """The error for ``model.key=found``, with the closest of the ``known`` names, to which ``prefix`` is added."""
     near = closest(found.lower().removeprefix(prefix).partition(".")[0], known)
     near = near and prefix + near
-    text = f"unknown model.{key}={found!r}: " + (f"did you mean {near!r}? Or {fix}" if near else fix)
+    hint = f" (did you mean {near!r}?)" if near else ""
+    text = f"unknown model.{key}={found!r}{hint}: {fix}"
     return ConfigError(text, code=f"unknown-{key.replace('_', '-')}", found=found, suggestion=near)
 
 

@@ -137,7 +137,8 @@ def check_shapes(num_classes: int, logits: Tensor | None, target: Tensor) -> Non
         return
     found, expected = tuple(logits.shape), (len(target), num_classes, *target.shape[1:])
     if found != expected:
-        why = f"the loss got logits of shape {found} instead of {expected}: upsample them to the size of the target"
+        fix = "upsample them to the target" if found[1:2] == (num_classes,) else "give one channel per class"
+        why = f"the loss got logits of shape {found} instead of {expected}: {fix}"
         raise DataError(why, code="logits-shape", found=found, expected=expected)
 
 
