@@ -1,4 +1,4 @@
-"""One sample in memory, in its own form or another, to measure what it costs when stored so."""
+"""One sample in memory, as it is stored or in another form, to measure what each form costs."""
 
 from __future__ import annotations
 

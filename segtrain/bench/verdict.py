@@ -1,4 +1,4 @@
-"""Judgment of a measured input: what bounds it, by the rules of `segtrain diagnose`, and what each way out brings."""
+"""Judgment of a measured input: what bounds it, by the rules of `segtrain diagnose`, and what each fix gains."""
 
 from __future__ import annotations
 

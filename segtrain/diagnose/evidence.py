@@ -22,11 +22,11 @@ class HostLoad:
 
     node: str
     cores: int
-    busy: float  # cores, of all programs
-    iowait: float  # share of all cores
-    memory: float  # share in use, most
-    swap_bytes_s: float  # in and out
-    gpu: float | None = None  # share of the time with a kernel, mean over GPUs
+    busy: float  # cores that all programs keep busy
+    iowait: float  # share of the time of all cores
+    memory: float  # largest share in use
+    swap_bytes_s: float  # into swap and out of it
+    gpu: float | None = None  # share of the time in which a kernel ran, mean over GPUs
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ class Samples:
     stages: Mapping[str, float]  # wall
     cpu: float
     bytes: float
-    cpu_wait: float | None  # of the wall time: no core was free; None: not counted
+    cpu_wait: float | None  # seconds of ``wall`` in which no core was free; None: not counted
     by_size: float | None  # share of the reading that grows with the bytes read; None: not known
     threads: float  # CPU time of a worker process as a multiple of its own thread's: libraries start threads
 
@@ -52,15 +52,15 @@ class Rank:
     bytes_gradient: int
     steps: int
     phases: Mapping[str, float]
-    cpu: float  # of the process
-    cpu_wait: float | None  # of its loop's thread, without phase ``wait``: no core was free; None: not counted
-    other_cpu: float | None  # of its loop's thread in the phase ``other``; None: not written down
-    other_cpu_wait: float | None  # in which it had no core there
-    fastest: float  # of the windows' means
-    least_own: float  # of the windows' means of ``own``: what other programs disturbed least
-    least_awake: float  # of those of ``awake``
-    least: Mapping[str, float]  # shares of phases, of the window in which each was least
-    crowded: Mapping[str, Any] | None  # what its threads cost, where they have no core each (spans.py)
+    cpu: float  # CPU time of the process
+    cpu_wait: float | None  # time in which the loop's thread had no free core, outside ``wait``; None: not counted
+    other_cpu: float | None  # CPU time of the loop's thread in the phase ``other``; None: not recorded
+    other_cpu_wait: float | None  # time in that phase in which it had no free core
+    fastest: float  # mean step of the fastest window
+    least_own: float  # least mean of ``own`` in a window: the one that other programs disturbed least
+    least_awake: float  # least mean of ``awake`` in a window
+    least: Mapping[str, float]  # least share of each phase in a window
+    crowded: Mapping[str, Any] | None  # measured slowdown of its passes by threads without a core each (docs/spans.md)
     samples: Samples | None
     shared: float | None  # seconds in which gradients are on their way, hidden behind the backward pass or not
 
@@ -110,10 +110,12 @@ def _own(phases: Mapping[str, float]) -> float:
 
 @dataclass(frozen=True)
 class Figures:
+    """Statistics of the steady windows of a run."""
+
     ranks: tuple[Rank, ...]
     hosts: tuple[HostLoad, ...]
     evidence: Evidence = field(repr=False)
-    steady: bool  # false: all that there is includes the start
+    steady: bool  # false: the only windows are those of its start
     wait: float  # seconds of a mean step in which all ranks wait for samples
     cpu_wait: float | None  # and for a core; None: not counted
 

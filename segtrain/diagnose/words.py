@@ -20,8 +20,8 @@ WORTH = 1.25  # gain
 def page(run: Path, found: Diagnosis, earlier: str | None = None, shown: str = "") -> str:
     """Text: what bounds the run, each cause with its evidence and fix, and commands that try the first fix.
 
-    ``earlier``: what an earlier run predicted of this one. ``shown``: the place of which ``run`` is a copy; then there
-    are no commands, because the run trains elsewhere.
+    ``earlier``: the line about an earlier run that predicted this one. ``shown``: where the copy ``run`` was fetched
+    from; then there are no commands, because the run trains elsewhere.
     """
     lines = [f"{shown or run}: {headline(found)}"]
     if "step_ms" in found.facts:
