@@ -399,13 +399,18 @@ def test_a_million_entries_cost_all_processes_together_under_100_mb(tmp_path):
 
 
 def test_mappings_are_few_and_follow_the_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(storage, "_MAPS", 3)
-    storage._fresh()
-    for k in range(8):
+    storage._mapped.cache_clear()
+    count = storage._MAPS + 5
+    for k in range(count):
         (tmp_path / f"{k}").write_bytes(bytes([k]) * 4096)
-    views = [storage.LOCAL.view(str(tmp_path / f"{k}"), 1, 3) for k in range(8)]
-    assert len(storage._maps._kept) == 3
-    assert [bytes(view) for view in views] == [bytes([k]) * 3 for k in range(8)]  # those dropped live on where used
+    views = [storage.LOCAL.view(str(tmp_path / f"{k}"), 1, 3) for k in range(count)]
+    assert storage._mapped.cache_info().currsize == storage._MAPS
+    assert [bytes(view) for view in views] == [bytes([k]) * 3 for k in range(count)]  # those dropped live on where used
+    assert len(storage._alive) >= count
+    del views
+    assert len(storage._alive) < count
+    monkeypatch.setattr(storage, "_RESIDENT", 1)
+    assert bytes(storage.LOCAL.view(str(tmp_path / "7"), 1, 3)) == b"\7\7\7"  # also after its pages were given back
     with storage.writing(str(tmp_path / "7")) as stream:
         stream.write(b"other" * 1000)
     assert bytes(storage.LOCAL.view(str(tmp_path / "7"), 0, 5)) == b"other"

@@ -7,12 +7,12 @@ import io
 import mmap
 import os
 import stat
-import threading
-from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Union
+from weakref import WeakValueDictionary
 
 from segtrain import files
 from segtrain.errors import DataError
@@ -21,6 +21,8 @@ from segtrain.errors import DataError
 _MAPS = 128
 # After this many viewed bytes, a process gives its mapped pages back, so that its memory stays flat.
 _RESIDENT = 32 << 20
+_viewed = 0
+_alive: WeakValueDictionary[int, mmap.mmap] = WeakValueDictionary()
 _FIX = "check the path and its rights"
 _AGAIN = "fetch it or write it again"
 
@@ -98,11 +100,19 @@ class LocalDisk(Store):
         return content
 
     def view(self, path: str, offset: int, length: int) -> memoryview:
-        whole = _maps.get(path)
-        if offset < 0 or length < 0 or offset + length > len(whole):
-            raise _too_short(path, len(whole), offset + length)
-        _maps.used(length)
-        return whole[offset : offset + length]
+        global _viewed
+        try:
+            status = os.stat(path)
+            content = _mapped(path, status.st_ino, status.st_size, status.st_mtime_ns)
+        except (OSError, ValueError) as error:  # ValueError: the file has shrunk since
+            raise _unreadable(path, error) from None
+        if offset < 0 or length < 0 or offset + length > len(content):
+            raise _too_short(path, len(content), offset + length)
+        _viewed += length
+        if _viewed >= _RESIDENT:
+            _viewed = 0
+            _release_pages()
+        return content[offset : offset + length]
 
     def open(self, path: str) -> AbstractContextManager[BinaryIO]:
         return opened(path)
@@ -113,30 +123,23 @@ LOCAL = LocalDisk()
 
 @contextmanager
 def opened(path: Union[str, os.PathLike[str]], name: str = "") -> Iterator[BinaryIO]:
-    """A regular local file to read; ``name`` is for messages. Errors while it is read become DataError too."""
+    """A regular local file to read; ``name`` is for messages. Errors while it is read become DataError too.
+
+    A FIFO, a socket, or a device is refused at once: those have no end, or wait for a writer.
+    """
     name = name or os.fspath(path)
     try:
-        with _open(path, name) as stream:
+        with open(path, "rb", opener=_without_waiting) as stream:
+            _refuse_other_kinds(os.fstat(stream.fileno()).st_mode, name)
             yield stream
-    except OSError as error:
-        raise _unreadable(name, error) from None
-
-
-def _open(path: Union[str, os.PathLike[str]], name: str) -> BinaryIO:
-    """Refuse at once a FIFO, a socket, or a device: those have no end, or wait for a writer. Raises DataError."""
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-    try:
-        stream = os.fdopen(os.open(path, flags), "rb")
     except OSError as error:
         with contextlib.suppress(OSError):
             _refuse_other_kinds(os.stat(path).st_mode, name)  # a socket or a folder cannot be opened
         raise _unreadable(name, error) from None
-    try:
-        _refuse_other_kinds(os.fstat(stream.fileno()).st_mode, name)
-    except BaseException:
-        stream.close()
-        raise
-    return stream
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _refuse_other_kinds(mode: int, name: str) -> None:
@@ -166,57 +169,24 @@ def writing(path: str, folder: str = "") -> Iterator[BinaryIO]:
         raise DataError(says, code="file-unwritable", file=path, found=reason) from None
 
 
-class _Maps:
-    """Mappings of this process; the least recently used ones are dropped."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[str, tuple[tuple[int, int, int], mmap.mmap, memoryview]] = OrderedDict()
-        self._used = 0
-
-    def get(self, path: str) -> memoryview:
-        """One mapping for all threads. It lives on after it is dropped, as long as a view of it is in use."""
-        try:
-            # Another file under the same name is another mapping.
-            status = os.stat(path)
-            mark = status.st_ino, status.st_size, status.st_mtime_ns
-            with self._lock:
-                found = self._kept.get(path)
-                if found is None or found[0] != mark:
-                    if not status.st_size:
-                        raise DataError(f"{path}: the file has 0 bytes: {_AGAIN}", code="file-empty", file=path)
-                    with open(path, "rb") as stream:
-                        mapped = mmap.mmap(stream.fileno(), status.st_size, access=mmap.ACCESS_READ)
-                    found = self._kept[path] = mark, mapped, memoryview(mapped)
-                self._kept.move_to_end(path)
-                while len(self._kept) > _MAPS:
-                    self._kept.popitem(last=False)
-                return found[2]
-        except (OSError, ValueError) as error:  # ValueError: the file has shrunk since
-            raise _unreadable(path, error) from None
-
-    def used(self, length: int) -> None:
-        with self._lock:
-            self._used += length
-            if self._used < _RESIDENT:
-                return
-            self._used = 0
-            # The files are only read: a page that is needed again comes back with the same bytes.
-            if hasattr(mmap, "MADV_DONTNEED"):
-                for _, mapped, _ in self._kept.values():
-                    mapped.madvise(mmap.MADV_DONTNEED)
+# Views that are in use keep a mapping alive after it has left this cache. Any thread may call it.
+@lru_cache(_MAPS)
+def _mapped(path: str, inode: int, size: int, mtime_ns: int) -> memoryview:
+    """The mapped file. Another file under the same name has another inode, size, or time, and so another mapping."""
+    if not size:
+        raise DataError(f"{path}: the file has 0 bytes: {_AGAIN}", code="file-empty", file=path)
+    with open(path, "rb") as stream:
+        content = mmap.mmap(stream.fileno(), size, access=mmap.ACCESS_READ)
+    _alive[id(content)] = content
+    return memoryview(content)
 
 
-_maps = _Maps()
-
-
-def _fresh() -> None:
-    global _maps
-    _maps = _Maps()
-
-
-if hasattr(os, "register_at_fork"):  # another thread may have held the lock
-    os.register_at_fork(after_in_child=_fresh)
+def _release_pages() -> None:
+    """The files are only read: a page that is needed again comes back with the same bytes."""
+    for reference in _alive.valuerefs():
+        content = reference()
+        if content is not None and hasattr(mmap, "MADV_DONTNEED"):
+            content.madvise(mmap.MADV_DONTNEED)
 
 
 def _too_short(path: str, size: int, needed: int) -> DataError:

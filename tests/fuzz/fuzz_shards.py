@@ -180,7 +180,7 @@ def main() -> int:
             found += 1
             traceback.print_exc()
             shutil.copytree(target, args.findings / f"seed-{seed}", dirs_exist_ok=True)
-        storage._fresh()  # maps of the folder that goes now
+        storage._mapped.cache_clear()  # maps of the folder that goes now
         shutil.rmtree(target)
         shutil.rmtree(work / "cache", ignore_errors=True)
         rounds += 1
