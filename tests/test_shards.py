@@ -400,6 +400,7 @@ def test_a_million_entries_cost_all_processes_together_under_100_mb(tmp_path):
 
 def test_mappings_are_few_and_follow_the_file(tmp_path, monkeypatch):
     storage._mapped.cache_clear()
+    before = len(storage._alive)
     count = storage._MAPS + 5
     for k in range(count):
         (tmp_path / f"{k}").write_bytes(bytes([k]) * 4096)
@@ -408,7 +409,7 @@ def test_mappings_are_few_and_follow_the_file(tmp_path, monkeypatch):
     assert [bytes(view) for view in views] == [bytes([k]) * 3 for k in range(count)]  # those dropped live on where used
     assert len(storage._alive) >= count
     del views
-    assert len(storage._alive) < count
+    assert len(storage._alive) <= before + storage._MAPS
     monkeypatch.setattr(storage, "_RESIDENT", 1)
     assert bytes(storage.LOCAL.view(str(tmp_path / "7"), 1, 3)) == b"\7\7\7"  # also after its pages were given back
     with storage.writing(str(tmp_path / "7")) as stream:

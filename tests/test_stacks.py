@@ -124,7 +124,7 @@ def test_a_rank_samples_only_when_it_is_asked(tmp_path: Path, monkeypatch: pytes
 def test_a_second_request_of_a_worker_ends_the_first(tmp_path: Path) -> None:
     worker = _Worker()
     for asked in (1.0, 2.0):
-        worker.handle(("stacks", str(tmp_path), "rank-00000-worker-00", stacks.StackRequest(asked, 600.0, 100.0)), -1)
+        worker.handle(("stacks", str(tmp_path), "rank-00000-worker-00", stacks.StackRequest(asked, 600.0, 100.0)))
     first = json.loads((tmp_path / "stacks/rank-00000-worker-00.json").read_text())
     assert first["asked"] == 1.0  # it is written before the second begins, and cannot write over it later
     worker.sampler.stop()

@@ -11,51 +11,23 @@ import pickle
 import select
 import signal
 import socket
-import struct
 import sys
 import threading
 import time
+from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from segtrain.errors import SegtrainError
 
-_HEAD = struct.Struct("<Q?")  # bytes of the message, and whether an open file comes with it
-
-
-def send(channel: socket.socket, message: Any, fd: int = -1) -> None:
-    """Send a message, and an open file if ``fd`` is one. Raises OSError when the other end is closed."""
-    body = pickle.dumps(message, protocol=5)
-    head = _HEAD.pack(len(body), fd >= 0)
-    if fd < 0:
-        channel.sendall(head + body)
-    else:
-        socket.send_fds(channel, [head], [fd])
-        channel.sendall(body)
-
-
-def receive(channel: socket.socket) -> tuple[Any, int]:
-    """A message and the file that came with it (-1: none). Raises EOFError or OSError when the other end is closed."""
-    head, fds, _, _ = socket.recv_fds(channel, _HEAD.size, 1)
-    if len(head) < _HEAD.size:
-        raise EOFError("the other end is closed")
-    body = bytearray(_HEAD.unpack(head)[0])
-    place = memoryview(body)
-    while place:
-        count = channel.recv_into(place)
-        if not count:
-            raise EOFError("the other end is closed")
-        place = place[count:]
-    return pickle.loads(body), fds[0] if fds else -1
-
-
 class _Worker:
-    def __init__(self) -> None:
+    def __init__(self, channel: Any = None) -> None:
+        self.channel = channel
         self.makers: dict[bytes, Any] = {}
         self.blocks: dict[int, Any] = {}
         self.sampler: Any = None
 
-    def handle(self, message: tuple[Any, ...], fd: int) -> tuple[Any, ...] | None:
+    def handle(self, message: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Handle one message; returns the answer, if there is one."""
         kind, *rest = message
         if kind == "make":
@@ -74,6 +46,8 @@ class _Worker:
         elif kind == "maker":
             self.makers[rest[0]] = rest[1:]
         elif kind == "block":
+            with socket.socket(fileno=os.dup(self.channel.fileno())) as line:
+                _, (fd,), _, _ = socket.recv_fds(line, 1, 1)
             self.blocks[rest[0]] = mmap.mmap(fd, rest[1])
             os.close(fd)
         elif kind == "forget":
@@ -117,10 +91,10 @@ class _Worker:
         return None
 
 
-def _end_with(channel: socket.socket) -> None:
+def _end_with(channel: Connection) -> None:
     """Exit when the rank's end closes, even in the middle of a sample."""
     poll = select.poll()
-    poll.register(channel, 0)  # 0: only hang-up and error
+    poll.register(channel.fileno(), 0)  # 0: only hang-up and error
     poll.poll()
     os._exit(0)
 
@@ -129,10 +103,10 @@ def main() -> None:
     # The rank decides when its workers exit: a signal to the whole process group is for the rank.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
-    channel = socket.socket(fileno=int(sys.argv[1]))
+    channel = Connection(int(sys.argv[1]))
     threading.Thread(target=_end_with, args=(channel,), daemon=True).start()
     try:
-        sys.path[:], _ = receive(channel)
+        sys.path[:] = channel.recv()
         import cv2
 
         cv2.setNumThreads(1)
@@ -142,12 +116,12 @@ def main() -> None:
         # Import everything that a sample needs before the first one is requested.
         import segtrain.data.sample  # noqa: F401
 
-        worker = _Worker()
-        send(channel, ("ready",))
+        worker = _Worker(channel)
+        channel.send("ready")
         while True:
-            answer = worker.handle(*receive(channel))
+            answer = worker.handle(channel.recv())
             if answer is not None:
-                send(channel, answer)
+                channel.send(answer)
     except (EOFError, OSError):
         os._exit(0)
 

@@ -9,10 +9,10 @@ import signal
 import socket
 import subprocess
 import sys
+from multiprocessing import Pipe
 from typing import Any
 
 from segtrain.data.stages import Cost
-from segtrain.data.workers import child
 from segtrain.data.workers.batch import Maker, SampleTask
 from segtrain.data.workers.memory import SharedBlock
 from segtrain.errors import ConfigError, SegtrainError
@@ -29,8 +29,8 @@ class WorkerProcess:
     """One process. One thread calls all methods except ``kill``; they raise EOFError or OSError when it is dead."""
 
     def __init__(self) -> None:
-        here, there = socket.socketpair()
-        self.channel, self.cpu_s = here, 0.0
+        self.channel, there = Pipe()
+        self.cpu_s = 0.0
         self.stacks: tuple[str, str, StackRequest] | None = None  # requested, but not yet sent to the process
         self._blocks: dict[int, SharedBlock] = {}
         self._makers: set[bytes] = set()
@@ -48,8 +48,8 @@ class WorkerProcess:
 
     def meet(self) -> None:
         """Wait until it is ready."""
-        child.send(self.channel, sys.path)
-        child.receive(self.channel)
+        self.channel.send(sys.path)
+        self.channel.recv()
 
     def dead(self) -> bool:
         return self._process.poll() is not None
@@ -60,23 +60,25 @@ class WorkerProcess:
         block = sample.batch.block
         if self.stacks is not None:
             wanted, self.stacks = self.stacks, None
-            child.send(self.channel, ("stacks", *wanted))
+            self.channel.send(("stacks", *wanted))
         if name not in self._makers:
-            child.send(self.channel, ("maker", name, content, _script() if b"__main__" in content else None))
+            self.channel.send(("maker", name, content, _script() if b"__main__" in content else None))
             self._makers.add(name)
         gone = [number for number, known in self._blocks.items() if not known.alive]
         if gone:
-            child.send(self.channel, ("forget", gone))
+            self.channel.send(("forget", gone))
             for number in gone:
                 del self._blocks[number]
         if block.number not in self._blocks:
-            child.send(self.channel, ("block", block.number, block.size), block.fd)
+            self.channel.send(("block", block.number, block.size))
+            with socket.socket(fileno=os.dup(self.channel.fileno())) as line:
+                socket.send_fds(line, [b"f"], [block.fd])
             self._blocks[block.number] = block
-        child.send(self.channel, ("make", name, sample.task, block.number, sample.areas))
+        self.channel.send(("make", name, sample.task, block.number, sample.areas))
 
     def answer(self) -> tuple[SegtrainError | None, float, Cost]:
         """Wait for the oldest requested sample: its error, start time (time.perf_counter), and cost."""
-        (error, began, cost, self.cpu_s), _ = child.receive(self.channel)
+        error, began, cost, self.cpu_s = self.channel.recv()
         return error, began, Cost(*cost)
 
     def exit_reason(self) -> str:
