@@ -35,7 +35,7 @@ def session_of(out: Path, threads: int, **parallel: object) -> Session:
 
 
 def crowded(session: Session, images: int) -> dict[str, object] | None:
-    size = session.plan.size_at(0)[0]
+    size = session.plan.crop_and_scale(0)[0]
     return crowding(session.learner, session.strategy, session.config, size, images, session.output.screen.say)
 
 

@@ -83,10 +83,10 @@ def content(steps: list[list]) -> list[bytes]:
     return [
         batch.images[k].numpy().tobytes()
         + batch.masks[k].numpy().tobytes()
-        + bytes(f"{batch.epochs[k]}/{batch.ids[k]}", "ascii")
+        + bytes(f"{batch.epochs[k]}/{batch.indices[k]}", "ascii")
         for parts in steps
         for batch in parts
-        for k in range(len(batch.ids))
+        for k in range(len(batch.indices))
     ]
 
 
@@ -98,7 +98,7 @@ def test_batches_are_what_their_parts_say() -> None:
     dataset, data = Pictures(), Data(crop=(24, 32))
     for step, (batch,) in enumerate(load(data, dataset, last_step=3)):
         epochs, ids = samples(5, 11, 8 * step, 8)
-        assert (batch.ids == ids).all()
+        assert (batch.indices == ids).all()
         assert (batch.epochs == epochs).all()
         assert batch.images.dtype == batch.masks.dtype == torch.uint8
         assert batch.images.is_contiguous()
@@ -121,7 +121,7 @@ def test_workers_and_cache_change_nothing(workers: int, cache: str) -> None:
 def test_the_epoch_changes_the_pixels() -> None:
     samples_of = {}
     for parts in load(last_step=11):
-        for k, index in enumerate(parts[0].ids):
+        for k, index in enumerate(parts[0].indices):
             samples_of.setdefault(int(index), []).append(parts[0].images[k].numpy().tobytes())
     assert all(len(set(seen)) == 8 for seen in samples_of.values())
 
@@ -154,11 +154,11 @@ def test_resume_with_another_world_size() -> None:
 def test_size_and_scale_follow_the_step() -> None:
     small, full = ((16, 16), (0.25, 0.3)), ((24, 32), (0.5, 2.0))
     dataset, data = Pictures(), Data(crop=(24, 32))
-    steps = load(data, dataset, size_at=lambda step: small if step < 2 else full, workers=2)
+    steps = load(data, dataset, crop_and_scale=lambda step: small if step < 2 else full, workers=2)
     for step, (batch,) in enumerate(steps):
         crop, scale = small if step < 2 else full
         pixels, classes = np.empty((*crop, 3), np.uint8), np.empty(crop, np.uint8)
-        SampleMaker(dataset, data, 5)(Task(int(batch.ids[0]), int(batch.epochs[0]), crop, scale), pixels, classes)
+        SampleMaker(dataset, data, 5)(Task(int(batch.indices[0]), int(batch.epochs[0]), crop, scale), pixels, classes)
         assert (batch.images[0].numpy() == pixels).all()
         assert tuple(batch.masks.shape[1:]) == crop
 

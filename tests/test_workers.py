@@ -116,7 +116,7 @@ def test_any_workers_give_the_same_batches(data: Data) -> None:
         for first in (1, 4):
             assert load(data, pool=two, first_step=first) == plain[6 * first :]
         sizes = [(24, 32), (16, 16), (40, 40), (24, 32), (8, 8)]
-        changing = {"size_at": lambda step: (sizes[step], (0.5, 2.0)), "prefetch": 1}
+        changing = {"crop_and_scale": lambda step: (sizes[step], (0.5, 2.0)), "prefetch": 1}
         assert load(data, pool=two, **changing) == load(data, **changing)
         assert load(SCENES, pool=two) == load(SCENES, workers=1) == load(SCENES)
 
@@ -311,7 +311,7 @@ def test_closing_early_ends_everything(data: Data) -> None:
         )
         iterator = iter(loader)
         batch = next(iterator)[0]
-        pids = loader._running.pool.pids()  # type: ignore[union-attr]
+        pids = loader._pool.pids()
         loader.close()
         assert all(gone(pid) for pid in pids)
         assert list(iterator) == []

@@ -1,16 +1,17 @@
 """Loaders: samples from storage into batches, ahead of the device.
 
-Workers (threads or processes, see workers/pool.py) write each sample directly into its place in the batch: uint8, in
-memory that is allocated once and reused (see workers/memory.py). A sample depends only on (seed, epoch, id), so workers
-change only speed. Steps wait in a queue of bounded length, which bounds memory.
+Workers (threads or processes, see workers/pool.py) write each sample directly into its part of the batch: uint8, in
+memory that is allocated once and reused (see workers/memory.py). A sample depends only on (seed, epoch, index), so
+workers change only speed. Steps wait in a queue of bounded length, which bounds memory.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
+import contextlib
 import socket
-from collections.abc import Callable, Generator, Iterator, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,12 +27,12 @@ from segtrain.data.order import rank_slice, samples
 from segtrain.data.pixels.normalize import IMAGENET_MEAN as IMAGENET_MEAN
 from segtrain.data.pixels.normalize import IMAGENET_STD as IMAGENET_STD
 from segtrain.data.pixels.normalize import normalize as normalize
-from segtrain.data.sample import COLOR_BYTES, SampleMaker, Task, colors_in, files_of, named, whole
+from segtrain.data.sample import SampleMaker, Task, colors_in, named, whole
 from segtrain.data.workers.autoscaler import Autoscaler
-from segtrain.data.workers.batch import BatchRun, BatchTask
+from segtrain.data.workers.batch import BatchTask, offsets
 from segtrain.data.workers.memory import Ring
 from segtrain.data.workers.pool import WorkerPool
-from segtrain.errors import ConfigError
+from segtrain.errors import ConfigError, SegtrainError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -43,7 +44,7 @@ class Batch:
 
     images: torch.Tensor  # uint8 (n, H, W, 3), RGB
     masks: torch.Tensor  # uint8 (n, H, W), train ids
-    ids: np.ndarray  # int64 [n], places in the data set
+    indices: np.ndarray  # int64 [n], of the samples in the data set
     epochs: np.ndarray  # int64 [n]
     colors: torch.Tensor | None = None  # float32 (n, 10), see normalize: where colors are left to the device
     covered: torch.Tensor | None = None  # int32 (n, 4)
@@ -71,46 +72,113 @@ def colors_on_device(data: Data, device: str) -> bool:
 
 
 class _Loader:
-    """Iterates once at a time, with its own pool or a shared one; closing ends its own pool."""
+    """Iterates over the results of ``_batches``, one pass at a time. At most ``ahead`` batches are in progress.
 
-    pin_memory: bool
-    workers: int
-    kind: str
-    pool: WorkerPool | None
-    ahead: int
-    autoscaler: Autoscaler | None = None
-    _running: BatchRun | None = None
+    A result's memory is reused when the next one is requested. Closing ends the pass, and the workers unless ``pool``
+    was given.
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        kind: str,
+        pool: WorkerPool | None,
+        ahead: int,
+        pin_memory: bool,
+        autoscaler: Autoscaler | None = None,
+    ) -> None:
+        self.workers, self.kind, self.ahead, self.pin_memory = workers, kind, ahead, pin_memory
+        self.autoscaler, self._shared_pool = autoscaler, pool
+        self._open = False
+        self._given: BatchTask | None = None
+        self._waiting: deque[BatchTask | Exception] = deque()
+        self._asked, self._ready_sum = 0, 0
 
     def _batches(self, ring: Ring) -> Generator[BatchTask, None, None]:
         raise NotImplementedError
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Self:
         self.close()
         # OpenCV's own threads would compete with the workers and with the model.
         cv2.setNumThreads(1)
-        pool = self.pool or WorkerPool(self.workers, self.kind)
-        self._running = BatchRun(self._batches, self.pin_memory, pool, self.pool is None, self.ahead, self.autoscaler)
-        return self._running
+        self._pool = self._shared_pool or WorkerPool(self.workers, self.kind)
+        self._ring = Ring(shared=self._pool.kind == "process" and self._pool.count > 0, pin=self.pin_memory)
+        self._source = self._batches(self._ring)
+        self._asked, self._ready_sum, self._open = 0, 0, True
+        self._pool.start()
+        self._top_up()
+        return self
+
+    def __next__(self) -> Any:
+        if not self._open:
+            raise StopIteration
+        try:
+            if self._given is not None:
+                self._ring.give(self._given.block)
+                self._given.samples.clear()
+                self._given = None
+            if not self._waiting:
+                raise StopIteration
+            batch = self._waiting[0]
+            if isinstance(batch, Exception):
+                raise batch
+            self._asked += 1
+            self._ready_sum += sum(isinstance(one, BatchTask) and not one.left for one in self._waiting)
+            waited = self._pool.wait(batch)
+            self._given = batch
+            self._waiting.popleft()
+            self._top_up()
+            if self.autoscaler is not None:
+                count = self.autoscaler.next(time.perf_counter(), waited, self._pool.tally.cost.seconds)
+                if count != self._pool.count:
+                    self._pool.resize(count)
+            return batch.result
+        except BaseException:
+            self.close()
+            raise
+
+    def _top_up(self) -> None:
+        while len(self._waiting) < self.ahead and not (self._waiting and isinstance(self._waiting[-1], Exception)):
+            try:
+                batch = next(self._source, None)
+                if batch is None:
+                    return
+                self._pool.begin(batch)
+                self._waiting.append(batch)
+            except Exception as error:  # raised when its turn comes
+                self._waiting.append(error)
 
     def ready(self) -> bool:
-        """Whether the next item is ready."""
-        return self._running is not None and self._running.ready()
+        """Whether the next item is ready, so that requesting it does not wait."""
+        batch = self._waiting[0] if self._waiting else None
+        return isinstance(batch, BatchTask) and not batch.left and not batch.errors
 
     def first(self) -> None:
-        """Block until the next item is ready (excluded from timing)."""
-        if self._running is not None:
-            self._running.first()
+        """Block until the next item is ready (excluded from timing). Its error is raised when it is requested."""
+        batch = self._waiting[0] if self._waiting else None
+        if isinstance(batch, BatchTask) and self._pool.count:
+            with contextlib.suppress(SegtrainError):
+                self._pool.wait(batch)
 
     def queue(self) -> tuple[int, int]:
         """Requests in this pass, and the number of ready batches summed over those requests."""
-        run = self._running
-        return (run.asked, run.ready_sum) if run is not None else (0, 0)
+        return self._asked, self._ready_sum
 
     def close(self) -> None:
         """End the pass and drop what was read ahead."""
-        if self._running is not None:
-            self._running.close()
-            self._running = None
+        if not self._open:
+            return
+        self._open = False
+        if self._shared_pool is None:
+            self._pool.close()
+        batches = [batch for batch in (self._given, *self._waiting) if isinstance(batch, BatchTask)]
+        self._pool.drop(batches)
+        for batch in batches:
+            batch.samples.clear()  # breaks a reference cycle that would keep their memory
+        self._given = None
+        self._waiting.clear()
+        self._source.close()
+        self._ring.close()
 
     def __enter__(self) -> Self:
         return self
@@ -122,7 +190,7 @@ class _Loader:
 class TrainLoader(_Loader):
     """Yields for each step from ``first_step`` to ``last_step - 1`` this rank's micro-batches: ``list[Batch]``.
 
-    ``size_at(step)`` gives the crop (height, width) and the random scale (min, max). ``workers=0`` reads in the
+    ``crop_and_scale(step)`` gives the crop (height, width) and the random scale (min, max). ``workers=0`` reads in the
     consumer's thread. ``prefetch`` micro-batches (at least one step) are made ahead. ``pool``: shared workers, instead
     of ``workers`` of ``kind``; ``autoscaler`` sets their number. ``transforms``: objects in place of
     ``data.transforms``. ``colors``: leave colors to the device; each Batch has the parameters. Raises ConfigError if
@@ -141,7 +209,7 @@ class TrainLoader(_Loader):
         world: int = 1,
         first_step: int = 0,
         last_step: int,
-        size_at: Callable[[int], tuple[tuple[int, int], tuple[float, float]]] | None = None,
+        crop_and_scale: Callable[[int], tuple[tuple[int, int], tuple[float, float]]] | None = None,
         pin_memory: bool = False,
         workers: int = 0,
         kind: str = "thread",
@@ -153,63 +221,34 @@ class TrainLoader(_Loader):
     ) -> None:
         if not len(dataset):
             samples(seed, 0, 0, 0)  # raises
+        super().__init__(workers, kind, pool, max(1, prefetch // accumulate), pin_memory, autoscaler)
         self.dataset: SampleSource = dataset
         if data.cache == "ram" and not isinstance(dataset, RamCache):
             self.dataset = RamCache(dataset)
-        self.sampler = SampleMaker(self.dataset, data, seed, transforms)
-        self.data, self.seed, self.batch_size = data, seed, batch_size
+        self.maker = SampleMaker(self.dataset, data, seed, transforms)
+        self.seed, self.batch_size, self.colors = seed, batch_size, colors
         self.parts = [rank_slice(batch_size, world, rank, accumulate, micro) for micro in range(accumulate)]
         self.first_step, self.last_step = first_step, last_step
-        self.size_at = size_at or (lambda step: (data.crop, data.scale))
-        self.pin_memory, self.workers, self.kind = pin_memory, workers, kind
-        self.pool, self.autoscaler = pool, autoscaler
-        self.ahead, self.colors = max(1, prefetch // accumulate), colors
+        self.crop_and_scale = crop_and_scale or (lambda step: (data.crop, data.scale))
 
     def __len__(self) -> int:
         return max(0, self.last_step - self.first_step)
 
     def _batches(self, ring: Ring) -> Generator[BatchTask, None, None]:
         for step in range(self.first_step, self.last_step):
-            epochs, ids = samples(self.seed, len(self.dataset), step * self.batch_size, self.batch_size)
-            crop, scale = self.size_at(step)
+            epochs, indices = samples(self.seed, len(self.dataset), step * self.batch_size, self.batch_size)
+            crop, scale = self.crop_and_scale(step)
             shapes = [(part.stop - part.start, *crop) for part in self.parts]
-            batch = BatchTask(self.sampler, ring.take(sum(_places(shape)[-1] for shape in shapes)), [])
-            offset = 0
+            batch = BatchTask(self.maker, ring.take(sum(offsets(shape)[-1] for shape in shapes)), [])
+            start = 0
             for part, shape in zip(self.parts, shapes):
-                tasks = [Task(int(i), int(e), crop, scale) for i, e in zip(ids[part], epochs[part])]
-                images, masks, memory = _lay(batch, self.dataset, tasks, ids[part].tolist(), shape, offset, self.colors)
+                tasks = [Task(int(i), int(e), crop, scale) for i, e in zip(indices[part], epochs[part])]
+                numbers = indices[part].tolist()
+                images, masks, memory = batch.lay_out(self.dataset, tasks, numbers, shape, start, self.colors)
                 looks = map(torch.from_numpy, colors_in(memory)) if self.colors else ()
-                batch.result.append(Batch(images, masks, ids[part], epochs[part], *looks))
-                offset = _places(shape, offset)[-1]
+                batch.result.append(Batch(images, masks, indices[part], epochs[part], *looks))
+                start = offsets(shape, start)[-1]
             yield batch
-
-
-def _places(shape: tuple[int, ...], offset: int = 0) -> tuple[int, ...]:
-    """Offsets of images, masks (n, H, W), and n colors, each on whole cache lines, and the end."""
-    pixels = math.prod(shape)
-    sizes = (-(-size // 64) * 64 for size in (3 * pixels, pixels, shape[0] * COLOR_BYTES))
-    return tuple(itertools.accumulate(sizes, initial=offset))
-
-
-def _lay(
-    batch: BatchTask,
-    dataset: SampleSource,
-    tasks: Sequence[Any],
-    indices: Sequence[int],
-    shape: tuple[int, ...],
-    offset: int,
-    colors: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
-    """Assign each sample of ``shape`` (n, H, W) its place in the block; returns images, masks, bytes of colors."""
-    n, height, width = shape
-    pixels = height * width
-    first, behind, last, _ = _places(shape, offset)
-    for k, (task, index) in enumerate(zip(tasks, indices)):
-        image, mask = (first + 3 * k * pixels, (height, width, 3)), (behind + k * pixels, (height, width))
-        look = ((last + k * COLOR_BYTES, (COLOR_BYTES,)),) if colors else ()
-        batch.add(task, (image, mask, *look), partial(files_of, dataset, index))
-    images, masks = (torch.from_numpy(batch.block.part(*area)) for area in ((first, (*shape, 3)), (behind, shape)))
-    return images, masks, batch.block.part(last, (n * COLOR_BYTES,))
 
 
 class EvalLoader(_Loader):
@@ -228,8 +267,8 @@ class EvalLoader(_Loader):
         kind: str = "thread",
         pool: WorkerPool | None = None,
     ) -> None:
-        self.dataset, self.groups, self.pool = dataset, groups, pool
-        self.workers, self.ahead, self.pin_memory, self.kind = workers, max(1, prefetch), pin_memory, kind
+        super().__init__(workers, kind, pool, max(1, prefetch), pin_memory)
+        self.dataset, self.groups = dataset, groups
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -237,14 +276,14 @@ class EvalLoader(_Loader):
     def _batches(self, ring: Ring) -> Generator[BatchTask, None, None]:
         maker = partial(whole, self.dataset)
         for group in self.groups:
-            ids = np.asarray(group, np.int64)
+            indices = np.asarray(group, np.int64)
             try:
-                shape = (len(ids), *self.dataset.size(group[0]))
+                shape = (len(indices), *self.dataset.size(group[0]))
             except Exception as error:
                 raise named(self.dataset, group[0], error) from error
-            batch = BatchTask(maker, ring.take(_places(shape)[-1]))
-            images, masks, _ = _lay(batch, self.dataset, ids.tolist(), ids.tolist(), shape, 0)
-            batch.result = (ids, images, masks)
+            batch = BatchTask(maker, ring.take(offsets(shape)[-1]))
+            images, masks, _ = batch.lay_out(self.dataset, indices.tolist(), indices.tolist(), shape)
+            batch.result = (indices, images, masks)
             yield batch
 
 

@@ -157,7 +157,7 @@ def _prepare(model: nn.Module, known: dict[str, Any] | None) -> list[BatchNorm]:
 def _micro(batch: Batch, planted: list[tuple[int, int]], ignore_index: int) -> Micro:
     """The batch in float64; void are the first of the ``planted`` samples (epoch, index) and half of the second."""
     masks = batch.masks.clone()
-    for k, sample in enumerate(zip(batch.epochs.tolist(), batch.ids.tolist())):
+    for k, sample in enumerate(zip(batch.epochs.tolist(), batch.indices.tolist())):
         if sample == planted[0]:
             masks[k] = ignore_index
         elif sample == planted[1]:

@@ -48,7 +48,7 @@ def first_batch(session: Session, loader: TrainLoader) -> None:
     if step:
         images = config.train.batch_size // (strategy.world_size * config.train.accumulate)
         used_heads = None if config.loss.aux_weight else 1
-        settle_buckets(session.learner, strategy, images, plan.size_at(step)[0], used_heads)
+        settle_buckets(session.learner, strategy, images, plan.crop_and_scale(step)[0], used_heads)
     loader.first()
     workers = plan.worker_count
     session.output.screen.say(f"  {session.pool.describe(workers.least, workers.most)}")
@@ -65,7 +65,7 @@ def _recording(session: Session, clock: Clock, loader: TrainLoader) -> Iterator[
         yield lambda done: clock.forget()
         return
     cluster = strategy.cluster
-    images, size = [part.stop - part.start for part in loader.parts], session.plan.size_at(session.state.step)[0]
+    images, size = [part.stop - part.start for part in loader.parts], session.plan.crop_and_scale(session.state.step)[0]
     begin = Begin(
         rank=strategy.rank, host=socket.gethostname(), local_rank=cluster.local_rank, world_size=strategy.world_size,
         local_world_size=cluster.local_world_size, device=str(strategy.device), cores=cores(),

@@ -110,7 +110,7 @@ def _train_loader(session: Session) -> TrainLoader:
         world=strategy.world_size,
         first_step=session.state.step,
         last_step=plan.steps,
-        size_at=plan.size_at,
+        crop_and_scale=plan.crop_and_scale,
         pin_memory=strategy.device.type == "cuda",
         colors=colors_on_device(config.data, strategy.device.type),
         prefetch=config.data.prefetch,
@@ -129,7 +129,7 @@ def _digest(batches: list[Batch]) -> int:
     """Checksum of ids, epochs and pixels: a sum over samples, the same however they are spread over the ranks."""
     total = 0
     for batch in batches:
-        for *sample, image, mask in zip(batch.ids, batch.epochs, batch.images, batch.masks):
+        for *sample, image, mask in zip(batch.indices, batch.epochs, batch.images, batch.masks):
             crc = zlib.crc32(image.numpy().data, zlib.crc32(np.array(sample).tobytes()))
             total += zlib.crc32(mask.numpy().data, crc)
     return total

@@ -33,7 +33,7 @@ class Plan:
     scale: tuple[float, float]  # least and most random scale at the first step
     scale_end: tuple[float, float]  # and at the last
 
-    def size_at(self, step: int) -> tuple[Size, tuple[float, float]]:
+    def crop_and_scale(self, step: int) -> tuple[Size, tuple[float, float]]:
         """Crop and scale range at a step: a pure function, so that a resumed run draws what it would have drawn.
 
         A smaller crop shows as much of the scene as a full one: the scale shrinks with it.

@@ -56,7 +56,7 @@ class Sentinel:
         """Call it after the update of ``step`` (counted from 1), which trained on ``loaded``."""
         if not self._every:
             return
-        self._taken += [(batch.epochs, batch.ids) for batch in loaded]
+        self._taken += [(batch.epochs, batch.indices) for batch in loaded]
         if step % self._every == 0 or step == self._plan.steps:
             with clock("log"):
                 self._look(step)

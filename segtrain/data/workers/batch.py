@@ -1,25 +1,24 @@
-"""Batches in progress: the samples to make, and iteration over batches in order, ahead of the consumer.
-
-At most ``ahead`` batches are in progress, which bounds memory.
-"""
+"""Batches in progress: the samples to make, and where in a block of memory each one is written."""
 
 from __future__ import annotations
 
-import contextlib
+import itertools
+import math
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
+import numpy as np
+import torch
+
+from segtrain.data.cache import SampleSource
+from segtrain.data.sample import COLOR_BYTES, files_of
 from segtrain.data.stages import Cost, begin, end
-from segtrain.data.workers.autoscaler import Autoscaler
-from segtrain.data.workers.memory import Ring, SharedBlock
-from segtrain.errors import DataError, SegtrainError
-
-if TYPE_CHECKING:
-    from segtrain.data.workers.pool import WorkerPool
+from segtrain.data.workers.memory import SharedBlock
+from segtrain.errors import DataError
 
 Maker = Callable[..., None]  # (task, image_out, mask_out, perhaps colors_out)
 Area = tuple[int, tuple[int, ...]]  # offset in a block, shape
@@ -45,14 +44,42 @@ class BatchTask:
     result: Any = None
     samples: list[SampleTask] = field(default_factory=list)
     left: int = 0
-    errors: dict[int, Exception] = field(default_factory=dict)  # by place among the samples
+    errors: dict[int, Exception] = field(default_factory=dict)  # by position among the samples
 
     def add(self, task: Any, areas: tuple[Area, ...], files: Callable[[], str]) -> None:
         self.samples.append(SampleTask(self, task, areas, files))
         self.left += 1
 
-    def make(self, sample: SampleTask) -> None:
-        self.maker(sample.task, *(self.block.part(*area) for area in sample.areas))
+    def lay_out(
+        self,
+        dataset: SampleSource,
+        tasks: Sequence[Any],
+        indices: Sequence[int],
+        shape: tuple[int, ...],
+        start: int = 0,
+        colors: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
+        """Add samples of ``shape`` (n, H, W), from byte ``start`` of the block on.
+
+        Returns images uint8 (n, H, W, 3), masks uint8 (n, H, W), and the bytes of their colors, uint8 [n * COLOR_BYTES].
+        """
+        count, height, width = shape
+        pixels = height * width
+        images, masks, looks, _ = offsets(shape, start)
+        for k, (task, index) in enumerate(zip(tasks, indices)):
+            image, mask = (images + 3 * k * pixels, (height, width, 3)), (masks + k * pixels, (height, width))
+            look = ((looks + k * COLOR_BYTES, (COLOR_BYTES,)),) if colors else ()
+            self.add(task, (image, mask, *look), partial(files_of, dataset, index))
+        part = self.block.part
+        views = torch.from_numpy(part(images, (*shape, 3))), torch.from_numpy(part(masks, shape))
+        return *views, part(looks, (count * COLOR_BYTES,))
+
+
+def offsets(shape: tuple[int, ...], start: int = 0) -> tuple[int, ...]:
+    """Offsets of images, masks (n, H, W), and n colors, each on whole cache lines, and the end."""
+    pixels = math.prod(shape)
+    sizes = (-(-size // 64) * 64 for size in (3 * pixels, pixels, shape[0] * COLOR_BYTES))
+    return tuple(itertools.accumulate(sizes, initial=start))
 
 
 def attempt(sample: SampleTask) -> tuple[Exception | None, float, Cost]:
@@ -60,7 +87,7 @@ def attempt(sample: SampleTask) -> tuple[Exception | None, float, Cost]:
     began = time.perf_counter()
     begin()
     try:
-        sample.batch.make(sample)
+        sample.batch.maker(sample.task, *(sample.batch.block.part(*area) for area in sample.areas))
     except Exception as error:
         return error, began, end()
     except BaseException as error:
@@ -71,101 +98,3 @@ def attempt(sample: SampleTask) -> tuple[Exception | None, float, Cost]:
         message = f"{files}: {reason}: a sample cannot end the run"
         return DataError(message, code="sample-failed", files=files, found=reason), began, end()
     return None, began, end()
-
-
-class BatchRun:
-    """Iterates over the results of ``batches(ring)``. A result's memory is reused when the next result is requested.
-
-    ``own``: whether closing the run closes the pool.
-    """
-
-    def __init__(
-        self,
-        batches: Callable[[Ring], Generator[BatchTask, None, None]],
-        pin_memory: bool,
-        pool: WorkerPool,
-        own: bool,
-        ahead: int,
-        autoscaler: Autoscaler | None,
-    ) -> None:
-        self.pool, self.own, self.ahead, self.autoscaler = pool, own, ahead, autoscaler
-        self.ring = Ring(shared=pool.kind == "process" and pool.count > 0, pin=pin_memory)
-        self.source = batches(self.ring)
-        self.waiting: deque[BatchTask | Exception] = deque()
-        self.given: BatchTask | None = None
-        self.open = True
-        self.asked, self.ready_sum = 0, 0  # requests, and the sum of the batches that were ready at each
-        pool.start()
-        self._top_up()
-
-    def __iter__(self) -> BatchRun:
-        return self
-
-    def __next__(self) -> Any:
-        if not self.open:
-            raise StopIteration
-        try:
-            if self.given is not None:
-                self.ring.give(self.given.block)
-                self.given.samples.clear()
-                self.given = None
-            if not self.waiting:
-                raise StopIteration
-            batch = self.waiting[0]
-            if isinstance(batch, Exception):
-                raise batch
-            self.asked += 1
-            self.ready_sum += sum(isinstance(one, BatchTask) and not one.left for one in self.waiting)
-            waited = self.pool.wait(batch)
-            self.given = batch
-            self.waiting.popleft()
-            self._top_up()
-            if self.autoscaler is not None:
-                count = self.autoscaler.next(time.perf_counter(), waited, self.pool.tally.cost.seconds)
-                if count != self.pool.count:
-                    self.pool.resize(count)
-            return batch.result
-        except BaseException:
-            self.close()
-            raise
-
-    def ready(self) -> bool:
-        """Whether the next batch is done, so that requesting it does not wait."""
-        batch = self._next_batch()
-        return batch is not None and not batch.left and not batch.errors
-
-    def first(self) -> None:
-        """Wait for the next batch without taking it. Its error is raised when it is requested."""
-        batch = self._next_batch()
-        if batch is not None and self.pool.count:
-            with contextlib.suppress(SegtrainError):
-                self.pool.wait(batch)
-
-    def _next_batch(self) -> BatchTask | None:
-        batch = self.waiting[0] if self.waiting else None
-        return batch if isinstance(batch, BatchTask) else None
-
-    def _top_up(self) -> None:
-        while len(self.waiting) < self.ahead and not (self.waiting and isinstance(self.waiting[-1], Exception)):
-            try:
-                batch = next(self.source, None)
-                if batch is None:
-                    return
-                self.pool.begin(batch)
-                self.waiting.append(batch)
-            except Exception as error:  # raised when its turn comes
-                self.waiting.append(error)
-
-    def close(self) -> None:
-        if self.open:
-            self.open = False
-            if self.own:
-                self.pool.close()
-            batches = [batch for batch in (self.given, *self.waiting) if isinstance(batch, BatchTask)]
-            self.pool.drop(batches)
-            for batch in batches:
-                batch.samples.clear()  # breaks a reference cycle that would keep their memory
-            self.given = None
-            self.waiting.clear()
-            self.source.close()
-            self.ring.close()

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from segtrain.errors import SegtrainError
 
+
 class _Worker:
     def __init__(self, channel: Any = None) -> None:
         self.channel = channel
