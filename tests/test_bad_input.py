@@ -260,7 +260,7 @@ LISTS = {
     "absent file": (
         "csv",
         "image,mask\n" + ROW.format("train", 0) + ROW.format("train", 8),
-        "2 files do not exist",
+        "2 files missing",
         "a8.png",
         "correct the list",
     ),

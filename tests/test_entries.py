@@ -218,7 +218,7 @@ def test_files_that_a_list_names_in_vain(tmp_path, monkeypatch, many):
     with pytest.raises(DataError) as caught:
         open_dataset(data, "train")
     assert (caught.value.code, caught.value.values["count"]) == ("list-file-missing", 12)
-    shown = str(caught.value).split("exist: ")[1].split(" and 7 more")[0].split(", ")
+    shown = str(caught.value).split("missing: ")[1].split(" and 7 more")[0].split(", ")
     expected = [*(f"r/{name}" for name in "abc"), "p/d", "q/d"]
     assert shown == [f"{tmp_path}/images/train/{name}.jpg" for name in expected]
 

@@ -78,17 +78,13 @@ def entries_of(data: config.Data, split: str, lister: Lister) -> tuple[Entries, 
     folder = cache_folder()
     place = folder / f"listing-{_key(data, split)}.json"
     found, notes = _known(place)
-    if found is not None:
-        return found, notes
-    with _alone(place) as waited:
-        if waited:
-            found, known = _known(place)
-            if found is not None:
-                return found, known
-        else:
-            return _list(data, split, lister, place, notes)
-    # The first process did not keep it, so no other one waits for the next.
-    return _list(data, split, lister, place, notes)
+    if found is None:
+        with _alone(place) as waited:
+            if not waited:
+                return _list(data, split, lister, place, notes)
+        # The first process has listed. If it did not cache the result, all others list at the same time.
+        found, notes = _known(place)
+    return (found, notes) if found is not None else _list(data, split, lister, place, notes)
 
 
 def _list(data: config.Data, split: str, lister: Lister, place: Path, notes: list[str]) -> tuple[Entries, list[str]]:
@@ -140,30 +136,25 @@ def _known(place: Path) -> tuple[Entries | None, list[str]]:
 @contextlib.contextmanager
 def _alone(place: Path) -> Iterator[bool]:
     """Hold the lock of a listing, if locks are possible; yields whether another process held it before."""
-    try:
-        import fcntl
+    waited, path = False, place.with_suffix(".lock")
+    with contextlib.ExitStack() as stack:
+        # A platform or a file system may have no locks, and a folder may be read-only.
+        with contextlib.suppress(ImportError, OSError):
+            import fcntl
 
-        place.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(place.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o644)
-    except (ImportError, OSError):
-        yield False
-        return
-    waited = False
-    try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            lock = stack.enter_context(open(path, "ab"))
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                waited = True
+                fcntl.flock(lock, fcntl.LOCK_EX)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            waited = True
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        except OSError:  # a file system without locks
-            pass
-        yield waited
-    finally:
-        # Waiting processes keep the file that they have open; later ones find the listing.
-        if not waited:
+            yield waited
+        finally:
+            # Waiting processes keep the file that they have open; later ones find the listing.
             with contextlib.suppress(OSError):
-                place.with_suffix(".lock").unlink()
-        os.close(handle)
+                path.unlink()
 
 
 def _tidy(folder: Path) -> None:

@@ -49,64 +49,32 @@ def _listed(folder: str, what: str, watch: Watch, ending: str = "") -> tuple[lis
     if not os.path.isdir(folder):
         raise no_folder(folder, what)
     rows, tails = list[str](), dict[str, int]()
-    above = {_place(str(path)): str(path) for path in Path(os.path.realpath(folder)).parents}
-    _walk(folder, "", ending, rows, tails, watch, above)
+    pending, place = [(folder, "")], folder
+    try:
+        walked = {_identity(str(path)): str(path) for path in Path(os.path.realpath(folder)).parents}
+        for place, below in pending:
+            other = walked.setdefault(_identity(place), place)
+            if other != place:
+                says = f"{place}: is the same folder as {other}, so its files would count twice: remove the link"
+                raise DataError(says, code="folder-linked-twice", folder=place, other=other)
+            with os.scandir(watch.look(place)) as listing:
+                for item in listing:
+                    stem, _, suffix = item.name.rpartition(".")
+                    if is_folder(item):
+                        pending.append((os.path.join(place, item.name), f"{below}{item.name}/"))
+                    elif stem and item.name[0] != "." and stem.endswith(ending) and f".{suffix}".lower() in SUFFIXES:
+                        number = tails.setdefault(f"{ending}.{suffix}", len(tails) + 1)
+                        rows.append(f"{below}{stem[: len(stem) - len(ending)]}\0{chr(number)}")
+    except OSError as error:
+        says = f"{place}: cannot be listed ({error.strerror or error}): check its permissions"
+        raise DataError(says, code="folder-unreadable", folder=place) from None
     return rows, list(tails)
 
 
-# Device and inode number of a folder: the same for every path that leads to it.
-Place = tuple[int, int]
-
-
-def _place(folder: str) -> Place:
-    try:
-        status = os.stat(folder)
-    except OSError as error:
-        raise _unlisted(folder, error) from None
+def _identity(folder: str) -> tuple[int, int]:
+    """Device and inode number: the same for every path that leads to a folder."""
+    status = os.stat(folder)
     return status.st_dev, status.st_ino
-
-
-def _unlisted(folder: str, error: OSError) -> DataError:
-    says = f"{folder}: cannot be listed ({error.strerror or error}): check its permissions"
-    return DataError(says, code="folder-unreadable", folder=folder)
-
-
-def _walk(
-    folder: str, below: str, ending: str, rows: list[str], tails: dict[str, int], watch: Watch, walked: dict[Place, str]
-) -> None:
-    """Add the images of one folder and of the folders in it, and follow links. ``below`` is its key with a slash.
-
-    ``walked``: the folders above, and those seen so far. Raises DataError for a folder that is reached again: its files
-    would count twice, or endlessly if a link leads to a folder above.
-    """
-    place = _place(folder)
-    if place in walked:
-        says = f"{folder}: is the same folder as {walked[place]}, so its files would count twice: remove the link"
-        raise DataError(says, code="folder-linked-twice", folder=folder, other=walked[place])
-    walked[place] = folder
-    inner = []
-    # suffix -> number of its tail; None: not an image
-    numbers: dict[str, int | None] = {}
-    try:
-        with os.scandir(watch.look(folder)) as listing:
-            for item in listing:
-                name = item.name
-                if is_folder(item):
-                    inner.append(name)
-                    continue
-                stem, _, suffix = name.rpartition(".")
-                if not stem or name[0] == "." or (ending and not stem.endswith(ending)):
-                    continue
-                if suffix not in numbers:
-                    known = f".{suffix}".lower() in SUFFIXES
-                    numbers[suffix] = tails.setdefault(f"{ending}.{suffix}", len(tails) + 1) if known else None
-                number = numbers[suffix]
-                if number is not None:
-                    rows.append(f"{below}{stem[: len(stem) - len(ending)]}\0{chr(number)}")
-    except OSError as error:
-        raise _unlisted(folder, error) from None
-    for name in inner:
-        _walk(os.path.join(folder, name), f"{below}{name}/", ending, rows, tails, watch, walked)
 
 
 def unread(folder: str) -> list[str]:
