@@ -51,13 +51,8 @@ class BatchLoader:
         self.rank = int(os.environ.get("RANK", "0")) if rank is None else rank
         self.world_size = int(os.environ.get("WORLD_SIZE", "1")) if world_size is None else world_size
         if not 0 <= self.rank < self.world_size:
-            raise ConfigError(
-                f"rank={self.rank} does not exist among world_size={self.world_size} ranks: pass a rank from 0 to "
-                f"{self.world_size - 1}",
-                code="rank-outside-world",
-                rank=self.rank,
-                world_size=self.world_size,
-            )
+            says = f"rank={self.rank} does not exist among {self.world_size} ranks: pass 0 to {self.world_size - 1}"
+            raise ConfigError(says, code="rank-outside-world", rank=self.rank, world_size=self.world_size)
         local = int(os.environ.get("LOCAL_WORLD_SIZE", str(self.world_size)))
         cpu_training = not torch.cuda.is_available()
         self.workers = worker_count(config.data.workers, cores(), local, cpu_training=cpu_training).start

@@ -27,7 +27,7 @@ from segtrain.data.order import rank_slice, samples
 from segtrain.data.pixels.normalize import IMAGENET_MEAN as IMAGENET_MEAN
 from segtrain.data.pixels.normalize import IMAGENET_STD as IMAGENET_STD
 from segtrain.data.pixels.normalize import normalize as normalize
-from segtrain.data.sample import SampleMaker, Task, colors_in, named, whole
+from segtrain.data.sample import SampleMaker, Task, colors_in, make_whole, named
 from segtrain.data.workers.autoscaler import Autoscaler
 from segtrain.data.workers.batch import BatchTask, offsets
 from segtrain.data.workers.memory import Ring
@@ -274,7 +274,7 @@ class EvalLoader(_Loader):
         return len(self.groups)
 
     def _batches(self, ring: Ring) -> Generator[BatchTask, None, None]:
-        maker = partial(whole, self.dataset)
+        maker = partial(make_whole, self.dataset)
         for group in self.groups:
             indices = np.asarray(group, np.int64)
             try:

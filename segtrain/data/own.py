@@ -36,9 +36,8 @@ def image_fix(image: np.ndarray) -> str:
     elif channels == 4:
         steps.append("leave out its alpha channel, as in image[..., :3]")
     elif channels != 3:
-        steps.append(
-            "repeat its gray values, as in np.stack([image] * 3, axis=2)" if channels < 2 else "give 3 channels"
-        )
+        gray = "repeat its gray values, as in np.stack([image] * 3, axis=2)"
+        steps.append(gray if channels < 2 else "give 3 channels")
     return ", and ".join(steps)
 
 
@@ -73,36 +72,22 @@ class _Items:
             raise DataError(f"{where} raised {reason}", code="item-raised", index=index) from error
         if not isinstance(item, (tuple, list)) or len(item) != 3:
             found = f"{len(item)} values" if isinstance(item, (tuple, list)) else f"a {type(item).__name__}"
-            raise DataError(
-                f"{where} is {found}: return a tuple (image, mask, id)", code="item-form", index=index, found=found
-            )
+            says = f"{where} is {found}: return a tuple (image, mask, id)"
+            raise DataError(says, code="item-form", index=index, found=found)
         try:
             image, mask, given = np.asarray(item[0]), np.asarray(item[1]), item[2]
         except Exception as error:  # a tensor on a GPU, for one
-            reason = " ".join(str(error).split())
-            raise DataError(
-                f"{where}: the image or the mask is not an array: {reason}", code="item-form", index=index
-            ) from error
-        fix = image_fix(image)
+            says = f"{where}: the image or the mask is not an array: {' '.join(str(error).split())}"
+            raise DataError(says, code="item-form", index=index) from error
+        where, fix = f"{where} ({given})", image_fix(image)
         if fix:
-            raise DataError(
-                f"{where} ({given}): the image is {image.dtype} {image.shape}, not uint8 (H, W, 3) RGB: {fix}",
-                code="item-image",
-                index=index,
-                image=image.shape,
-                dtype=str(image.dtype),
-            )
+            says = f"{where}: the image is {image.dtype} {image.shape}, not uint8 (H, W, 3) RGB: {fix}"
+            raise DataError(says, code="item-image", index=index, image=image.shape, dtype=str(image.dtype))
         if image.shape[:2] != mask.shape[:2]:
-            raise DataError(
-                f"{where} ({given}): the image is {image.shape}, the mask {mask.shape}: the mask must be (H, W), of "
-                "the size of its image",
-                code="item-shape",
-                index=index,
-                image=image.shape,
-                mask=mask.shape,
-            )
+            says = f"{where}: the image is {image.shape}, the mask {mask.shape}: the mask must have the image's size"
+            raise DataError(says, code="item-shape", index=index, image=image.shape, mask=mask.shape)
         name = given if isinstance(given, str) else f"{self.split}/{given}"
-        return np.ascontiguousarray(image), self.labels.remap(mask, f"{where} ({given})"), name
+        return np.ascontiguousarray(image), self.labels.remap(mask, where), name
 
     def name(self, index: int) -> str:
         if index not in self.names:
@@ -151,9 +136,8 @@ def own_dataset(items: Any, labels: LabelSpace, split: str) -> Dataset:
     """
     name = type(items).__name__
     if isinstance(items, type) or not (hasattr(items, "__len__") and hasattr(items, "__getitem__")):
-        raise DataError(
-            f"the dataset is {kind_of(items)}: pass an instance with len(data) and data[i]", code="dataset-form"
-        )
+        says = f"the dataset is {kind_of(items)}: pass an instance with len(data) and data[i]"
+        raise DataError(says, code="dataset-form")
     count = len(items)
     if not count:
         raise DataError(f"the dataset {name} has no items: len() is 0", code="dataset-empty", dataset=name)
@@ -167,9 +151,6 @@ def own_dataset(items: Any, labels: LabelSpace, split: str) -> Dataset:
     for index in range(count):
         earlier = first.setdefault(read.name(index), index)
         if earlier != index:
-            raise DataError(
-                f"{name}[{earlier}] and {name}[{index}] have the same id {read.name(index)!r}: give each item its own",
-                code="ids-repeated",
-                indexes=(earlier, index),
-            )
+            says = f"{name}[{earlier}] and {name}[{index}] have the id {read.name(index)!r}: give each item its own"
+            raise DataError(says, code="ids-repeated", indexes=(earlier, index))
     return OwnDataset(name, split, labels, LazyEntries(count, read.entry), draw=read)

@@ -1,4 +1,4 @@
-"""Making of one sample: its geometry is drawn first, so that only the pixels that the crop uses are decoded.
+"""One sample: its geometry is drawn first, so that only the pixels that the crop uses are decoded.
 
 Everything here is a function of (seed, epoch, index) and the files: no torch, no state, safe in any thread or process.
 """
@@ -109,7 +109,7 @@ class SampleMaker:
             self.transforms(pair, (image_out, mask_out), key, str(self.source.entries[task.index].image))
 
 
-def whole(source: SampleSource, index: int, image_out: np.ndarray, mask_out: np.ndarray) -> None:
+def make_whole(source: SampleSource, index: int, image_out: np.ndarray, mask_out: np.ndarray) -> None:
     """Write a whole image and its mask, for evaluation. Raises DataError naming the file."""
     try:
         with READ:
@@ -134,22 +134,22 @@ def files_of(source: SampleSource, index: int) -> str:
 
 
 def rehearse(source: SampleSource, data: Data, seed: int, transforms: Any = None) -> tuple[str, ...]:
-    """Make up to four samples twice, to see that the transforms repeat. Returns notes on what was changed in them.
+    """Make up to four samples twice, to check that the transforms give the same pixels again.
 
-    Raises ConfigError if the pixels differ or a global random state was used: the run could be neither resumed nor
-    repeated. Other errors are those of ``SampleMaker``.
+    Returns the notes of the transforms for the user. Raises ConfigError if the pixels differ or a global random state
+    was used, because then no run could be resumed or repeated. Other errors are those of ``SampleMaker``.
     """
-    sampler = SampleMaker(source, data, seed, transforms)
-    if sampler.transforms is None or not len(source):
+    maker = SampleMaker(source, data, seed, transforms)
+    if maker.transforms is None or not len(source):
         return ()
-    for turn, index in enumerate(sorted({k * (len(source) - 1) // 3 for k in range(4)})):
-        task = Task(index, turn, data.crop, data.scale)
-        first = _made(sampler, task)
-        before = _states()
-        second = _made(sampler, task)
+    for epoch, index in enumerate(sorted({k * (len(source) - 1) // 3 for k in range(4)})):
+        made = []
+        for _ in range(2):
+            before = _states()
+            made.append((np.zeros((*data.crop, 3), np.uint8), np.zeros(data.crop, np.uint8)))
+            maker(Task(index, epoch, data.crop, data.scale), *made[-1])
         moved = [name for name, state in _states().items() if state != before[name]]
-        same = all(np.array_equal(a, b) for a, b in zip(first, second))
-        if moved or not same:
+        if moved or not all(map(np.array_equal, *made)):
             why = f"draw from {' and '.join(moved)}" if moved else "give other pixels when they are called again"
             raise ConfigError(
                 f"data.transforms {why}, so no run can be repeated or resumed: let a function draw from its rng "
@@ -157,13 +157,7 @@ def rehearse(source: SampleSource, data: Data, seed: int, transforms: Any = None
                 "(torchvision v2)",
                 code="transforms-not-repeatable", found=why,
             )  # fmt: skip
-    return tuple(sampler.transforms.notes)
-
-
-def _made(sampler: SampleMaker, task: Task) -> tuple[np.ndarray, np.ndarray]:
-    image, mask = np.zeros((*task.crop, 3), np.uint8), np.zeros(task.crop, np.uint8)
-    sampler(task, image, mask)
-    return image, mask
+    return tuple(maker.transforms.notes)
 
 
 def _states() -> dict[str, bytes]:

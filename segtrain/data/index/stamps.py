@@ -32,13 +32,9 @@ def stamps(entries: Sequence[Entry], store: Store = LOCAL) -> np.ndarray:
     start = time.perf_counter()
     for begin in begins[:1]:
         fill(begin)
-    if time.perf_counter() - start < _SLOW * 2 * _PART:
-        for begin in begins[1:]:
-            fill(begin)
-    else:
-        with ThreadPoolExecutor(_THREADS) as pool:
-            for _ in pool.map(fill, begins[1:]):
-                pass
+    slow = time.perf_counter() - start >= _SLOW * 2 * _PART
+    with ThreadPoolExecutor(_THREADS if slow else 1) as pool:
+        list(pool.map(fill, begins[1:]))
     return found
 
 
@@ -65,10 +61,8 @@ def relative(path: str | None, root: str) -> str:
     folder, _, name = path.rpartition("/")
     if not folder or not name or os.sep != "/":
         return os.path.relpath(path, root).replace(os.sep, "/")
-    place = _relative_folder(folder, root)
-    return name if place == "." else f"{place}/{name}"
+    below = _relative_folder(folder, root)
+    return name if below == "." else f"{below}/{name}"
 
 
-@lru_cache(maxsize=1024)
-def _relative_folder(folder: str, root: str) -> str:
-    return os.path.relpath(folder, root).replace(os.sep, "/")
+_relative_folder = lru_cache(maxsize=1024)(os.path.relpath)

@@ -52,10 +52,8 @@ class LabelSpace:
             raise ConfigError(says, code="ignore-index-is-a-class", found=void)
         for raw, train in [*self.raw_to_train.items(), *self.colors.items()]:
             if train != void and not 0 <= train < count:
-                says = (
-                    f"data.label_map maps raw id {raw} to {train}, but train ids go from 0 to {count - 1}: name more "
-                )
-                says += "classes in data.classes, or use -1 to ignore it"
+                says = f"data.label_map maps raw id {raw} to {train}, but train ids go from 0 to {count - 1}: "
+                says += "name more classes in data.classes, or use -1 to ignore it"
                 raise ConfigError(says, code="train-id-invalid", found=train, raw=raw)
         if len(self.palette) != count:
             says = f"{len(self.palette)} colors for {count} classes: give each class one"
@@ -108,9 +106,9 @@ class LabelSpace:
         elif raw.dtype == np.uint16:
             mapped = np.take(self._table, raw)
         else:
-            values, places = np.unique(raw, return_inverse=True)
+            values, inverse = np.unique(raw, return_inverse=True)
             known = [self.raw_to_train.get(int(value), self._unknown) for value in values]
-            mapped = np.array(known, np.uint8)[places.reshape(raw.shape)]
+            mapped = np.array(known, np.uint8)[inverse.reshape(raw.shape)]
         self._refuse_unknown(mapped, raw, source)
         return mapped
 
@@ -134,7 +132,7 @@ class LabelSpace:
             return
         values, counts = np.unique(raw[unknown], return_counts=True)
         order = np.argsort(-counts, kind="stable")
-        found = {int(values[place]): int(counts[place]) for place in order}
+        found = dict(zip(map(int, values[order]), map(int, counts[order])))
         most = [f"{tuple(v.to_bytes(3, 'big')) if colors else v} ({counted(n, 'pixel')})" for v, n in found.items()]
         what = "colors" if colors else "ids"
         if colors:
@@ -142,15 +140,15 @@ class LabelSpace:
         else:
             ids = sorted(self.raw_to_train)
             span = f"{ids[0]}..{ids[-1]}" if len(ids) == ids[-1] - ids[0] + 1 else ", ".join(map(str, ids[:40]))
-            table = self.full_map(values.tolist())
-            shown = table if len(table) <= _LISTED else f"{{..., {next(iter(found))}: -1}}"
-            cure = f"known ids are {span}; map every id with data.label_map={shown} (-1: ignored)"
+            full = self.full_map(values.tolist())
+            table = full if len(full) <= _LISTED else f"{{..., {next(iter(found))}: -1}}"
+            cure = f"known ids are {span}; map every id with data.label_map={table} (-1: ignored)"
         if len(found) >= 5 and counts.sum() < 0.2 * mapped.size:
             cure += "; so many rare values mean that the mask was resized with interpolation: use nearest"
-        pixels = sum(found.values())
+        pixels = int(counts.sum())
         says = f"{source}: unknown {what} {some_of(most, 8)}, {counted(pixels, 'pixel')} in all: {cure}"
-        found = dict(list(found.items())[:8])
-        raise DataError(says, code=f"mask-{what}-unknown", file=source, found=found, pixels=pixels)
+        shown = dict(list(found.items())[:8])
+        raise DataError(says, code=f"mask-{what}-unknown", file=source, found=shown, pixels=pixels)
 
     def full_map(self, ignored: Iterable[int] = ()) -> dict[int, int]:
         """A complete data.label_map: the known ids, and others that are to be ignored."""
@@ -216,12 +214,8 @@ def color_wheel(count: int) -> tuple[Color, ...]:
     """``count`` distinct colors of Pascal VOC from color 1 on: the bits of the index go to red, green, blue in turn."""
     colors = []
     for index in range(1, count + 1):
-        channels, bits = [0, 0, 0], index
-        for place in range(7, -1, -1):
-            for channel in range(3):
-                channels[channel] |= (bits & 1) << place
-                bits >>= 1
-        colors.append((channels[0], channels[1], channels[2]))
+        red, green, blue = (sum((index >> 3 * k + channel & 1) << 7 - k for k in range(8)) for channel in range(3))
+        colors.append((red, green, blue))
     return tuple(colors)
 
 
