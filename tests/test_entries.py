@@ -23,7 +23,7 @@ from segtrain.data.datasets import open_dataset
 from segtrain.data.index import check_files, listing
 from segtrain.data.index import entries as kept
 from segtrain.data.index import stamps as looks
-from segtrain.data.index.entries import Column, Entries, Entry, TextsBuilder, pack_keys
+from segtrain.data.index.entries import ColumnBuilder, Entries, Entry, pack_keys
 from segtrain.data.index.layouts import LAYOUTS
 from segtrain.errors import DataError
 
@@ -242,8 +242,7 @@ def test_a_kept_listing_of_no_use_is_made_again_and_said_once(tmp_path, small, c
 
 def test_damaged_entries_never_pass_for_whole(tmp_path):
     rows = [f"k{number:04d}\0\1" for number in range(300)]
-    texts, codes = pack_keys(rows)
-    images = Column(texts, "/x/", ("", ".jpg"), codes)
+    images = pack_keys(rows, "/x/", ("", ".jpg"))
     good = kept.save(Entries(images, images, {}), tmp_path)
     content, expected = Path(good.file).read_bytes(), list(good)
     chance = random.Random(0)
@@ -360,7 +359,7 @@ print("ready", flush=True); sys.stdin.readline()
 print(pss(), flush=True); sys.stdin.readline()
 dataset = pickle.loads(bytes.fromhex(sys.argv[1]))
 columns = [dataset.image, dataset.mask, *dataset.meta.values()]
-blocks = [block for c in columns for block in (c.texts.blob, c.texts.bounds, c.codes) if block is not None]
+blocks = [block for c in columns for block in (c.blob, c.bounds, c.codes) if block is not None]
 print(sum(int(np.frombuffer(block, np.uint8).sum(dtype=np.int64)) for block in blocks) > 0, end=" ")  # every page
 assert len(dataset[999_999].image) == int(sys.argv[2])
 print("read", flush=True); sys.stdin.readline()
@@ -370,14 +369,13 @@ print(pss(), flush=True); sys.stdin.readline()
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/smaps_rollup"), reason="no /proc/self/smaps_rollup")
 def test_a_million_entries_are_shared_by_all_processes(tmp_path):
-    texts, codes = pack_keys([f"part{number // 10000:03d}/frame_{number:012d}\0\1" for number in range(1_000_000)])
-    town = TextsBuilder()
+    rows = [f"part{number // 10000:03d}/frame_{number:012d}\0\1" for number in range(1_000_000)]
+    images = pack_keys(rows, "/data/i/train/", ("", ".jpg"))
+    masks = replace(images, prefix="/data/m/train/", tails=("", ".png"))
+    town = ColumnBuilder()
     for number in range(1_000_000):
         town.append(f"town{number % 100}")
-    columns = [
-        Column(texts, f"/data/{part}/train/", ("", tail), codes) for part, tail in (("i", ".jpg"), ("m", ".png"))
-    ]
-    entries = kept.save(Entries(*columns, {"name": Column(texts), "town": Column(town.done())}), tmp_path)
+    entries = kept.save(Entries(images, masks, {"name": images.keys, "town": town.done()}), tmp_path)
     length = len("/data/i/train/part000/frame_000000000000.jpg")
     command = [sys.executable, "-c", READER, pickle.dumps(entries).hex(), str(length)]
     processes = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]

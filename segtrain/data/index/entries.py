@@ -1,8 +1,7 @@
 """Memory-mapped index of file names: a million samples in little memory, shared by all workers and ranks of a host.
 
-Strings stand end to end in one block. Image, mask, and name of a sample share their common part, and an ``Entry`` is
-made on access. The blocks are in one memory-mapped file: all processes share its pages, and pickling an index pickles
-the path of the file.
+Strings stand end to end in one block, and an ``Entry`` is made on access. The blocks are in one memory-mapped file: all
+processes share its pages, and pickling an index pickles the path of the file.
 """
 
 from __future__ import annotations
@@ -43,11 +42,23 @@ class Entry:
 
 
 @dataclass(frozen=True, eq=False)
-class Texts:
-    """Strings in one block: text ``i`` is ``blob[bounds[i]:bounds[i + 1]]``, UTF-8; bounds: uint32 or 64 [n + 1]."""
+class Column:
+    """Strings ``prefix + text + tails[codes[i]]``, where text ``i`` is ``blob[bounds[i]:bounds[i + 1]]`` in UTF-8.
+
+    bounds: uint32 or uint64 [n + 1]. A text that is an absolute path gets no prefix. Without ``codes``, all have the
+    first of the ``tails``. Images, masks, and names share ``blob`` and ``bounds``, and differ in the rest.
+    """
 
     blob: Union[bytes, memoryview]
     bounds: np.ndarray
+    prefix: str = ""
+    tails: tuple[str, ...] = ("",)
+    codes: np.ndarray | None = None
+
+    @property
+    def keys(self) -> Column:
+        """The texts alone."""
+        return Column(self.blob, self.bounds)
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
@@ -60,20 +71,17 @@ class Texts:
             yield from self.part(first, first + _PART)
 
     def part(self, first: int, after: int) -> list[str | None]:
-        """The texts from ``first`` to before ``after``, faster than one by one."""
+        """The strings from ``first`` to before ``after``, faster than one by one."""
         parts = (self.blob[begin:end] for begin, end in itertools.pairwise(self.bounds[first : after + 1].tolist()))
-        return [None if part == _ABSENT else str(part, "utf-8", "surrogatepass") for part in parts]
+        texts = (None if part == _ABSENT else str(part, "utf-8", "surrogatepass") for part in parts)
+        codes = itertools.repeat(0) if self.codes is None else self.codes[first:after].tolist()
+        return [
+            None if text is None else ("" if text.startswith("/") else self.prefix) + text + self.tails[code]
+            for text, code in zip(texts, codes)
+        ]
 
-    def same(self, other: Texts) -> bool:
+    def same_keys(self, other: Column) -> bool:
         return bool(np.array_equal(self.bounds, other.bounds)) and self.blob == other.blob
-
-    def select(self, rows: np.ndarray) -> Texts:
-        begin, end = self.bounds[:-1][rows], self.bounds[1:][rows]
-        blob = b"".join(bytes(self.blob[a:b]) for a, b in zip(begin.tolist(), end.tolist()))
-        return Texts(blob, _bounds(end - begin))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Texts, (bytes(self.blob), np.array(self.bounds))
 
 
 def _bounds(lengths: np.ndarray) -> np.ndarray:
@@ -82,7 +90,7 @@ def _bounds(lengths: np.ndarray) -> np.ndarray:
     return bounds.astype(np.uint32) if bounds[-1] < 2**32 else bounds
 
 
-class TextsBuilder:
+class ColumnBuilder:
     """Collects strings (or None) one by one. ``done`` empties it."""
 
     def __init__(self) -> None:
@@ -95,22 +103,22 @@ class TextsBuilder:
         self.blob += _ABSENT if text is None else text.encode("utf-8", "surrogatepass")
         self.ends.append(len(self.blob))
 
-    def done(self) -> Texts:
-        texts = Texts(bytes(self.blob), _bounds(np.diff(np.array(self.ends))))
+    def done(self, prefix: str = "") -> Column:
+        column = Column(bytes(self.blob), _bounds(np.diff(np.array(self.ends))), prefix)
         self.blob, self.ends = bytearray(), array("Q", [0])
-        return texts
+        return column
 
 
-def texts_of(strings: Iterable[str | None]) -> Texts:
-    """All strings of an iterable in one block."""
-    texts = TextsBuilder()
+def column_of(strings: Iterable[str | None], prefix: str = "") -> Column:
+    """All strings of an iterable."""
+    builder = ColumnBuilder()
     for text in strings:
-        texts.append(text)
-    return texts.done()
+        builder.append(text)
+    return builder.done(prefix)
 
 
-def pack_keys(rows: list[str]) -> tuple[Texts, np.ndarray]:
-    """Keys and their codes, uint8 [n], of sorted ``key + "\\0" + chr(code)``. Codes are 1 to 127. Empties ``rows``."""
+def pack_keys(rows: list[str], prefix: str, tails: tuple[str, ...]) -> Column:
+    """Strings from sorted rows ``key + "\\0" + chr(code)``. Codes are 1 to 127. Empties ``rows``."""
     content = "".join(rows).encode("utf-8", "surrogatepass")
     # A million strings take more memory than everything below.
     rows.clear()
@@ -118,39 +126,8 @@ def pack_keys(rows: list[str]) -> tuple[Texts, np.ndarray]:
     zeros = np.flatnonzero(whole == 0)
     keep = np.ones(len(whole), bool)
     keep[zeros] = keep[zeros + 1] = False
-    return Texts(whole[keep].tobytes(), _bounds(np.diff(zeros, prepend=-2) - 2)), whole[zeros + 1]
-
-
-@dataclass(frozen=True, eq=False)
-class Column:
-    """Strings ``prefix + texts[i] + tails[codes[i]]``. An absolute path in ``texts`` gets no prefix.
-
-    Without ``codes`` all have the first of the ``tails``.
-    """
-
-    texts: Texts
-    prefix: str = ""
-    tails: tuple[str, ...] = ("",)
-    codes: np.ndarray | None = None
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    def __getitem__(self, index: int) -> str | None:
-        return self.part(index, index + 1)[0]
-
-    def __iter__(self) -> Iterator[str | None]:
-        for first in range(0, len(self), _PART):
-            yield from self.part(first, first + _PART)
-
-    def part(self, first: int, after: int) -> list[str | None]:
-        """The strings from ``first`` to before ``after``, faster than one by one."""
-        codes = itertools.repeat(0) if self.codes is None else self.codes[first:after].tolist()
-        rows = zip(self.texts.part(first, after), codes)
-        return [
-            None if text is None else ("" if text.startswith("/") else self.prefix) + text + self.tails[code]
-            for text, code in rows
-        ]
+    bounds = _bounds(np.diff(zeros, prepend=-2) - 2)
+    return Column(whole[keep].tobytes(), bounds, prefix, tails, whole[zeros + 1])
 
 
 @dataclass(frozen=True)
@@ -164,8 +141,8 @@ class LazyEntries(Sequence[Entry]):
         return self.length
 
     def __getitem__(self, index: Any) -> Any:
-        places = range(self.length)[index]
-        return [self.entry(place) for place in places] if isinstance(index, slice) else self.entry(places)
+        found = range(self.length)[index]
+        return [self.entry(position) for position in found] if isinstance(index, slice) else self.entry(found)
 
 
 class Entries(Sequence[Entry]):
@@ -180,9 +157,9 @@ class Entries(Sequence[Entry]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return self.select(range(len(self))[index])
-        place = range(len(self))[index]  # IndexError, and counts from the end
-        meta = {name: value for name, column in self.meta.items() if (value := column[place]) is not None}
-        return Entry(self.image[place] or "", self.mask[place], meta)
+        row = range(len(self))[index]  # IndexError, and counts from the end
+        meta = {name: value for name, column in self.meta.items() if (value := column[row]) is not None}
+        return Entry(self.image[row] or "", self.mask[row], meta)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence):
@@ -196,14 +173,19 @@ class Entries(Sequence[Entry]):
 
     def select(self, rows: Iterable[int]) -> Entries:
         """Only these rows, in this order, without a file."""
-        chosen, columns = np.fromiter(rows, np.int64), (self.image, self.mask, *self.meta.values())
-        # Columns share texts.
-        texts = {id(column.texts): column.texts for column in columns}
-        texts = {key: these.select(chosen) for key, these in texts.items()}
-        image, mask, *meta = (
-            replace(c, texts=texts[id(c.texts)], codes=None if c.codes is None else c.codes[chosen]) for c in columns
-        )
-        return Entries(image, mask, dict(zip(self.meta, meta)))
+        chosen = np.fromiter(rows, np.int64)
+        # By the identity of the blob, which columns share.
+        texts: dict[int, Column] = {}
+
+        def of(column: Column) -> Column:
+            if id(column.blob) not in texts:
+                begin, end = column.bounds[:-1][chosen], column.bounds[1:][chosen]
+                blob = b"".join(bytes(column.blob[a:b]) for a, b in zip(begin.tolist(), end.tolist()))
+                texts[id(column.blob)] = Column(blob, _bounds(end - begin))
+            codes = None if column.codes is None else column.codes[chosen]
+            return replace(texts[id(column.blob)], prefix=column.prefix, tails=column.tails, codes=codes)
+
+        return Entries(of(self.image), of(self.mask), {name: of(column) for name, column in self.meta.items()})
 
 
 def save(entries: Entries, folder: Path) -> Entries:
@@ -211,32 +193,33 @@ def save(entries: Entries, folder: Path) -> Entries:
 
     The name of the file is a digest of its content, so a name always leads to the same entries.
     """
-    # Columns share blocks.
-    places: dict[int, int] = {}
+    # By the identity of their owner: columns share blocks.
+    numbers: dict[int, int] = {}
     blocks: list[bytes] = []
 
-    def place(owner: Any) -> int:
-        if id(owner) not in places:
-            blocks.append(owner.tobytes() if isinstance(owner, np.ndarray) else bytes(owner))
-        return places.setdefault(id(owner), len(blocks) - 1)
+    def number(owner: Any) -> int:
+        if id(owner) not in numbers:
+            blocks.append(bytes(owner))
+        return numbers.setdefault(id(owner), len(blocks) - 1)
 
     columns = []
     meta = {f"meta {name}": column for name, column in entries.meta.items()}
     for name, column in {"image": entries.image, "mask": entries.mask, **meta}.items():
-        texts, codes = column.texts, column.codes
-        kinds = [texts.bounds.dtype.str, "" if codes is None else codes.dtype.str]
-        numbers = [place(texts.blob), place(texts.bounds), -1 if codes is None else place(codes)]
-        columns.append([name, column.prefix, list(column.tails), numbers, kinds])
-    what = {"entries": len(entries), "columns": columns, "bytes": [len(block) for block in blocks]}
-    header = json.dumps(what).encode()
+        codes = column.codes
+        kinds = [column.bounds.dtype.str, "" if codes is None else codes.dtype.str]
+        parts = [number(column.blob), number(column.bounds), -1 if codes is None else number(codes)]
+        columns.append([name, column.prefix, list(column.tails), parts, kinds])
+    content = {"entries": len(entries), "columns": columns, "bytes": [len(block) for block in blocks]}
+    header = json.dumps(content).encode()
     path = folder / (_digest(header, blocks) + ENDING)
     try:
         return load(str(path), whole=True)
     except (OSError, ValueError):  # not there, or damaged
         folder.mkdir(parents=True, exist_ok=True)
         with writing(path) as stream:
-            for number, part in enumerate([_MAGIC, struct.pack("<Q", len(header)), header, *blocks]):
-                stream.write(b"\0" * (-stream.tell() % _ALIGN if number > 2 else 0) + part)
+            stream.write(_MAGIC + struct.pack("<Q", len(header)) + header)
+            for block in blocks:
+                stream.write(b"\0" * (-stream.tell() % _ALIGN) + block)
     return load(str(path))
 
 
@@ -275,16 +258,12 @@ def load(file: str, whole: bool = False) -> Entries:
 
 
 def _entries(header: dict[str, Any], blocks: list[memoryview], file: str) -> Entries:
-    texts: dict[tuple[int, int], Texts] = {}
-
-    def column(prefix: str, tails: list[str], numbers: list[int], kinds: list[str]) -> Column:
-        key = (numbers[0], numbers[1])
-        if key not in texts:
-            texts[key] = Texts(blocks[key[0]], np.frombuffer(blocks[key[1]], np.dtype(kinds[0])))
-        codes = None if numbers[2] < 0 else np.frombuffer(blocks[numbers[2]], np.dtype(kinds[1]))
-        if len(texts[key]) != header["entries"] or (codes is not None and len(codes) != header["entries"]):
+    def column(prefix: str, tails: list[str], parts: list[int], kinds: list[str]) -> Column:
+        bounds = np.frombuffer(blocks[parts[1]], np.dtype(kinds[0]))
+        codes = None if parts[2] < 0 else np.frombuffer(blocks[parts[2]], np.dtype(kinds[1]))
+        if len(bounds) - 1 != header["entries"] or (codes is not None and len(codes) != header["entries"]):
             raise ValueError("columns of unequal length")
-        return Column(texts[key], prefix, tuple(tails), codes)
+        return Column(blocks[parts[0]], bounds, prefix, tuple(tails), codes)
 
     columns = {name: column(*rest) for name, *rest in header["columns"]}
     image, mask = columns.pop("image"), columns.pop("mask")

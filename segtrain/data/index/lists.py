@@ -12,12 +12,13 @@ import re
 import shlex
 from array import array
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from segtrain import config
 from segtrain.data.index.check_files import checked
-from segtrain.data.index.entries import Column, Entries, TextsBuilder, texts_of
+from segtrain.data.index.entries import ColumnBuilder, Entries, column_of
 from segtrain.data.index.layout import Detected, Layout
 from segtrain.data.index.listing import Watch
 from segtrain.data.index.names import SUFFIXES
@@ -108,7 +109,7 @@ def _bad_line(path: str, number: int, what: str) -> DataError:
 def _elsewhere(entries: Entries, root: str) -> str:
     """The prefix of the first path without which its file is found under ``root``; "" if the list is right."""
     image = str(entries.image[0])
-    if not image.startswith("/") or not str(entries.image.texts[0]).startswith("/") or os.path.exists(image):
+    if not image.startswith("/") or not str(entries.image.keys[0]).startswith("/") or os.path.exists(image):
         return ""
     parts = image.split("/")
     for count in range(1, len(parts)):
@@ -122,9 +123,9 @@ class _Table:
 
     def __init__(self) -> None:
         self.count, self.empty = 0, list[int]()
-        self.stems, self.masks = TextsBuilder(), TextsBuilder()
+        self.stems, self.masks = ColumnBuilder(), ColumnBuilder()
         self.tails, self.codes = dict[str, int](), array("L")
-        self.others: dict[str, TextsBuilder] = {}
+        self.others: dict[str, ColumnBuilder] = {}
 
     def append(self, row: dict[str, str]) -> None:
         image, mask = row.get("image"), row.get("mask")
@@ -137,12 +138,12 @@ class _Table:
         self.masks.append(mask)
         for key, value in row.items():
             if key not in ("image", "mask"):
-                column = self.others.setdefault(key, TextsBuilder())
+                column = self.others.setdefault(key, ColumnBuilder())
                 self._fill(column)
                 column.append(value)
         self.count += 1
 
-    def _fill(self, column: TextsBuilder) -> None:
+    def _fill(self, column: ColumnBuilder) -> None:
         """Add empty values for the rows that do not have this key."""
         while len(column) < self.count:
             column.append(None)
@@ -152,13 +153,13 @@ class _Table:
             self._fill(column)
         under, stems = os.path.join(root, ""), self.stems.done()
         codes = np.array(self.codes, np.min_scalar_type(len(self.tails)))
-        images = Column(stems, under, tuple(self.tails) or ("",), codes)
-        others = {key: Column(column.done()) for key, column in self.others.items()}
+        images = replace(stems, prefix=under, tails=tuple(self.tails) or ("",), codes=codes)
+        others = {key: column.done() for key, column in self.others.items()}
         # A row without a name takes that of its image.
         if "name" in others:
             own = zip(others["name"], stems)
-            others["name"] = Column(texts_of(stem if name is None else name for name, stem in own))
-        return Entries(images, Column(self.masks.done(), under), {"name": Column(stems), **others})
+            others["name"] = column_of(stem if name is None else name for name, stem in own)
+        return Entries(images, self.masks.done(under), {"name": stems, **others})
 
 
 def lines(path: str) -> Iterator[str]:

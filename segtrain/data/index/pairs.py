@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 from segtrain.config.paste import command
-from segtrain.data.index.entries import Column, Entries, pack_keys, texts_of
+from segtrain.data.index.entries import Column, Entries, column_of, pack_keys
 from segtrain.data.index.listing import WARNING, Watch
 from segtrain.data.index.names import NAME, SUFFIXES, Pattern, part, propose
 from segtrain.data.index.unpaired import other_forms, settings_that_fit, several_masks
@@ -26,14 +27,14 @@ def pair(images: Column, masks: Column, where: str, cure: Callable[[Column, Colu
         says = f"{where}: the split has no images ({', '.join(sorted(SUFFIXES))}): check the folder and data.split"
         raise DataError(says, code="split-empty", folder=where)
     as_named = masks
-    if not images.texts.same(masks.texts):
+    if not images.same_keys(masks):
         masks = _without_ending(images, masks)
     odd = list(_alone(images, masks)), list(_alone(masks, images))
     if any(odd):
-        _refuse_names_alike(where, map(str, images.texts), map(str, masks.texts), (images.prefix, masks.prefix))
+        _refuse_names_alike(where, map(str, images.keys), map(str, masks.keys), (images.prefix, masks.prefix))
         others = [text for folder in (images.prefix, masks.prefix) for text in unread(folder)]
         raise _unpaired(where, odd, others, (cure or same_name)(images, as_named))
-    return Entries(images, Column(images.texts, masks.prefix, masks.tails, masks.codes), {"name": Column(images.texts)})
+    return Entries(images, replace(masks, blob=images.blob, bounds=images.bounds), {"name": images.keys})
 
 
 def _refuse_names_alike(where: str, images: Iterable[str], masks: Iterable[str], folders: tuple[str, str]) -> None:
@@ -55,7 +56,7 @@ def _unpaired(where: str, odd: tuple[list[str], list[str]], others: list[str], c
 
 def same_name(images: Column, masks: Column) -> str:
     """The fix for images and masks without a partner."""
-    deeper = settings_that_fit(map(str, images.texts), map(str, masks.texts))
+    deeper = settings_that_fit(map(str, images.keys), map(str, masks.keys))
     if deeper:
         return f"the names match in other folders: {deeper}"
     return "an image and its mask must have the same name: add or remove files"
@@ -67,7 +68,7 @@ def name_patterns(images: Column, masks: Column) -> str:
     found = propose(names[0], names[1])
     several = several_masks(names[0], names[1], found.patterns[0] if found else Pattern(NAME))
     if several:
-        alone = settings_that_fit(map(str, images.texts), map(str, masks.texts))
+        alone = settings_that_fit(map(str, images.keys), map(str, masks.keys))
         says = f"{images.prefix}: {several}" + (f". Or train on one of them alone: {alone}" if alone else "")
         raise DataError(says, code="several-masks-per-image", folder=images.prefix)
     if not found:
@@ -98,9 +99,9 @@ def by_pattern(patterns: tuple[str, str], images: str, masks: str, watch: Watch)
     others = [set(these) - set(known.values()) for these, known in zip(paths, (in_images, in_masks))]
     left = [(images, others[0] & others[1])] if together else [(images, others[0]), (masks, others[1])]
     watch.notes += _left_out(patterns, len(names), [len(these) for these in paths], left)
-    image, mask, shared = (texts_of(column) for column in (map(in_images.get, names), map(in_masks.get, names), names))
-    under = [os.path.join(folder, "") for folder in (images, masks)]
-    return Entries(Column(image, under[0]), Column(mask, under[1]), {"name": Column(shared)})
+    image = column_of(map(in_images.get, names), os.path.join(images, ""))
+    mask = column_of(map(in_masks.get, names), os.path.join(masks, ""))
+    return Entries(image, mask, {"name": column_of(names)})
 
 
 def _left_out(patterns: tuple[str, str], pairs: int, counts: list[int], left: list[tuple[str, set[str]]]) -> list[str]:
@@ -138,24 +139,23 @@ def _named(folder: str, paths: list[str], pattern: Pattern) -> dict[str, str]:
 
 def _without_ending(images: Column, masks: Column) -> Column:
     """The masks without a known ending that all their keys have, unless a key matches an image as it is."""
-    ending = next((e for e in MASK_ENDINGS if len(masks) and all(str(key).endswith(e) for key in masks.texts)), "")
+    ending = next((e for e in MASK_ENDINGS if len(masks) and all(str(key).endswith(e) for key in masks.keys)), "")
     if not ending or sum(1 for _ in _alone(masks, images)) < len(masks):
         return masks
     assert masks.codes is not None
-    rows = [f"{str(key)[: -len(ending)]}\0{chr(code)}" for key, code in zip(masks.texts, masks.codes.tolist())]
+    rows = [f"{str(key)[: -len(ending)]}\0{chr(code)}" for key, code in zip(masks.keys, masks.codes.tolist())]
     rows.sort()
-    texts, codes = pack_keys(rows)
-    return Column(texts, masks.prefix, tuple(ending + tail for tail in masks.tails), codes)
+    return pack_keys(rows, masks.prefix, tuple(ending + tail for tail in masks.tails))
 
 
 def _alone(these: Column, those: Column) -> Iterator[str]:
     """Files of the first column whose key is not in the second. Both are sorted, so no table is needed."""
-    if these.texts.same(those.texts):
+    if these.same_keys(those):
         return
-    others = iter(those.texts)
+    others = iter(those.keys)
     other = next(others, None)
-    for place, key in enumerate(these.texts):
+    for index, key in enumerate(these.keys):
         while other is not None and str(other) < str(key):
             other = next(others, None)
         if other != key:
-            yield str(these[place])
+            yield str(these[index])

@@ -5,12 +5,13 @@ from __future__ import annotations
 import glob
 import os
 import re
+from dataclasses import replace
 
 import numpy as np
 
 from segtrain import config
 from segtrain.data.index.check_files import checked
-from segtrain.data.index.entries import Column, Entries, Texts, texts_of
+from segtrain.data.index.entries import Column, Entries, column_of
 from segtrain.data.index.layout import Detected, Layout
 from segtrain.data.index.listing import Watch
 from segtrain.data.index.lists import lines
@@ -28,12 +29,12 @@ def _voc(data: config.Data, split: str, watch: Watch) -> Entries:
     if root is None:
         raise no_folder(os.path.join(data.root, "JPEGImages"), "images of Pascal VOC")
     source = os.path.join(root, "ImageSets", "Segmentation", f"{split}.txt")
-    texts = texts_of(line.split()[0] for line in lines(watch.look(source)) if line.strip())
+    names = column_of(line.split()[0] for line in lines(watch.look(source)) if line.strip())
     augmented = watch.look(os.path.join(root, "SegmentationClassAug"))
     masks = augmented if split.endswith("aug") and os.path.isdir(augmented) else os.path.join(root, "SegmentationClass")
-    image = _images(texts, os.path.join(root, "JPEGImages", ""), watch)
-    mask = Column(texts, os.path.join(masks, ""), (".png",))
-    return checked(Entries(image, mask, {"name": Column(texts)}), source, watch)
+    image = _images(names, os.path.join(root, "JPEGImages", ""), watch)
+    mask = replace(names, prefix=os.path.join(masks, ""), tails=(".png",))
+    return checked(Entries(image, mask, {"name": names}), source, watch)
 
 
 def _home(root: str, watch: Watch | None = None) -> str | None:
@@ -46,15 +47,15 @@ def _home(root: str, watch: Watch | None = None) -> str | None:
     return next((place for place in places if os.path.isdir(watch.look(os.path.join(place, "JPEGImages")))), None)
 
 
-def _images(names: Texts, folder: str, watch: Watch) -> Column:
+def _images(names: Column, folder: str, watch: Watch) -> Column:
     """Images by name: JPEGs, or with the suffixes of the files in the folder if the first name has no JPEG."""
     if not len(names) or os.path.exists(f"{folder}{names[0]}.jpg") or not os.path.isdir(folder):
-        return Column(names, folder, (".jpg",))
+        return replace(names, prefix=folder, tails=(".jpg",))
     files = {str(path)[len(folder) :].rpartition(".")[0]: str(path) for path in files_under(folder, "images", watch)}
     suffixes: dict[str, int] = {".jpg": 0}
     endings = (os.path.splitext(files.get(str(name), ".jpg"))[1] or ".jpg" for name in names)
     codes = [suffixes.setdefault(ending, len(suffixes)) for ending in endings]
-    return Column(names, folder, tuple(suffixes), np.array(codes, np.uint8))
+    return replace(names, prefix=folder, tails=tuple(suffixes), codes=np.array(codes, np.uint8))
 
 
 def _detect(root: str) -> Detected | None:

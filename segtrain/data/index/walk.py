@@ -34,10 +34,9 @@ def files_under(folder: str, what: str, watch: Watch, ending: str = "") -> Colum
     """
     rows, tails = _listed(folder, what, watch, ending)
     rows.sort()
-    texts, codes = pack_keys(rows)
-    files = Column(texts, os.path.join(folder, ""), ("", *tails), codes)
-    for index, (text, after) in enumerate(itertools.pairwise(texts)):
-        if text == after:
+    files = pack_keys(rows, os.path.join(folder, ""), ("", *tails))
+    for index, (key, after) in enumerate(itertools.pairwise(files.keys)):
+        if key == after:
             first, second = sorted((files[index] or "", files[index + 1] or ""))
             says = f"{second}: {first} has the same name: keep one of them, or choose the ending with data.pair"
             raise DataError(says, code="name-repeated", file=second, other=first)
