@@ -23,10 +23,10 @@ def is_folder(item: os.DirEntry[str]) -> bool:
         return False
 
 
-def folders_in(place: str) -> list[str]:
+def folders_in(folder: str) -> list[str]:
     """Names of the folders in a folder, sorted, without hidden ones; [] where it cannot be listed."""
     try:
-        with os.scandir(place) as listing:
+        with os.scandir(folder) as listing:
             return sorted(item.name for item in listing if item.name[0] != "." and is_folder(item))
     except OSError:
         return []
@@ -90,7 +90,7 @@ def part(patterns: tuple[Pattern, Pattern], in_images: Named, in_masks: Named) -
 def propose(images: Sequence[str], masks: Sequence[str]) -> Proposal | None:
     """Patterns with which at least half of the images have a mask. images, masks: paths under the two folders."""
     some, others = images[:_LOOKED_AT], masks[:_LOOKED_AT]
-    best: Proposal | None = None
+    best, most = None, 0
     (starts, ends), (other_starts, other_ends) = _around(some), _around(others)
     for start, other_start, end, other_end in itertools.product(starts, other_starts, ends, other_ends):
         before, other_before = _trimmed(start, other_start, -1)
@@ -99,11 +99,12 @@ def propose(images: Sequence[str], masks: Sequence[str]) -> Proposal | None:
         if patterns[0] == patterns[1]:
             continue
         pairs = _pairs(patterns, some, others)
-        if 2 * pairs >= len(some) and pairs > (best.pairs if best else 0):
-            best = Proposal(patterns, pairs)
-    if best and len(some) + len(others) < len(images) + len(masks):
-        best = Proposal(best.patterns, _pairs(best.patterns, images, masks))
-    return best if best and 2 * best.pairs >= len(images) else None
+        if pairs > most:
+            best, most = patterns, pairs
+    if best is None:
+        return None
+    pairs = _pairs(best, images, masks)
+    return Proposal(best, pairs) if 2 * pairs >= len(images) else None
 
 
 def _pairs(patterns: tuple[Pattern, Pattern], images: Sequence[str], masks: Sequence[str]) -> int:
@@ -125,7 +126,7 @@ def _around(paths: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _starts(stems: Sequence[str]) -> list[str]:
-    """None, the part up to the first separator, the part that all names share; the shortest first."""
+    """Nothing, the part up to the first separator, and the part that all names share; the shortest first."""
     first = Counter(match[0] for stem in stems if (match := _FIRST.search(stem)))
     alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(min(stems), max(stems)) if len(stems) > 1 else ())
     shared = "".join(letter for letter, _ in alike)

@@ -20,6 +20,7 @@ from segtrain.config.split_by import Part, SplitBy, share
 from segtrain.data.datasets import Dataset
 from segtrain.data.index.subset import select
 from segtrain.errors import DataError, some_of
+from segtrain.terminal import counted
 
 TRAIN, VAL, TEST = 0, 1, 2
 # The only split of a layout without splits.
@@ -51,21 +52,19 @@ def divided(data: config.Data, split: str, open_whole: Callable[[config.Data, st
     keep = np.flatnonzero(parts == names.index(split))
     if 0 < data.limit < len(keep):
         keep = keep[np.arange(data.limit) * len(keep) // data.limit]
-    told = ", ".join(f"{(parts == number).sum():,} {name}" for number, name in enumerate(names))
-    note = f"{whole.name}: {len(whole):,} images are divided by data.split_by ({rule.text()}): {told}"
+    shares = ", ".join(f"{(parts == number).sum():,} {name}" for number, name in enumerate(names))
+    note = f"{whole.name}: data.split_by ({rule.text()}) divides {counted(len(whole), 'image')}: {shares}"
     return select(whole, keep, split, (*whole.notes, note))
 
 
 def divide(names: Sequence[str], rule: SplitBy, where: str = "the set") -> np.ndarray:
     """uint8 [n]: TRAIN, VAL, or TEST of each name. Raises DataError if a split stays empty or a name has no group."""
-    keys: Sequence[str] = names
-    of = np.arange(len(names))
-    if rule.group:
-        numbers: dict[str, int] = {}
-        of = np.array([numbers.setdefault(group, len(numbers)) for group in _groups(names, rule, where)])
-        keys = list(numbers)
-    sizes = np.bincount(of, minlength=len(keys))
-    drawn = np.array([_drawn(key, rule.seed) for key in keys])
+    # Without groups, each image is one.
+    numbers: dict[str, int] = {}
+    groups = _groups(names, rule, where) if rule.group else names
+    of = np.array([numbers.setdefault(group, len(numbers)) for group in groups], np.int64)
+    sizes = np.bincount(of)
+    drawn = np.array([_drawn(group, rule.seed) for group in numbers])
     found = _parts(drawn, sizes, rule)[of]
     empty = _left_empty(found, rule)
     if empty:
@@ -92,16 +91,14 @@ def _left_empty(parts: np.ndarray, rule: SplitBy) -> str:
 def _too_few(empty: str, drawn: np.ndarray, sizes: np.ndarray, rule: SplitBy, where: str) -> DataError:
     """The error for a split that stays empty, with numbers of images that fill every split if there are any."""
     images, splits = int(sizes.sum()), 3 if rule.test else 2
-    units = f"{images:,} image{'s' * (images > 1)}"
-    units += f" in {len(sizes):,} group{'s' * (len(sizes) > 1)}" if rule.group else ""
-    there = "there are" if images > 1 else "there is"
-    says = f"{where}: data.split_by ({rule.text()}) leaves {empty} without an image: {there} {units}"
+    units = counted(images, "image") + (f" in {counted(len(sizes), 'group')}" if rule.group else "")
+    says = f"{where}: data.split_by ({rule.text()}) leaves {empty} without an image: it divides {units}"
     values: dict[str, Any] = {"code": "split-empty", "split": empty, "images": images, "groups": len(sizes)}
     if len(sizes) < splits:
         less = " or remove data.split_by.test" if rule.test else ""
         grouped = ", and a group is never divided: choose a data.split_by.group with more groups"
-        cure = grouped if rule.group and images >= splits else ": add images"
-        return DataError(f"{says} for {splits} splits{cure}{less}", **values)
+        fix = grouped if rule.group and images >= splits else ": add images"
+        return DataError(f"{says} into {splits} splits{fix}{less}", **values)
     asked = {name: part for name, part in (("val", rule.val), ("test", rule.test)) if part}
     shares = {name: share(part) for name, part in asked.items()}
     counts = {n: int(part) if (of := shares[n]) is None else max(1, round(of * images)) for n, part in asked.items()}
@@ -115,8 +112,8 @@ def _too_few(empty: str, drawn: np.ndarray, sizes: np.ndarray, rule: SplitBy, wh
     numbers = next(n for n in tries if not _left_empty(_parts(drawn, sizes, rule.model_copy(update=n)), rule))
     settings = {f"data.split_by.{name}": number for name, number in numbers.items() if number != asked[name]}
     few = ", and a share of so few may be none or all of them. Give a number of images instead"
-    cure = ". Ask for fewer" if set(shares.values()) == {None} else few
-    error = DataError(f"{says}{cure}: {command(settings)}", **values)
+    fix = ". Ask for fewer" if set(shares.values()) == {None} else few
+    error = DataError(f"{says}{fix}: {command(settings)}", **values)
     error.settings = settings
     return error
 

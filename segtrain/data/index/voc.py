@@ -17,7 +17,7 @@ from segtrain.data.index.listing import Watch
 from segtrain.data.index.lists import lines
 from segtrain.data.index.walk import files_under, no_folder
 from segtrain.data.labels import presets
-from segtrain.data.labels.classes import voc_colored
+from segtrain.data.labels.space import voc_colored
 
 
 def _voc(data: config.Data, split: str, watch: Watch) -> Entries:

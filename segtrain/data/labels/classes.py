@@ -74,15 +74,6 @@ def _own_names(
     raise ConfigError(says, code="classes-count-differs", found=space.num_classes, expected=default.num_classes)
 
 
-def voc_colored(space: LabelSpace) -> LabelSpace:
-    """The same classes with raw ids 0, 1, 2, ... and the colors of Pascal VOC, whose border color is void."""
-    if space.colors:
-        return space
-    palette = ((0, 0, 0), *color_wheel(space.num_classes - 1))
-    colors = {**{code(color): place for place, color in enumerate(palette)}, code((224, 224, 192)): space.ignore_index}
-    return replace(space, palette=palette, colors=colors)
-
-
 def _mapped(classes: dict[str, Any], ignore_index: int) -> LabelSpace:
     """Names with one color, with several ([[...], [...]]), or with none ([]), which is a class all the same."""
     rows: list[tuple[str, ...]] = []

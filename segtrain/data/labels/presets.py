@@ -7,7 +7,7 @@ the generated street scenes of ``segtrain.data.scenes.scene``.
 
 from __future__ import annotations
 
-from segtrain.data.labels.space import LabelSpace, code, color_wheel, plain_space
+from segtrain.data.labels.space import LabelSpace, code, color_wheel, plain_space, voc_colored
 
 VOID = 255
 
@@ -90,14 +90,7 @@ _voc = (
     "background, aeroplane, bicycle, bird, boat, bottle, bus, car, cat, chair, cow, diningtable, dog, horse, "
     "motorbike, person, pottedplant, sheep, sofa, train, tvmonitor"
 )
-_voc_colors = ((0, 0, 0), *color_wheel(20))
-VOC21 = LabelSpace(
-    tuple(_voc.split(", ")),
-    _voc_colors,
-    VOID,
-    {**{index: index for index in range(21)}, VOID: VOID},
-    {**{code(color): index for index, color in enumerate(_voc_colors)}, code((224, 224, 192)): VOID},
-)
+VOC21 = voc_colored(plain_space(tuple(_voc.split(", ")), VOID))
 
 _scenes = {
     "sky": (70, 130, 180),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -254,3 +254,12 @@ def plain_space(names: tuple[str, ...], ignore_index: int = 255, palette: tuple[
     """Raw ids are train ids already; a raw ``ignore_index`` is ignored."""
     raw = {index: index for index in range(len(names))}
     return LabelSpace(names, palette or class_palette(names), ignore_index, {**raw, ignore_index: ignore_index})
+
+
+def voc_colored(space: LabelSpace) -> LabelSpace:
+    """The same classes with raw ids 0, 1, 2, ... and the colors of Pascal VOC, whose border color is void."""
+    if space.colors:
+        return space
+    palette = ((0, 0, 0), *color_wheel(space.num_classes - 1))
+    colors = {**{code(color): index for index, color in enumerate(palette)}, code((224, 224, 192)): space.ignore_index}
+    return replace(space, palette=palette, colors=colors)
