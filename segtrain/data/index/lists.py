@@ -23,6 +23,7 @@ from segtrain.data.index.layout import Detected, Layout
 from segtrain.data.index.listing import Watch
 from segtrain.data.index.names import SUFFIXES
 from segtrain.errors import DataError, closest, some_of
+from segtrain.terminal import counted
 
 # Names of columns in Kaggle competitions.
 _RUN_LENGTHS = re.compile(r"rle|encoded_?pixels|run_?length", re.IGNORECASE)
@@ -53,25 +54,21 @@ def listed(data: config.Data, split: str, watch: Watch) -> Entries:
     if keys and missing:
         lengths = next((key for key in sorted(keys) if _RUN_LENGTHS.search(key)), None)
         if lengths:
-            says = (
-                f"{path}: column {lengths!r} has run-length masks, which are not supported: write the mask of each "
-                "image as a PNG of class ids, and a list with the columns image and mask"
-            )
+            fix = "write each mask as a PNG of class ids, and a list with the columns image and mask"
+            says = f"{path}: column {lengths!r} has run-length masks, which are not supported: {fix}"
             raise DataError(says, code="list-run-lengths", file=path, column=lengths)
         near = closest(missing[0], sorted(keys))
         names = f"it has {some_of(sorted(keys), 8)}: write the names of the columns into the first line"
         says = f"{path}: no column {missing[0]!r}: {f'rename {near!r}' if near else names}"
         raise DataError(says, code="list-column-missing", file=path, column=missing[0], near=near)
     if table.empty:
-        says = f"{path}: {len(table.empty)} rows of the split have no image or no mask: rows {some_of(table.empty)}"
+        says = f"{path}: {counted(len(table.empty), 'row')} without an image or a mask: {some_of(table.empty)}"
         raise DataError(says, code="list-row-empty", file=path, rows=table.empty)
     entries = table.entries(data.root)
     foreign = _elsewhere(entries, data.root) if len(entries) else ""
     if foreign:
-        says = (
-            f"{path}: {entries.image[0]} does not exist, but without {foreign!r} it is in {data.root}: remove that "
-            f"from the list: sed -i {shlex.quote(f's#{foreign}##g')} {shlex.quote(path)}"
-        )
+        fix = f"remove that from the list: sed -i {shlex.quote(f's#{foreign}##g')} {shlex.quote(path)}"
+        says = f"{path}: {entries.image[0]} does not exist, but without {foreign!r} it is in {data.root}: {fix}"
         raise DataError(says, code="list-foreign-paths", file=path, prefix=foreign)
     return checked(entries, path, watch)
 

@@ -140,17 +140,14 @@ def _groups(names: Sequence[str], rule: SplitBy, where: str) -> list[str]:
     pattern = re.compile(rule.group)
     matches = [pattern.search(name) for name in names]
     groups = [match and (match[1] if pattern.groups else match[0]) for match in matches]
-    odd = [name for name, group in zip(names, groups) if not group]
-    if odd:
-        found = len(names) - len(odd)
+    other = [name for name, group in zip(names, groups) if not group]
+    if other:
+        found = len(names) - len(other)
         empty = sum(match is not None for match, group in zip(matches, groups) if not group)
         without = f" ({empty:,} of them with an empty group, which would put them into one)" if empty else ""
-        says = (
-            f"{where}: data.split_by.group='{rule.group}' matches {found:,} of {len(names):,} names, not "
-            f"{some_of(odd, _SHOWN)}{without}: every name must have a group (names are relative to the image folder, "
-            "without suffix)"
-        )
-        values = {"group": rule.group, "matches": found, "names": len(names), "empty": empty}
+        says = f"{where}: data.split_by.group='{rule.group}' matches {found:,} of {len(names):,} names, not "
+        says += f"{some_of(other, _SHOWN)}{without}: every name, relative to the image folder, needs a group"
+        values = {"matches": found, "names": len(names), "empty": empty}
         raise DataError(says, code="split-group-missing", **values)
     return [group or "" for group in groups]
 

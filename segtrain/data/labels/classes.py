@@ -67,10 +67,8 @@ def _own_names(
     if space.num_classes == default.num_classes:
         own = replace(_with_ignore(default, data.ignore_index), names=space.names)
         return replace(own, palette=space.palette, colors=space.colors) if space.colors else own
-    says = (
-        f"data.classes has {space.num_classes} names, but layout {data.layout!r} has {default.num_classes} classes: "
-        "set data.label_map to say which raw id is which class (-1: ignored)"
-    )
+    fix = "set data.label_map to say which raw id is which class (-1: ignored)"
+    says = f"{space.num_classes} names in data.classes, but layout {data.layout!r} has {default.num_classes}: {fix}"
     raise ConfigError(says, code="classes-count-differs", found=space.num_classes, expected=default.num_classes)
 
 

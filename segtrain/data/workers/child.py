@@ -72,14 +72,12 @@ class _Worker:
                 self.makers[key] = pickle.loads(content)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
-            return DataError(
-                f"a worker process cannot load the data set ({reason}): keep its classes and transforms in importable "
-                "modules, or set data.worker_kind=thread",
-                code="worker-cannot-load", found=reason,
-            )  # fmt: skip
-        places = [np.ndarray(shape, np.uint8, self.blocks[block], offset) for offset, shape in areas]
+            fix = "keep its classes and transforms in importable modules, or set data.worker_kind=thread"
+            says = f"a worker process cannot load the data set ({reason}): {fix}"
+            return DataError(says, code="worker-cannot-load", found=reason)
+        outputs = [np.ndarray(shape, np.uint8, self.blocks[block], offset) for offset, shape in areas]
         try:
-            self.makers[key](task, *places)
+            self.makers[key](task, *outputs)
         except SegtrainError as error:
             # Subclasses may not unpickle.
             kind = next(kind for kind in (DataError, ConfigError, SegtrainError) if isinstance(error, kind))

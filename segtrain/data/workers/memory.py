@@ -96,33 +96,32 @@ class Ring:
 
 def _shared_file(size: int) -> int:
     """An open, unnamed file of ``size`` bytes of memory."""
-    if hasattr(os, "memfd_create"):
-        try:
-            fd = os.memfd_create("segtrain-batch", os.MFD_CLOEXEC)
-        except OSError:  # an old kernel, or a sandbox that forbids it
-            pass
-        else:
-            os.ftruncate(fd, size)
-            return fd
+    try:
+        fd = os.memfd_create("segtrain-batch", os.MFD_CLOEXEC)
+    except (AttributeError, OSError):  # another platform, an old kernel, or a sandbox that forbids it
+        return _shm_file(size)
+    os.ftruncate(fd, size)
+    return fd
+
+
+def _shm_file(size: int) -> int:
+    """The same as POSIX shared memory, which has a name for a moment."""
     if os.path.isdir(SHM):
         room = os.statvfs(SHM).f_bavail * os.statvfs(SHM).f_frsize
         if room < size:  # writing beyond it would end the process by SIGBUS
-            raise DataError(
-                f"{SHM} has {room / 2**20:.1f} MiB left, but a batch for worker processes needs {size / 2**20:.1f} "
-                "MiB: give the container more (docker run --shm-size=2g), lower data.prefetch, or set "
-                "data.worker_kind=thread",
-                code="shm-too-small", folder=SHM, found=room, expected=size,
-            )  # fmt: skip
+            says = (
+                f"{SHM} has {room / 2**20:.1f} MiB left, but a batch needs {size / 2**20:.1f} MiB: give the container "
+            )
+            says += "more (docker run --shm-size=2g), lower data.prefetch, or set data.worker_kind=thread"
+            raise DataError(says, code="shm-too-small", folder=SHM, found=room, expected=size)
     try:
         from multiprocessing.shared_memory import SharedMemory
 
         memory = SharedMemory(create=True, size=size)
         fd = os.dup(memory._fd)  # type: ignore[attr-defined]
     except (ImportError, AttributeError, OSError) as error:
-        raise ConfigError(
-            f"data.worker_kind=process: this platform cannot share memory ({error}): set data.worker_kind=thread",
-            code="no-shared-memory", key="data.worker_kind", found=str(error),
-        ) from None  # fmt: skip
+        says = f"data.worker_kind=process: this platform cannot share memory ({error}): set data.worker_kind=thread"
+        raise ConfigError(says, code="no-shared-memory", key="data.worker_kind", found=str(error)) from None
     memory.close()
     memory.unlink()
     return fd
@@ -136,5 +135,5 @@ def _cuda(name: str, *arguments: int) -> None:
     code = int(error[0] if isinstance(error, tuple) else error)
     if code:
         fix = "raise the limit of locked memory (ulimit -l), or set data.worker_kind=thread"
-        reason = f"{name} of a batch failed with CUDA error {code}"
-        raise ConfigError(f"{reason}: {fix}", code="page-lock-failed", call=name, found=code)
+        says = f"{name} of a batch failed with CUDA error {code}: {fix}"
+        raise ConfigError(says, code="page-lock-failed", call=name, found=code)

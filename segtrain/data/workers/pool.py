@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from segtrain.data.stages import Cost, StageTotals
 from segtrain.data.workers.batch import BatchTask, SampleTask, attempt
-from segtrain.data.workers.process import Pickles, WorkerProcess
+from segtrain.data.workers.process import WorkerProcess, pickled
 from segtrain.errors import DataError
 from segtrain.stacks import StackRequest
 
@@ -39,7 +39,6 @@ class WorkerPool:
         self._threads: dict[int, threading.Thread] = {}
         self._processes: dict[int, WorkerProcess] = {}
         self._cpu_of_the_gone = 0.0
-        self._pickles = Pickles()
         self._failed_starts = 0
         self._broken: Exception | None = None
         self._closed = self._dropping = False
@@ -66,7 +65,7 @@ class WorkerPool:
         if not self.count:
             return
         if self.kind == "process":
-            self._pickles.of(batch.maker)
+            pickled(batch.maker)
         with self._lock:
             self._queue.extend(batch.samples)
             self._work.notify(len(batch.samples))
@@ -181,7 +180,7 @@ class WorkerPool:
                         self._requeue(sample)
                         sample = None
                         raise EOFError
-                    self._finish(sample, number, *process.make(sample, self._pickles.of(sample.batch.maker)))
+                    self._finish(sample, number, *process.make(sample))
                     sample = None
                     self._failed_starts = 0
                 except (EOFError, OSError):
@@ -247,11 +246,9 @@ class WorkerPool:
             self._say(f"{text} at {files}: another takes its place and makes the sample again")
             self._requeue(sample)
             return
-        error = DataError(
-            f"{files}: {MAX_CRASHES} worker processes died on this sample (the last one {reason}): repair or "
-            "remove the files (or give the host more memory, if it ran out)",
-            code="sample-kills-workers", files=files, found=reason,
-        )  # fmt: skip
+        fix = "repair or remove the files (or give the host more memory, if it ran out)"
+        says = f"{files}: {MAX_CRASHES} worker processes died on this sample (the last one {reason}): {fix}"
+        error = DataError(says, code="sample-kills-workers", files=files, found=reason)
         self._finish(sample, number, error, 0.0, Cost())
         self._say(f"{text} at {files}: the third at this sample")
 

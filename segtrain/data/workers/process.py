@@ -11,6 +11,7 @@ import sys
 from multiprocessing import Pipe
 from multiprocessing.reduction import send_handle
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from segtrain.data.stages import Cost
 from segtrain.data.workers.batch import Maker, SampleTask
@@ -54,13 +55,12 @@ class WorkerProcess:
     def dead(self) -> bool:
         return self._process.poll() is not None
 
-    def make(self, sample: SampleTask, maker: tuple[bytes, bytes]) -> tuple[SegtrainError | None, float, Cost]:
+    def make(self, sample: SampleTask) -> tuple[SegtrainError | None, float, Cost]:
         """Let it make a sample; returns its error, start time (time.perf_counter), and cost.
 
         The sample's maker and block are sent before if the process does not have them yet.
         """
-        name, content = maker
-        block = sample.batch.block
+        (name, content), block = pickled(sample.batch.maker), sample.batch.block
         if self.stacks is not None:
             wanted, self.stacks = self.stacks, None
             self.channel.send(("stacks", *wanted))
@@ -104,27 +104,21 @@ class WorkerProcess:
             self._process.wait()
 
 
-class Pickles:
-    """Pickled makers, each made once for all processes."""
+_pickles: WeakKeyDictionary[Maker, tuple[bytes, bytes]] = WeakKeyDictionary()
 
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[Maker, bytes, bytes]] = {}
 
-    def of(self, maker: Maker) -> tuple[bytes, bytes]:
-        """(name, content) of a maker; equal content has an equal name."""
-        known = self._known.get(id(maker))
-        if known is None or known[0] is not maker:
-            try:
-                content = pickle.dumps(maker, protocol=5)
-            except Exception as error:
-                reason = f"the data set or its transforms cannot be sent to a process ({error})"
-                fix = "define them at the top of a module, or set data.worker_kind=thread"
-                text = f"data.worker_kind=process: {reason}: {fix}"
-                raise ConfigError(text, code="dataset-not-picklable", found=str(error)) from None
-            while len(self._known) >= 4:
-                del self._known[next(iter(self._known))]
-            known = self._known[id(maker)] = (maker, hashlib.blake2b(content, digest_size=16).digest(), content)
-        return known[1], known[2]
+def pickled(maker: Maker) -> tuple[bytes, bytes]:
+    """(name, content) of a maker, which is pickled once for all processes. Equal content has an equal name."""
+    if maker not in _pickles:
+        try:
+            content = pickle.dumps(maker, protocol=5)
+        except Exception as error:
+            reason = f"the data set or its transforms cannot be sent to a process ({error})"
+            fix = "define them at the top of a module, or set data.worker_kind=thread"
+            text = f"data.worker_kind=process: {reason}: {fix}"
+            raise ConfigError(text, code="dataset-not-picklable", found=str(error)) from None
+        _pickles[maker] = hashlib.blake2b(content, digest_size=16).digest(), content
+    return _pickles[maker]
 
 
 def _script() -> dict[str, Any]:
