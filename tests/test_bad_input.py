@@ -265,7 +265,7 @@ LISTS = {
         "correct the list",
     ),
     "listed twice": ("csv", "image,mask\n" + 2 * ROW.format("train", 0), "listed twice", "a0.png", "correct the list"),
-    "no mask in a row": ("csv", "image,mask\nimages/train/a0.png,\n", "rows 1", "no image or no mask"),
+    "no mask in a row": ("csv", "image,mask\nimages/train/a0.png,\n", "rows without an image or a mask: 1: write"),
     "no row": ("csv", "image,mask\n", "no row", "data.split"),
     "no list": ("tsv", "image\tmask\n", "set/train.csv", "did you mean 'train.tsv'?"),
     "broken line": ("jsonl", '{"image": "a", "mask": "b"}\n{"image": \n', "line 2", "not valid JSON"),

@@ -212,13 +212,12 @@ def _scenes(data: config.Data, split: str) -> Dataset:
     kind = f"scene{scenes.VERSION}:{split}:{height}x{width}"
     entries = LazyEntries(count, partial(_drawn_entry, kind, split))
     labels = label_space(data, presets.SCENES)
-    if labels.raw_to_train == presets.SCENES.raw_to_train:
-        draw: Draw = partial(scenes.scene, seed, size=data.scene_size)
-    else:  # with other classes, the generated ids are raw ids
-        draw = partial(_relabeled, seed, data.scene_size, labels)
+    draw = partial(_drawn_scene, seed, data.scene_size, labels)
     return Dataset("scenes", split, labels, entries, "", draw, data.scene_size)
 
 
-def _relabeled(seed: int, size: tuple[int, int], labels: LabelSpace, index: int) -> tuple[np.ndarray, np.ndarray]:
+def _drawn_scene(seed: int, size: tuple[int, int], labels: LabelSpace, index: int) -> tuple[np.ndarray, np.ndarray]:
     image, raw = scenes.scene(seed, index, size)
-    return image, labels.remap(raw, f"generated scene {index}")
+    # With other classes, the generated ids are raw ids.
+    own = labels.raw_to_train == presets.SCENES.raw_to_train
+    return image, raw if own else labels.remap(raw, f"generated scene {index}")

@@ -42,7 +42,7 @@ def permutation(seed: int, n: int, epoch: int) -> np.ndarray:
 
 
 def samples(seed: int, n: int, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Epochs and ids of the samples at positions ``first`` to ``first + count - 1`` of the endless sequence.
+    """Epochs and indices of the samples at positions ``first`` to ``first + count - 1`` of the endless sequence.
 
     Step ``s`` of a run takes ``samples(seed, n, s * batch_size, batch_size)``. Returns two int64 arrays [count].
     Raises DataError if there are no samples.
@@ -50,11 +50,11 @@ def samples(seed: int, n: int, first: int, count: int) -> tuple[np.ndarray, np.n
     if n < 1:
         raise DataError("the training split has no samples: check data.root and data.train_split", code="split-empty")
     epochs, offsets = np.divmod(np.arange(first, first + count, dtype=np.int64), n)
-    ids = np.empty(count, np.int64)
+    indices = np.empty(count, np.int64)
     for epoch in range(first // n, (first + count - 1) // n + 1):
         here = epochs == epoch
-        ids[here] = permutation(seed, n, epoch)[offsets[here]]
-    return epochs, ids
+        indices[here] = permutation(seed, n, epoch)[offsets[here]]
+    return epochs, indices
 
 
 def rank_slice(batch_size: int, world: int, rank: int, accumulate: int, micro: int) -> slice:

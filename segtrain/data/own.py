@@ -147,9 +147,9 @@ def own_dataset(items: Any, labels: LabelSpace, split: str) -> Dataset:
     if ids is None:
         with ThreadPoolExecutor(cores()) as pool:
             list(pool.map(read.name, range(count)))
-    first: dict[str, int] = {}
+    indices: dict[str, int] = {}
     for index in range(count):
-        earlier = first.setdefault(read.name(index), index)
+        earlier = indices.setdefault(read.name(index), index)
         if earlier != index:
             says = f"{name}[{earlier}] and {name}[{index}] have the id {read.name(index)!r}: give each item its own"
             raise DataError(says, code="ids-repeated", indexes=(earlier, index))

@@ -58,8 +58,8 @@ def _unknown(root: str) -> DataError:
     there = sorted(path.name + "/" * path.is_dir() for path in Path(root).iterdir() if path.name[0] != ".")
     # Any folder with a table could be a list, so lists do not count.
     layouts = [layout for layout in LAYOUTS.values() if layout is not LIST]
-    places = (os.path.join(root, name) for name in folders_in(root)[:50])
-    inner = next((place for place in places if any(layout.detect(place) for layout in layouts)), None)
+    folders = (os.path.join(root, name) for name in folders_in(root)[:50])
+    inner = next((folder for folder in folders if any(layout.detect(folder) for layout in layouts)), None)
     hint = f"; did you mean {inner}?" if inner else ""
     empty = "".join(f"\n  {text}" for text in _without_images(root))
     looked = "".join(f"\n  {layout.name}: {layout.example}" for layout in LAYOUTS.values())

@@ -87,11 +87,11 @@ def _below(root: str) -> list[str]:
 def _mask_folder(images: str, there: dict[str, str]) -> str | None:
     """The folder named like ``images`` with a word for masks instead of that for images. there: lowercase -> name."""
     tokens = _TOKEN.findall(images)
-    for place, token in enumerate(tokens):
+    for index, token in enumerate(tokens):
         if token.lower() not in IMAGE_WORDS:
             continue
         for word in MASK_WORDS:
-            other = "".join([*tokens[:place], word, *tokens[place + 1 :]]).lower()
+            other = "".join([*tokens[:index], word, *tokens[index + 1 :]]).lower()
             if other in there:
                 return there[other]
     return None
@@ -128,18 +128,18 @@ def _patterns(root: str, images: str, masks: str) -> list[str] | None:
     found = propose(one, other)
     if found is None or several_masks(one, other, found.patterns[0]):
         return None
-    first, second = (pattern.text for pattern in found.patterns)
+    image_text, mask_text = (pattern.text for pattern in found.patterns)
     # The usual endings of masks are recognized without patterns.
-    return None if first == NAME and second.removeprefix(NAME) in MASK_ENDINGS else [first, second]
+    return None if image_text == NAME and mask_text.removeprefix(NAME) in MASK_ENDINGS else [image_text, mask_text]
 
 
 def _one_folder(root: str, folders: list[str]) -> Found | None:
     """Images beside their masks, ``a.jpg`` and ``a_mask.png``: in a folder per split, or in one folder."""
     splits = [name for name in folders if name.lower() in SPLITS]
-    for place, names in (("{split}", splits), ("", [])):
-        settings = _beside(os.path.join(root, names[0] if names else place)) if names or not place else None
+    for folder, names in (("{split}", splits[:1]), (".", [""])):
+        settings = _beside(os.path.join(root, names[0])) if names else None
         if settings is not None:
-            return {"images": place or ".", "masks": place or ".", **settings}, names or ["all"]
+            return {"images": folder, "masks": folder, **settings}, splits if names[0] else ["all"]
     return None
 
 

@@ -26,7 +26,7 @@ class Layout:
 
     name: the value of data.layout. example: the files that ``detect`` looks for, for the error about an unknown folder.
     detect: settings and splits of a folder that has this layout; None for any other folder.
-    lister: entries of a split, sorted by name; raises one DataError that lists every odd file. None: not one file per
+    lister: entries of a split, sorted by name; raises one DataError for all bad files. None: not one file per
     image.
     labels: label space of the original data set; None: the config or a file beside the data names the classes.
     class_files: names of such files. from_file: the label space of the masks, given the one that a file describes.
@@ -55,8 +55,8 @@ class Layout:
     def class_file(self, root: str) -> Path | None:
         """The file beside the data that names the classes."""
         home = self.home(root) if self.home else None
-        places = (Path(folder, name) for name in self.class_files for folder in dict.fromkeys((home or root, root)))
-        return next((place for place in places if place.exists()), None)
+        paths = (Path(folder, name) for name in self.class_files for folder in dict.fromkeys((home or root, root)))
+        return next((path for path in paths if path.exists()), None)
 
     def own_labels(self, data: config.Data) -> LabelSpace | None:
         """The label space that comes with the data; None where the config must name the classes. Raises DataError."""

@@ -76,19 +76,19 @@ def entries_of(data: config.Data, split: str, lister: Lister) -> tuple[Entries, 
     Processes that start together wait for the first one, which lists for the whole host. Raises what the lister raises.
     """
     folder = cache_folder()
-    place = folder / f"listing-{_key(data, split)}.json"
-    found, notes = _known(place)
+    file = folder / f"listing-{_key(data, split)}.json"
+    found, notes = _known(file)
     if found is None:
-        with _alone(place) as waited:
+        with _alone(file) as waited:
             if not waited:
-                return _list(data, split, lister, place, notes)
+                return _list(data, split, lister, file, notes)
         # The first process has listed. If it did not cache the result, all others list at the same time.
-        found, notes = _known(place)
-    return (found, notes) if found is not None else _list(data, split, lister, place, notes)
+        found, notes = _known(file)
+    return (found, notes) if found is not None else _list(data, split, lister, file, notes)
 
 
-def _list(data: config.Data, split: str, lister: Lister, place: Path, notes: list[str]) -> tuple[Entries, list[str]]:
-    watch = Watch(now_ns(place.parent))
+def _list(data: config.Data, split: str, lister: Lister, file: Path, notes: list[str]) -> tuple[Entries, list[str]]:
+    watch = Watch(now_ns(file.parent))
     entries = lister(data, split, watch)
     if 0 < data.limit < len(entries):
         entries = entries.select(part * len(entries) // data.limit for part in range(data.limit))
@@ -96,14 +96,14 @@ def _list(data: config.Data, split: str, lister: Lister, place: Path, notes: lis
     if len(entries) < _FEW:
         return entries, notes
     try:
-        entries = kept.save(entries, place.parent)
+        entries = kept.save(entries, file.parent)
         if watch.settled():
             content = {"entries": os.path.basename(entries.file), "looked_at": watch.stamps, "notes": watch.notes}
-            with writing(place) as stream:
+            with writing(file) as stream:
                 stream.write(json.dumps(content).encode())
-        _tidy(place.parent)
+        _tidy(file.parent)
     except OSError as error:
-        why = f"the list of files is not cached ({error.strerror}: {place.parent})"
+        why = f"the list of files is not cached ({error.strerror}: {file.parent})"
         notes.append(f"{why}, so each process lists the files again: set SEGTRAIN_CACHE to a writable folder")
     return entries, notes
 
@@ -114,35 +114,35 @@ def _key(data: config.Data, split: str) -> str:
     return hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:24]
 
 
-def _known(place: Path) -> tuple[Entries | None, list[str]]:
+def _known(file: Path) -> tuple[Entries | None, list[str]]:
     """A cached listing that is still valid, with its notes; or None and a note if it cannot be read."""
     try:
-        content = json.loads(place.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
         if any(_stamp(path) != stamp for path, stamp in content["looked_at"].items()):
             return None, []
         notes = [str(note) for note in content["notes"]]
-        entries = kept.load(str(place.parent / os.path.basename(content["entries"])), whole=True)
+        entries = kept.load(str(file.parent / os.path.basename(content["entries"])), whole=True)
     except (FileNotFoundError, NotADirectoryError):
         return None, []
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return None, [f"the cached list of files in {place} cannot be used ({type(error).__name__}): listed again"]
+        return None, [f"the cached list of files in {file} cannot be used ({type(error).__name__}): listed again"]
     # Mark it as used, see _tidy.
     with contextlib.suppress(OSError):
-        os.utime(place)
+        os.utime(file)
         os.utime(entries.file)
     return entries, notes
 
 
 @contextlib.contextmanager
-def _alone(place: Path) -> Iterator[bool]:
+def _alone(file: Path) -> Iterator[bool]:
     """Hold the lock of a listing, if locks are possible; yields whether another process held it before."""
-    waited, path = False, place.with_suffix(".lock")
+    waited, path = False, file.with_suffix(".lock")
     with contextlib.ExitStack() as stack:
         # A platform or a file system may have no locks, and a folder may be read-only.
         with contextlib.suppress(ImportError, OSError):
             import fcntl
 
-            place.parent.mkdir(parents=True, exist_ok=True)
+            file.parent.mkdir(parents=True, exist_ok=True)
             lock = stack.enter_context(open(path, "ab"))
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -23,7 +23,6 @@ from segtrain.data.index.layout import Detected, Layout
 from segtrain.data.index.listing import Watch
 from segtrain.data.index.names import SUFFIXES
 from segtrain.errors import DataError, closest, some_of
-from segtrain.terminal import counted
 
 # Names of columns in Kaggle competitions.
 _RUN_LENGTHS = re.compile(r"rle|encoded_?pixels|run_?length", re.IGNORECASE)
@@ -62,7 +61,7 @@ def listed(data: config.Data, split: str, watch: Watch) -> Entries:
         says = f"{path}: no column {missing[0]!r}: {f'rename {near!r}' if near else names}"
         raise DataError(says, code="list-column-missing", file=path, column=missing[0], near=near)
     if table.empty:
-        says = f"{path}: {counted(len(table.empty), 'row')} without an image or a mask: {some_of(table.empty)}"
+        says = f"{path}: rows without an image or a mask: {some_of(table.empty)}: write both paths"
         raise DataError(says, code="list-row-empty", file=path, rows=table.empty)
     entries = table.entries(data.root)
     foreign = _elsewhere(entries, data.root) if len(entries) else ""

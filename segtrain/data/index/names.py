@@ -81,10 +81,10 @@ def fitted(
 def part(patterns: tuple[Pattern, Pattern], in_images: Named, in_masks: Named) -> None:
     """Remove files that match both patterns from the images or the masks: they belong to the longer pattern."""
     longer = len(patterns[1].text) > len(patterns[0].text)
-    lost, kept = (in_images, in_masks) if longer else (in_masks, in_images)
-    taken = set(kept.values())
-    for name in [name for name, path in lost.items() if path in taken]:
-        del lost[name]
+    losing, keeping = (in_images, in_masks) if longer else (in_masks, in_images)
+    both = set(losing.values()) & set(keeping.values())
+    for name in [name for name, path in losing.items() if path in both]:
+        del losing[name]
 
 
 def propose(images: Sequence[str], masks: Sequence[str]) -> Proposal | None:

@@ -13,15 +13,16 @@ from segtrain.data.index.names import NAME, SUFFIXES, Pattern, part, propose
 from segtrain.data.index.unpaired import other_forms, settings_that_fit, several_masks
 from segtrain.data.index.walk import pictures, unread
 from segtrain.errors import DataError, some_of
+from segtrain.terminal import counted
 
 # Endings that annotation tools add to the names of masks. One is removed only if every mask of the split has it.
 MASK_ENDINGS = ("_mask", "_masks", "_label", "_labels", "_gt", "_seg", "_L", "-mask", "-label")
 
 
-def pair(images: Column, masks: Column, where: str, cure: Callable[[Column, Column], str] | None = None) -> Entries:
+def pair(images: Column, masks: Column, where: str, fix: Callable[[Column, Column], str] | None = None) -> Entries:
     """Entries of images and masks with the same key. Raises DataError with the files that have no partner.
 
-    ``cure``: the fix to name in that error, given the images and the masks.
+    ``fix``: the fix to name in that error, given the images and the masks.
     """
     if not len(images):
         says = f"{where}: the split has no images ({', '.join(sorted(SUFFIXES))}): check the folder and data.split"
@@ -29,11 +30,11 @@ def pair(images: Column, masks: Column, where: str, cure: Callable[[Column, Colu
     as_named = masks
     if not images.same_keys(masks):
         masks = _without_ending(images, masks)
-    odd = list(_alone(images, masks)), list(_alone(masks, images))
-    if any(odd):
+    alone = list(_without_partner(images, masks)), list(_without_partner(masks, images))
+    if any(alone):
         _refuse_names_alike(where, map(str, images.keys), map(str, masks.keys), (images.prefix, masks.prefix))
         others = [text for folder in (images.prefix, masks.prefix) for text in unread(folder)]
-        raise _unpaired(where, odd, others, (cure or same_name)(images, as_named))
+        raise _unpaired(where, alone, others, (fix or same_name)(images, as_named))
     return Entries(images, replace(masks, blob=images.blob, bounds=images.bounds), {"name": images.keys})
 
 
@@ -43,15 +44,15 @@ def _refuse_names_alike(where: str, images: Iterable[str], masks: Iterable[str],
         raise DataError(f"{where}: {cause}", code="unicode-forms-differ", folder=where)
 
 
-def _unpaired(where: str, odd: tuple[list[str], list[str]], others: list[str], cure: str) -> DataError:
+def _unpaired(where: str, alone: tuple[list[str], list[str]], others: list[str], fix: str) -> DataError:
     """The error for images and masks without a partner."""
     problems = [
-        f"{len(files)} file{'s' * (len(files) > 1)} {what}: {some_of(files)}"
-        for files, what in zip(odd, ("without a mask", "(masks) without an image"))
+        f"{counted(len(files), 'file')} {lack}: {some_of(files)}"
+        for files, lack in zip(alone, ("without a mask", "(masks) without an image"))
         if files
     ]
-    says = f"{where}: {'; '.join([*problems, *others])}: {cure}"
-    return DataError(says, code="files-unpaired", folder=where, images=len(odd[0]), masks=len(odd[1]))
+    says = f"{where}: {'; '.join([*problems, *others])}: {fix}"
+    return DataError(says, code="files-unpaired", folder=where, images=len(alone[0]), masks=len(alone[1]))
 
 
 def same_name(images: Column, masks: Column) -> str:
@@ -93,8 +94,8 @@ def by_pattern(patterns: tuple[str, str], images: str, masks: str, watch: Watch)
     odd_masks = [os.path.join(masks, in_masks[name]) for name in sorted(in_masks.keys() - in_images.keys())]
     if odd_images or odd_masks:
         _refuse_names_alike(images, in_images, in_masks, (images, masks))
-        cure = f"with data.pair={list(patterns)}: add or remove files, or correct data.pair"
-        raise _unpaired(images, (odd_images, odd_masks), [], cure)
+        fix = f"with data.pair={list(patterns)}: add or remove files, or correct data.pair"
+        raise _unpaired(images, (odd_images, odd_masks), [], fix)
     names = sorted(in_images)
     others = [set(these) - set(known.values()) for these, known in zip(paths, (in_images, in_masks))]
     left = [(images, others[0] & others[1])] if together else [(images, others[0]), (masks, others[1])]
@@ -107,9 +108,9 @@ def by_pattern(patterns: tuple[str, str], images: str, masks: str, watch: Watch)
 def _left_out(patterns: tuple[str, str], pairs: int, counts: list[int], left: list[tuple[str, set[str]]]) -> list[str]:
     """The warning about images that match no pattern, if there are any. ``counts``: all images of each folder."""
     parts = [
-        f"{len(odd):,} of {count:,} files in {folder} ({', '.join(sorted(odd)[:3])}{', ...' * (len(odd) > 3)})"
-        for (folder, odd), count in zip(left, counts)
-        if odd
+        f"{len(alone):,} of {count:,} files in {folder} ({', '.join(sorted(alone)[:3])}{', ...' * (len(alone) > 3)})"
+        for (folder, alone), count in zip(left, counts)
+        if alone
     ]
     if not parts:
         return []
@@ -140,7 +141,7 @@ def _named(folder: str, paths: list[str], pattern: Pattern) -> dict[str, str]:
 def _without_ending(images: Column, masks: Column) -> Column:
     """The masks without a known ending that all their keys have, unless a key matches an image as it is."""
     ending = next((e for e in MASK_ENDINGS if len(masks) and all(str(key).endswith(e) for key in masks.keys)), "")
-    if not ending or sum(1 for _ in _alone(masks, images)) < len(masks):
+    if not ending or sum(1 for _ in _without_partner(masks, images)) < len(masks):
         return masks
     assert masks.codes is not None
     rows = [f"{str(key)[: -len(ending)]}\0{chr(code)}" for key, code in zip(masks.keys, masks.codes.tolist())]
@@ -148,7 +149,7 @@ def _without_ending(images: Column, masks: Column) -> Column:
     return pack_keys(rows, masks.prefix, tuple(ending + tail for tail in masks.tails))
 
 
-def _alone(these: Column, those: Column) -> Iterator[str]:
+def _without_partner(these: Column, those: Column) -> Iterator[str]:
     """Files of the first column whose key is not in the second. Both are sorted, so no table is needed."""
     if these.same_keys(those):
         return

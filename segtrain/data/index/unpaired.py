@@ -37,9 +37,9 @@ def several_masks(images: Sequence[str], masks: Sequence[str], known: Pattern, t
             owner = next((shorter for shorter in _shorter(stem) if shorter in stems), None)
             if owner is not None:
                 owned[stems[owner]].append(path)
-    taken = {path for these in owned.values() for path in these} if together else set[str]()
-    count = len(images) - len(taken)
-    many = {image: sorted(these) for image, these in owned.items() if len(these) > 1 and image not in taken}
+    used = {path for these in owned.values() for path in these} if together else set[str]()
+    count = len(images) - len(used)
+    many = {image: sorted(these) for image, these in owned.items() if len(these) > 1 and image not in used}
     if not many or 2 * len(many) < count:
         return ""
     image, these = min(many.items())
@@ -59,7 +59,7 @@ def _shorter(stem: str) -> Iterator[str]:
     yield from (folder + slash + name[:cut] for cut in reversed(cuts))
     yield from (folder + slash + name[cut + 1 :] for cut in cuts)
     parts = stem.split("/")
-    yield from ("/".join(parts[:place] + parts[place + 1 :]) for place in range(len(parts)) if slash)
+    yield from ("/".join(parts[:index] + parts[index + 1 :]) for index in range(len(parts)) if slash)
 
 
 def _one_alone(
@@ -85,20 +85,20 @@ def _one_alone(
 def other_forms(images: Iterable[str], masks: Iterable[str], folders: tuple[str, str]) -> str:
     """The message about names that differ only in their Unicode form; "" if there are none."""
     names = set(images), set(masks)
-    odd = {_nfc(name): name for name in names[0] - names[1]}
-    both = [(odd[form], name) for name in sorted(names[1] - names[0]) if (form := _nfc(name)) in odd]
-    if not both:
+    by_form = {_nfc(name): name for name in names[0] - names[1]}
+    pairs = [(by_form[form], name) for name in sorted(names[1] - names[0]) if (form := _nfc(name)) in by_form]
+    if not pairs:
         return ""
-    forms = [f"{'NFC' if _nfc(name) == name else 'NFD'} in {folder}" for name, folder in zip(both[0], folders)]
-    cures = []
+    forms = [f"{'NFC' if _nfc(name) == name else 'NFD'} in {folder}" for name, folder in zip(pairs[0], folders)]
+    fixes = []
     for these, folder in zip(names, folders):
         if any(_nfc(name) != name for name in these):
             # Otherwise one file would overwrite another.
             apart = len({_nfc(name) for name in these}) == len(these)
-            cures.append(f'python -c "{_TO_NFC}" {shlex.quote(folder)}' if apart else f"by hand in {folder}")
+            fixes.append(f'python -c "{_TO_NFC}" {shlex.quote(folder)}' if apart else f"by hand in {folder}")
     return (
-        f"names that look alike differ in their Unicode normalization ({len(both):,}, such as {both[0][0]}): "
-        f"{', '.join(forms)}: rename the files to NFC: {'; '.join(cures)}"
+        f"names that look alike differ in their Unicode normalization ({len(pairs):,}, such as {pairs[0][0]}): "
+        f"{', '.join(forms)}: rename the files to NFC: {'; '.join(fixes)}"
     )
 
 

@@ -40,11 +40,11 @@ def _voc(data: config.Data, split: str, watch: Watch) -> Entries:
 def _home(root: str, watch: Watch | None = None) -> str | None:
     """The folder with ``JPEGImages``: ``root``, or the newest year of ``VOC2012`` or ``VOCdevkit/VOC2012`` in it."""
     watch = watch or Watch()
-    places = [root]
+    folders = [root]
     for above in (root, os.path.join(root, "VOCdevkit")):
         there = sorted(os.listdir(watch.look(above)), reverse=True) if os.path.isdir(above) else []
-        places += [os.path.join(above, name) for name in there if re.fullmatch(r"VOC\d{4}", name)]
-    return next((place for place in places if os.path.isdir(watch.look(os.path.join(place, "JPEGImages")))), None)
+        folders += [os.path.join(above, name) for name in there if re.fullmatch(r"VOC\d{4}", name)]
+    return next((folder for folder in folders if os.path.isdir(watch.look(os.path.join(folder, "JPEGImages")))), None)
 
 
 def _images(names: Column, folder: str, watch: Watch) -> Column:

@@ -17,9 +17,9 @@ _NOT_READ = {".txt": " (YOLO labels are boxes or polygons: draw them into masks 
 
 def no_folder(folder: str, what: str) -> DataError:
     """The error for a missing folder, with the nearest name that exists. ``what``: what the folder should hold."""
-    place = Path(folder)
-    parent = next((p for p in place.parents if p.is_dir()), Path("."))
-    missing = place.relative_to(parent).parts[0] if parent in place.parents else place.name
+    path = Path(folder)
+    parent = next((p for p in path.parents if p.is_dir()), Path("."))
+    missing = path.relative_to(parent).parts[0] if parent in path.parents else path.name
     there = sorted(p.name for p in parent.iterdir() if p.is_dir() and not p.name.startswith("."))
     near = closest(missing, there, 0.4)
     holds = f"{str(parent)!r} holds {', '.join(there[:8]) or 'no folder'}"
@@ -48,25 +48,25 @@ def _listed(folder: str, what: str, watch: Watch, ending: str = "") -> tuple[lis
     if not os.path.isdir(folder):
         raise no_folder(folder, what)
     rows, tails = list[str](), dict[str, int]()
-    pending, place = [(folder, "")], folder
+    pending, path = [(folder, "")], folder
     try:
-        walked = {_identity(str(path)): str(path) for path in Path(os.path.realpath(folder)).parents}
-        for place, below in pending:
-            other = walked.setdefault(_identity(place), place)
-            if other != place:
-                says = f"{place}: is the same folder as {other}, so its files would count twice: remove the link"
-                raise DataError(says, code="folder-linked-twice", folder=place, other=other)
-            with os.scandir(watch.look(place)) as listing:
+        walked = {_identity(str(above)): str(above) for above in Path(os.path.realpath(folder)).parents}
+        for path, below in pending:
+            other = walked.setdefault(_identity(path), path)
+            if other != path:
+                says = f"{path}: is the same folder as {other}, so its files would count twice: remove the link"
+                raise DataError(says, code="folder-linked-twice", folder=path, other=other)
+            with os.scandir(watch.look(path)) as listing:
                 for item in listing:
                     stem, _, suffix = item.name.rpartition(".")
                     if is_folder(item):
-                        pending.append((os.path.join(place, item.name), f"{below}{item.name}/"))
+                        pending.append((os.path.join(path, item.name), f"{below}{item.name}/"))
                     elif stem and item.name[0] != "." and stem.endswith(ending) and f".{suffix}".lower() in SUFFIXES:
                         number = tails.setdefault(f"{ending}.{suffix}", len(tails) + 1)
                         rows.append(f"{below}{stem[: len(stem) - len(ending)]}\0{chr(number)}")
     except OSError as error:
-        says = f"{place}: cannot be listed ({error.strerror or error}): check its permissions"
-        raise DataError(says, code="folder-unreadable", folder=place) from None
+        says = f"{path}: cannot be listed ({error.strerror or error}): check its permissions"
+        raise DataError(says, code="folder-unreadable", folder=path) from None
     return rows, list(tails)
 
 

@@ -68,7 +68,7 @@ def _own_names(
         own = replace(_with_ignore(default, data.ignore_index), names=space.names)
         return replace(own, palette=space.palette, colors=space.colors) if space.colors else own
     fix = "set data.label_map to say which raw id is which class (-1: ignored)"
-    says = f"{space.num_classes} names in data.classes, but layout {data.layout!r} has {default.num_classes}: {fix}"
+    says = f"data.classes has {space.num_classes} names, but layout {data.layout!r} has {default.num_classes}: {fix}"
     raise ConfigError(says, code="classes-count-differs", found=space.num_classes, expected=default.num_classes)
 
 
@@ -83,8 +83,8 @@ def _mapped(classes: dict[str, Any], ignore_index: int) -> LabelSpace:
     if any(row[-1] in names for row in rows):
         known = _colored(Path("data.classes"), rows, ignore_index)
         palette.update(zip(known.names, known.palette))
-        train = {place: names.index(name) for place, name in enumerate(known.names)}
-        colors = {color: train.get(place, ignore_index) for color, place in known.colors.items()}
+        train = {index: names.index(name) for index, name in enumerate(known.names)}
+        colors = {color: train.get(index, ignore_index) for color, index in known.colors.items()}
     plain = plain_space(names, ignore_index, tuple(palette[name] for name in names))
     return replace(plain, colors=colors)
 
@@ -125,10 +125,10 @@ def read_classes(path: Path, ignore_index: int = 255) -> LabelSpace:
         raise DataError(f"{path}: has no class names: write one per line", code="classes-file-empty", file=str(path))
     found = [_COLOR_LINE.fullmatch(line) for line in lines]
     if not all(found):
-        odd = next((line for line, match in zip(lines, found) if match is None), "")
+        plain = next((line for line, match in zip(lines, found) if match is None), "")
         if any(found):
-            says = f"{path}: the line {odd!r} has no color, but others do: write 'red green blue name' on each line"
-            raise DataError(says, code="class-color-missing", file=str(path), found=odd)
+            says = f"{path}: the line {plain!r} has no color, but others do: write 'red green blue name' on each line"
+            raise DataError(says, code="class-color-missing", file=str(path), found=plain)
         return plain_space(tuple(lines), ignore_index)
     return _colored(path, [match.groups() for match in found if match], ignore_index)
 

@@ -136,17 +136,17 @@ class LabelSpace:
         most = [f"{tuple(v.to_bytes(3, 'big')) if colors else v} ({counted(n, 'pixel')})" for v, n in found.items()]
         what = "colors" if colors else "ids"
         if colors:
-            cure = "add 'red green blue name' lines to the data.classes file (the name 'void' means ignored)"
+            fix = "add 'red green blue name' lines to the data.classes file (the name 'void' means ignored)"
         else:
             ids = sorted(self.raw_to_train)
             span = f"{ids[0]}..{ids[-1]}" if len(ids) == ids[-1] - ids[0] + 1 else ", ".join(map(str, ids[:40]))
             full = self.full_map(values.tolist())
             table = full if len(full) <= _LISTED else f"{{..., {next(iter(found))}: -1}}"
-            cure = f"known ids are {span}; map every id with data.label_map={table} (-1: ignored)"
+            fix = f"known ids are {span}; map every id with data.label_map={table} (-1: ignored)"
         if len(found) >= 5 and counts.sum() < 0.2 * mapped.size:
-            cure += "; so many rare values mean that the mask was resized with interpolation: use nearest"
+            fix += "; so many rare values mean that the mask was resized with interpolation: use nearest"
         pixels = int(counts.sum())
-        says = f"{source}: unknown {what} {some_of(most, 8)}, {counted(pixels, 'pixel')} in all: {cure}"
+        says = f"{source}: unknown {what} {some_of(most, 8)}, {counted(pixels, 'pixel')} in all: {fix}"
         shown = dict(list(found.items())[:8])
         raise DataError(says, code=f"mask-{what}-unknown", file=source, found=shown, pixels=pixels)
 

@@ -109,10 +109,8 @@ def _shm_file(size: int) -> int:
     if os.path.isdir(SHM):
         room = os.statvfs(SHM).f_bavail * os.statvfs(SHM).f_frsize
         if room < size:  # writing beyond it would end the process by SIGBUS
-            says = (
-                f"{SHM} has {room / 2**20:.1f} MiB left, but a batch needs {size / 2**20:.1f} MiB: give the container "
-            )
-            says += "more (docker run --shm-size=2g), lower data.prefetch, or set data.worker_kind=thread"
+            says = f"{SHM} has {room / 2**20:.1f} MiB left, but a batch needs {size / 2**20:.1f} MiB: give the "
+            says += "container more (docker run --shm-size=2g), lower data.prefetch, or set data.worker_kind=thread"
             raise DataError(says, code="shm-too-small", folder=SHM, found=room, expected=size)
     try:
         from multiprocessing.shared_memory import SharedMemory
