@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 from segtrain import config
 from segtrain.data.index.layouts import LAYOUTS, SHARDS
@@ -24,25 +23,17 @@ _SPLIT_SETTINGS = (
 
 
 def detect(root: str) -> tuple[config.Data, tuple[str, ...]]:
-    """Settings that fit a folder, and its splits ('train' first). Raises DataError when no layout fits."""
+    """Settings that fit a folder, and its splits ('train' first). Raises DataError when no layout fits.
+
+    Splits with other names than train and val are set too, such as VAL.
+    """
     if not os.path.isdir(root):
         raise no_folder(root, "the data folder")
-    for layout in LAYOUTS.values():
-        found = layout.detect(root)
-        if found:
-            settings, splits = found
-            return _settings(root, layout.name, splits, settings)
-    # Last, because the tar file that a data set came in may lie beside it.
-    tars = splits_in(root)
-    if tars:
-        return _settings(root, SHARDS.name, tars, {})
-    raise _unknown(root)
-
-
-def _settings(
-    root: str, layout: str, splits: list[str], settings: dict[str, Any]
-) -> tuple[config.Data, tuple[str, ...]]:
-    """The settings and the sorted splits. Splits with other names than train and val are set too, such as VAL."""
+    fits = ((layout.name, *found) for layout in LAYOUTS.values() if (found := layout.detect(root)))
+    # Shards without an index come last, because the tar file that a data set came in may lie beside it.
+    layout, settings, splits = next(fits, None) or (SHARDS.name, {}, splits_in(root))
+    if layout == SHARDS.name and not splits:
+        raise _unknown(root)
     rank = {split: number for number, split in enumerate(_SPLITS)}
     order = sorted(set(splits), key=lambda split: (rank.get(split.lower(), len(rank)), split))
     written = {split.lower(): split for split in order}

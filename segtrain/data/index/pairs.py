@@ -34,7 +34,7 @@ def pair(images: Column, masks: Column, where: str, fix: Callable[[Column, Colum
     if any(alone):
         _refuse_names_alike(where, map(str, images.keys), map(str, masks.keys), (images.prefix, masks.prefix))
         others = [text for folder in (images.prefix, masks.prefix) for text in unread(folder)]
-        raise _unpaired(where, alone, others, (fix or same_name)(images, as_named))
+        raise _unpaired(where, *alone, others, (fix or same_name)(images, as_named))
     return Entries(images, replace(masks, blob=images.blob, bounds=images.bounds), {"name": images.keys})
 
 
@@ -44,15 +44,12 @@ def _refuse_names_alike(where: str, images: Iterable[str], masks: Iterable[str],
         raise DataError(f"{where}: {cause}", code="unicode-forms-differ", folder=where)
 
 
-def _unpaired(where: str, alone: tuple[list[str], list[str]], others: list[str], fix: str) -> DataError:
-    """The error for images and masks without a partner."""
-    problems = [
-        f"{counted(len(files), 'file')} {lack}: {some_of(files)}"
-        for files, lack in zip(alone, ("without a mask", "(masks) without an image"))
-        if files
-    ]
-    says = f"{where}: {'; '.join([*problems, *others])}: {fix}"
-    return DataError(says, code="files-unpaired", folder=where, images=len(alone[0]), masks=len(alone[1]))
+def _unpaired(where: str, images: list[str], masks: list[str], others: list[str], fix: str) -> DataError:
+    """The error for images and masks without a partner. ``others``: sentences about other files in the folders."""
+    problems = [f"{counted(len(images), 'file')} without a mask: {some_of(images)}"] * bool(images)
+    problems += [f"{counted(len(masks), 'file')} (masks) without an image: {some_of(masks)}"] * bool(masks)
+    says = f"{where}: {'; '.join(problems + others)}: {fix}"
+    return DataError(says, code="files-unpaired", folder=where, images=len(images), masks=len(masks))
 
 
 def same_name(images: Column, masks: Column) -> str:
@@ -90,12 +87,12 @@ def by_pattern(patterns: tuple[str, str], images: str, masks: str, watch: Watch)
     together = os.path.realpath(images) == os.path.realpath(masks)
     if together:
         part(found, in_images, in_masks)
-    odd_images = [os.path.join(images, in_images[name]) for name in sorted(in_images.keys() - in_masks.keys())]
-    odd_masks = [os.path.join(masks, in_masks[name]) for name in sorted(in_masks.keys() - in_images.keys())]
-    if odd_images or odd_masks:
+    without_mask = [os.path.join(images, in_images[name]) for name in sorted(in_images.keys() - in_masks.keys())]
+    without_image = [os.path.join(masks, in_masks[name]) for name in sorted(in_masks.keys() - in_images.keys())]
+    if without_mask or without_image:
         _refuse_names_alike(images, in_images, in_masks, (images, masks))
         fix = f"with data.pair={list(patterns)}: add or remove files, or correct data.pair"
-        raise _unpaired(images, (odd_images, odd_masks), [], fix)
+        raise _unpaired(images, without_mask, without_image, [], fix)
     names = sorted(in_images)
     others = [set(these) - set(known.values()) for these, known in zip(paths, (in_images, in_masks))]
     left = [(images, others[0] & others[1])] if together else [(images, others[0]), (masks, others[1])]
