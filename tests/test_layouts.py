@@ -24,7 +24,7 @@ from segtrain.config.split_by import SplitBy
 from segtrain.data.datasets import open_dataset
 from segtrain.data.index.detect import detect
 from segtrain.data.index.layouts import LAYOUTS
-from segtrain.data.index.names import Pattern, propose
+from segtrain.data.index.names import name_in, propose
 from segtrain.data.index.unpaired import folders_that_fit
 from segtrain.errors import EXIT_ERROR, ConfigError, DataError
 
@@ -244,7 +244,7 @@ def test_patterns_pair_and_say_what_stands_alone(tmp_path):
 )
 def test_patterns_are_proposed_from_the_names(images, masks, wanted):
     found = propose(images, masks)
-    assert (None if found is None else tuple(pattern.text for pattern in found.patterns)) == wanted
+    assert (None if found is None else found.patterns) == wanted
 
 
 @pytest.mark.parametrize(
@@ -278,10 +278,10 @@ def test_masks_in_a_deeper_folder_are_told_with_the_folder(tmp_path):
 
 
 def test_a_pattern_reads_names():
-    assert Pattern("{name}_m.png").name_of("t/a_m.png") == "t/a"
-    assert Pattern("{name}_m.png").name_of("t/a_m.jpg") is None
-    assert Pattern("m_{name}").name_of("m_a.b.tif") == "a.b"
-    assert Pattern("m_{name}").name_of("a.tif") is None
+    assert name_in("{name}_m.png", "t/a_m.png") == "t/a"
+    assert name_in("{name}_m.png", "t/a_m.jpg") is None
+    assert name_in("m_{name}", "m_a.b.tif") == "a.b"
+    assert name_in("m_{name}", "a.tif") is None
 
 
 @pytest.mark.parametrize(

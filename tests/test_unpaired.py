@@ -17,7 +17,7 @@ from segtrain.cli import main
 from segtrain.config import Data, load_config
 from segtrain.data.datasets import open_dataset
 from segtrain.data.index import listing
-from segtrain.data.index.names import Pattern, fitted, propose
+from segtrain.data.index.names import fitted, name_in, propose
 from segtrain.errors import EXIT_ERROR, DataError
 
 CLASSES = "data.classes=[a, b]"
@@ -246,5 +246,5 @@ def test_folders_without_pictures_are_named(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_a_pattern_of_two_endings() -> None:
-    assert Pattern("{name}.jpg.png").name_of("t/a.jpg.png") == "t/a"
-    assert Pattern("{name}.jpg").name_of("a.jpg.png") is None
+    assert name_in("{name}.jpg.png", "t/a.jpg.png") == "t/a"
+    assert name_in("{name}.jpg", "a.jpg.png") is None

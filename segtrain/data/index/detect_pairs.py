@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from segtrain.data.index.names import NAME, SUFFIXES, Pattern, fitted, folders_in, propose
+from segtrain.data.index.names import NAME, SUFFIXES, fitted, folders_in, propose
 from segtrain.data.index.pairs import MASK_ENDINGS
 from segtrain.data.index.unpaired import several_masks
 
@@ -128,9 +128,9 @@ def _patterns(root: str, images: str, masks: str) -> list[str] | None:
     found = propose(one, other)
     if found is None or several_masks(one, other, found.patterns[0]):
         return None
-    image_text, mask_text = (pattern.text for pattern in found.patterns)
+    of_images, of_masks = found.patterns
     # The usual endings of masks are recognized without patterns.
-    return None if image_text == NAME and mask_text.removeprefix(NAME) in MASK_ENDINGS else [image_text, mask_text]
+    return None if of_images == NAME and of_masks.removeprefix(NAME) in MASK_ENDINGS else [of_images, of_masks]
 
 
 def _one_folder(root: str, folders: list[str]) -> Found | None:
@@ -154,16 +154,15 @@ def _beside(folder: str) -> dict[str, Any] | None:
         masks = [name for name in names if os.path.splitext(name)[0].endswith(word)]
         images = sorted(set(names).difference(masks))
         best, most = None, (0, 0)
-        for texts in itertools.product(_texts(NAME, images), _texts(NAME + word, masks)):
-            patterns = Pattern(texts[0]), Pattern(texts[1])
+        for patterns in itertools.product(_texts(NAME, images), _texts(NAME + word, masks)):
             in_images, in_masks = fitted(patterns, names, names, together=True)
             pairs = len(in_images.keys() & in_masks.keys())
             score = (pairs, pairs - len(in_images))
             if 2 * pairs >= len(in_images) and score > most:
-                best, most = list(texts), score
+                best, most = list(patterns), score
         if best:
             return {"pair": best}
-    return {} if several_masks(names, names, Pattern(NAME), together=True) else None
+    return {} if several_masks(names, names, NAME, together=True) else None
 
 
 def _texts(stem: str, paths: list[str]) -> list[str]:

@@ -10,7 +10,7 @@ from segtrain.data.index.detect_pairs import IMAGE_WORDS, MASK_WORDS, pair_of_fo
 from segtrain.data.index.entries import Entries
 from segtrain.data.index.layout import Layout
 from segtrain.data.index.listing import Watch
-from segtrain.data.index.names import NAME, Pattern
+from segtrain.data.index.names import NAME
 from segtrain.data.index.pairs import by_pattern, name_patterns, pair
 from segtrain.data.index.unpaired import several_masks
 from segtrain.data.index.walk import files_under, pictures
@@ -25,7 +25,7 @@ def _folders(data: config.Data, split: str, watch: Watch) -> Entries:
         return by_pattern(data.pair, images, masks, watch)
     if os.path.isdir(images) and os.path.realpath(images) == os.path.realpath(masks):
         names = pictures(images, "data.images", watch)
-        several = several_masks(names, names, Pattern(NAME), together=True)
+        several = several_masks(names, names, NAME, together=True)
         if several:
             raise DataError(f"{images}: {several}", code="several-masks-per-image", folder=images)
         says = f"{images}: data.images and data.masks are the same folder: say which files are masks, as in "

@@ -13,6 +13,8 @@ SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp",
 NAME = "{name}"
 # Names that a proposal looks at.
 _LOOKED_AT = 2000
+# One of images, one of masks: file names such as {name}_mask.png.
+Patterns = tuple[str, str]
 _FIRST = re.compile(r"^[^_\-. ]*[_\-. ]")
 
 
@@ -32,32 +34,26 @@ def folders_in(folder: str) -> list[str]:
         return []
 
 
-@dataclass(frozen=True)
-class Pattern:
-    """File names such as ``{name}_mask.png``.
+def name_in(pattern: str, path: str) -> str | None:
+    """``town/a`` of ``town/a_mask.png`` in the pattern ``{name}_mask.png``; None if the file does not match.
 
-    ``{name}`` is what an image and its mask share; any image suffix fits if none is given.
+    ``{name}`` is what an image and its mask share; any image suffix fits if the pattern has none.
     """
-
-    text: str
-
-    def name_of(self, path: str) -> str | None:
-        """``town/a`` of ``town/a_mask.png``; None if the file does not match."""
-        folder, _, file = path.rpartition("/")
-        before, _, after = self.text.partition(NAME)
-        if f".{after.rpartition('.')[2]}".lower() not in SUFFIXES:
-            file = os.path.splitext(file)[0]
-        if len(file) <= len(before) + len(after) or not (file.startswith(before) and file.endswith(after)):
-            return None
-        name = file[len(before) : len(file) - len(after)]
-        return f"{folder}/{name}" if folder else name
+    folder, _, file = path.rpartition("/")
+    before, _, after = pattern.partition(NAME)
+    if f".{after.rpartition('.')[2]}".lower() not in SUFFIXES:
+        file = os.path.splitext(file)[0]
+    if len(file) <= len(before) + len(after) or not (file.startswith(before) and file.endswith(after)):
+        return None
+    name = file[len(before) : len(file) - len(after)]
+    return f"{folder}/{name}" if folder else name
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """Patterns for images and masks, and the number of images that have a mask with them."""
+    """Patterns of images and masks, and the number of images that have a mask with them."""
 
-    patterns: tuple[Pattern, Pattern]
+    patterns: Patterns
     pairs: int
 
 
@@ -66,11 +62,11 @@ Named = dict[str, str]
 
 
 def fitted(
-    patterns: tuple[Pattern, Pattern], images: Sequence[str], masks: Sequence[str], together: bool = False
+    patterns: Patterns, images: Sequence[str], masks: Sequence[str], together: bool = False
 ) -> tuple[Named, Named]:
     """Images and masks that match their pattern. ``together``: both are files of one folder."""
     in_images, in_masks = (
-        {name: path for path in paths if (name := pattern.name_of(path)) is not None}
+        {name: path for path in paths if (name := name_in(pattern, path)) is not None}
         for pattern, paths in zip(patterns, (images, masks))
     )
     if together:
@@ -78,9 +74,9 @@ def fitted(
     return in_images, in_masks
 
 
-def part(patterns: tuple[Pattern, Pattern], in_images: Named, in_masks: Named) -> None:
+def part(patterns: Patterns, in_images: Named, in_masks: Named) -> None:
     """Remove files that match both patterns from the images or the masks: they belong to the longer pattern."""
-    longer = len(patterns[1].text) > len(patterns[0].text)
+    longer = len(patterns[1]) > len(patterns[0])
     losing, keeping = (in_images, in_masks) if longer else (in_masks, in_images)
     both = set(losing.values()) & set(keeping.values())
     for name in [name for name, path in losing.items() if path in both]:
@@ -95,7 +91,7 @@ def propose(images: Sequence[str], masks: Sequence[str]) -> Proposal | None:
     for start, other_start, end, other_end in itertools.product(starts, other_starts, ends, other_ends):
         before, other_before = _trimmed(start, other_start, -1)
         after, other_after = _trimmed(end, other_end, 0)
-        patterns = whole_pattern(before + NAME + after, some), whole_pattern(other_before + NAME + other_after, others)
+        patterns = _with_suffix(before + NAME + after, some), _with_suffix(other_before + NAME + other_after, others)
         if patterns[0] == patterns[1]:
             continue
         pairs = _pairs(patterns, some, others)
@@ -107,16 +103,16 @@ def propose(images: Sequence[str], masks: Sequence[str]) -> Proposal | None:
     return Proposal(best, pairs) if 2 * pairs >= len(images) else None
 
 
-def _pairs(patterns: tuple[Pattern, Pattern], images: Sequence[str], masks: Sequence[str]) -> int:
+def _pairs(patterns: Patterns, images: Sequence[str], masks: Sequence[str]) -> int:
     one, other = fitted(patterns, images, masks)
     return len(one.keys() & other.keys())
 
 
-def whole_pattern(text: str, paths: Sequence[str]) -> Pattern:
+def _with_suffix(pattern: str, paths: Sequence[str]) -> str:
     """The pattern without a suffix; with the real one if it seems to have one (``{name}.jpg`` for ``a.jpg.png``)."""
-    if os.path.splitext(text)[1].lower() not in SUFFIXES:
-        return Pattern(text)
-    return Pattern(text + Counter(os.path.splitext(path)[1] for path in paths).most_common(1)[0][0])
+    if os.path.splitext(pattern)[1].lower() not in SUFFIXES:
+        return pattern
+    return pattern + Counter(os.path.splitext(path)[1] for path in paths).most_common(1)[0][0]
 
 
 def _around(paths: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from segtrain.config.paste import command
 from segtrain.data.index.entries import Column, Entries, column_of, pack_keys
 from segtrain.data.index.listing import WARNING, Watch
-from segtrain.data.index.names import NAME, SUFFIXES, Pattern, part, propose
+from segtrain.data.index.names import NAME, SUFFIXES, name_in, part, propose
 from segtrain.data.index.unpaired import other_forms, settings_that_fit, several_masks
 from segtrain.data.index.walk import pictures, unread
 from segtrain.errors import DataError, some_of
@@ -64,29 +64,28 @@ def name_patterns(images: Column, masks: Column) -> str:
     """The same for a layout with data.pair, which may say how names match. Raises DataError for several masks."""
     names = [[str(path)[len(files.prefix) :] for path in files] for files in (images, masks)]
     found = propose(names[0], names[1])
-    several = several_masks(names[0], names[1], found.patterns[0] if found else Pattern(NAME))
+    several = several_masks(names[0], names[1], found.patterns[0] if found else NAME)
     if several:
         alone = settings_that_fit(map(str, images.keys), map(str, masks.keys))
         says = f"{images.prefix}: {several}" + (f". Or train on one of them alone: {alone}" if alone else "")
         raise DataError(says, code="several-masks-per-image", folder=images.prefix)
     if not found:
         return same_name(images, masks)
-    setting = command({"data.pair": [pattern.text for pattern in found.patterns]})
+    setting = command({"data.pair": list(found.patterns)})
     return f"the names differ: {setting} pairs {found.pairs:,} of {len(images):,} images"
 
 
 def by_pattern(patterns: tuple[str, str], images: str, masks: str, watch: Watch) -> Entries:
-    """Pairs of files whose names match two patterns, see ``names.Pattern``. Other files are left out, with a warning.
+    """Pairs of files whose names match two patterns, see ``names.name_in``. Other files are left out, with a warning.
 
     Raises DataError for a pattern that matches no file, for two files with the same name, and for files without a
     partner.
     """
-    found = (Pattern(patterns[0]), Pattern(patterns[1]))
     paths = pictures(images, "data.images", watch), pictures(masks, "data.masks", watch)
-    in_images, in_masks = _named(images, paths[0], found[0]), _named(masks, paths[1], found[1])
+    in_images, in_masks = _named(images, paths[0], patterns[0]), _named(masks, paths[1], patterns[1])
     together = os.path.realpath(images) == os.path.realpath(masks)
     if together:
-        part(found, in_images, in_masks)
+        part(patterns, in_images, in_masks)
     without_mask = [os.path.join(images, in_images[name]) for name in sorted(in_images.keys() - in_masks.keys())]
     without_image = [os.path.join(masks, in_masks[name]) for name in sorted(in_masks.keys() - in_images.keys())]
     if without_mask or without_image:
@@ -116,22 +115,22 @@ def _left_out(patterns: tuple[str, str], pairs: int, counts: list[int], left: li
     return [f"{WARNING}{says}: {', '.join(parts)}"]
 
 
-def _named(folder: str, paths: list[str], pattern: Pattern) -> dict[str, str]:
+def _named(folder: str, paths: list[str], pattern: str) -> dict[str, str]:
     """The images of a folder that match a pattern, by their name in it."""
     found = dict[str, str]()
     for path in paths:
-        key = pattern.name_of(path)
+        key = name_in(pattern, path)
         if key is None:
             continue
         if key in found:
             file, other = os.path.join(folder, path), os.path.join(folder, found[key])
-            says = f"{file}: {other} has the same name under {pattern.text!r}: keep one of them"
+            says = f"{file}: {other} has the same name under {pattern!r}: keep one of them"
             raise DataError(says, code="name-repeated", file=file, other=other)
         found[key] = path
     if not found:
         few = ", ".join(os.path.join(folder, path) for path in paths[:3])
-        says = f"{folder}: no file matches {pattern.text!r} of data.pair: the folder has {few or 'no images'}"
-        raise DataError(says, code="pattern-matches-nothing", folder=folder, pattern=pattern.text)
+        says = f"{folder}: no file matches {pattern!r} of data.pair: the folder has {few or 'no images'}"
+        raise DataError(says, code="pattern-matches-nothing", folder=folder, pattern=pattern)
     return found
 
 

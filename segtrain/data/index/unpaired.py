@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from segtrain.config.paste import command
-from segtrain.data.index.names import NAME, Pattern, fitted
+from segtrain.data.index.names import NAME, fitted, name_in
 from segtrain.errors import some_of
 
 _SHOWN = 3
@@ -23,13 +23,13 @@ _TO_NFC = (
 )
 
 
-def several_masks(images: Sequence[str], masks: Sequence[str], known: Pattern, together: bool = False) -> str:
+def several_masks(images: Sequence[str], masks: Sequence[str], known: str, together: bool = False) -> str:
     """The message if at least half of the images have more than one mask, such as one per class; otherwise "".
 
     ``images``, ``masks``: paths under their folders. ``known``: the pattern of the images' names. ``together``: both
     are files of one folder.
     """
-    stems = {name: path for path in images if (name := known.name_of(path)) is not None}
+    stems = {name: path for path in images if (name := name_in(known, path)) is not None}
     owned: dict[str, list[str]] = defaultdict(list)
     for path in masks:
         stem = os.path.splitext(path)[0]
@@ -63,16 +63,16 @@ def _shorter(stem: str) -> Iterator[str]:
 
 
 def _one_alone(
-    image: str, these: list[str], images: Sequence[str], masks: Sequence[str], known: Pattern, together: bool
+    image: str, these: list[str], images: Sequence[str], masks: Sequence[str], known: str, together: bool
 ) -> str:
     """The setting that reads one mask per image, tried on all files; "" if no pattern can select it."""
-    name, ending = os.path.basename(known.name_of(image) or ""), os.path.splitext(image)[1]
+    name, ending = os.path.basename(name_in(known, image) or ""), os.path.splitext(image)[1]
     for mask in map(os.path.basename, these):
         stem, other_ending = os.path.splitext(mask)
         texts = [NAME + mask[len(name) :]] if mask.startswith(name) else []
         texts += [stem[: len(stem) - len(name)] + NAME + other_ending] if stem.endswith(name) else []
-        for around, text in itertools.product((known.text + ending, known.text), texts):
-            one, other = fitted((Pattern(around), Pattern(text)), images, masks, together)
+        for around, text in itertools.product((known + ending, known), texts):
+            one, other = fitted((around, text), images, masks, together)
             if one and one.keys() == other.keys():
                 left = len(masks) - len(other) - len(one) * together
                 return (
