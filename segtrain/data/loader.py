@@ -11,7 +11,7 @@ import contextlib
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -97,7 +97,7 @@ class _Loader:
     def _batches(self, ring: Ring) -> Generator[BatchTask, None, None]:
         raise NotImplementedError
 
-    def __iter__(self) -> Self:
+    def __iter__(self) -> Iterator[Any]:
         self.close()
         # OpenCV's own threads would compete with the workers and with the model.
         cv2.setNumThreads(1)
@@ -107,18 +107,22 @@ class _Loader:
         self._asked, self._ready_sum, self._open = 0, 0, True
         self._pool.start()
         self._top_up()
-        return self
+        return self._results(self._source)
 
-    def __next__(self) -> Any:
-        if not self._open:
-            raise StopIteration
+    def _results(self, source: Generator[BatchTask, None, None]) -> Iterator[Any]:
+        while source is self._source and (batch := self._request()) is not None:
+            yield batch.result
+
+    def _request(self) -> BatchTask | None:
+        """Wait for the next batch; None after the last one."""
         try:
             if self._given is not None:
                 self._ring.give(self._given.block)
                 self._given.samples.clear()
                 self._given = None
             if not self._waiting:
-                raise StopIteration
+                self.close()
+                return None
             batch = self._waiting[0]
             if isinstance(batch, Exception):
                 raise batch
@@ -132,7 +136,7 @@ class _Loader:
                 count = self.autoscaler.next(time.perf_counter(), waited, self._pool.tally.cost.seconds)
                 if count != self._pool.count:
                     self._pool.resize(count)
-            return batch.result
+            return batch
         except BaseException:
             self.close()
             raise
