@@ -53,7 +53,7 @@ def divided(data: config.Data, split: str, open_whole: Callable[[config.Data, st
     if 0 < data.limit < len(keep):
         keep = keep[np.arange(data.limit) * len(keep) // data.limit]
     shares = ", ".join(f"{(parts == number).sum():,} {name}" for number, name in enumerate(names))
-    note = f"{whole.name}: data.split_by ({rule.text()}) divides {counted(len(whole), 'image')}: {shares}"
+    note = f"{whole.name}: {counted(len(whole), 'image')}, divided by data.split_by ({rule.text()}): {shares}"
     return select(whole, keep, split, (*whole.notes, note))
 
 
@@ -92,13 +92,13 @@ def _too_few(empty: str, drawn: np.ndarray, sizes: np.ndarray, rule: SplitBy, wh
     """The error for a split that stays empty, with numbers of images that fill every split if there are any."""
     images, splits = int(sizes.sum()), 3 if rule.test else 2
     units = counted(images, "image") + (f" in {counted(len(sizes), 'group')}" if rule.group else "")
-    says = f"{where}: data.split_by ({rule.text()}) leaves {empty} without an image: it divides {units}"
+    says = f"{where}: data.split_by ({rule.text()}) leaves {empty} without an image: {units}"
     values: dict[str, Any] = {"code": "split-empty", "split": empty, "images": images, "groups": len(sizes)}
     if len(sizes) < splits:
         less = " or remove data.split_by.test" if rule.test else ""
         grouped = ", and a group is never divided: choose a data.split_by.group with more groups"
         fix = grouped if rule.group and images >= splits else ": add images"
-        return DataError(f"{says} into {splits} splits{fix}{less}", **values)
+        return DataError(f"{says} for {splits} splits{fix}{less}", **values)
     asked = {name: part for name, part in (("val", rule.val), ("test", rule.test)) if part}
     shares = {name: share(part) for name, part in asked.items()}
     counts = {n: int(part) if (of := shares[n]) is None else max(1, round(of * images)) for n, part in asked.items()}
