@@ -208,9 +208,7 @@ def test_numbers_of_images() -> None:
 
 def test_a_split_that_stays_empty_names_a_number() -> None:
     names = [f"n{n:02d}" for n in range(16)]  # none of them is drawn below 0.2
-    with pytest.raises(
-        DataError, match=r"leaves val without an image: 16 images.*data.split_by.val=3"
-    ) as caught:
+    with pytest.raises(DataError, match=r"leaves val without an image: 16 images.*data.split_by.val=3") as caught:
         divide(names, SplitBy(val="20%"))
     assert caught.value.settings == {"data.split_by.val": 3}
     rule = proposal(names)

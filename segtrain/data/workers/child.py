@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import recv_handle
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -48,7 +47,8 @@ class _Worker:
         elif kind == "maker":
             self.makers[rest[0]] = rest[1:]
         elif kind == "block":
-            fd = recv_handle(self.channel)
+            with socket.socket(fileno=os.dup(self.channel.fileno())) as line:
+                _, (fd,), _, _ = socket.recv_fds(line, 1, 1)
             self.blocks[rest[0]] = mmap.mmap(fd, rest[1])
             os.close(fd)
         elif kind == "forget":

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from segtrain.data.stages import Cost, StageTotals
 from segtrain.data.workers.batch import BatchTask, SampleTask, attempt
@@ -160,35 +160,38 @@ class WorkerPool:
                 self._done.notify_all()
 
     def _threaded(self, number: int) -> None:
-        while (sample := self._next(number)) is not None:
+        while (sample := self._next(number, ())) is not None:
             self._finish(sample, number, *attempt(sample))
             del sample  # its memory is not needed while this thread waits
 
     def _watched(self, number: int) -> None:
         """Supervise worker process ``number`` and its replacements."""
         process: WorkerProcess | None = None
-        sample: SampleTask | None = None
+        flight: deque[SampleTask] = deque()  # sent, not answered; the second hides the round trip
         try:
             while not self._closed and not self._broken:
                 try:
                     if process is None:
                         process = self._spawn(number)
-                    sample = self._next(number)
-                    if sample is None:
+                    sample = self._next(number, flight)
+                    if sample is not None:
+                        if not flight and process.dead():  # it died while it was idle
+                            self._requeue([sample])
+                            raise EOFError
+                        flight.append(sample)
+                        process.order(sample)
+                    elif flight:
+                        answer = process.answer()
+                        self._finish(flight.popleft(), number, *answer)
+                        self._failed_starts = 0
+                    else:
                         return
-                    if process.dead():  # it died while it was idle
-                        self._requeue(sample)
-                        sample = None
-                        raise EOFError
-                    self._finish(sample, number, *process.make(sample))
-                    sample = None
-                    self._failed_starts = 0
                 except (EOFError, OSError):
                     if self._closed:
                         return
                     if process is not None:
-                        self._on_worker_death(number, process, sample)
-                        process = sample = None
+                        self._on_worker_death(number, process, flight)
+                        process = None
         except Exception as error:  # no worker can be started at all
             self._give_up(error)
         finally:
@@ -196,7 +199,7 @@ class WorkerPool:
             with self._lock:
                 if self._threads.get(number) is threading.current_thread():
                     del self._threads[number]
-                self._busy -= {sample}
+                self._busy.difference_update(flight)
                 self._done.notify_all()
 
     def _spawn(self, number: int) -> WorkerProcess:
@@ -220,44 +223,45 @@ class WorkerPool:
             raise DataError(f"{reason}: {fix}", code="workers-cannot-start", found=exit_reason)
         raise EOFError
 
-    def _next(self, number: int) -> SampleTask | None:
-        """The next sample to make; None if the worker should exit."""
+    def _next(self, number: int, flight: Collection[SampleTask]) -> SampleTask | None:
+        """A sample to make, besides those in ``flight``. None: wait for an answer first; with none in flight: exit."""
         with self._lock:
-            while not self._queue and not self._retired(number):
+            while not self._queue and not flight and not self._retired(number):
                 self._work.wait()
-            if self._retired(number):
+            if self._retired(number) and not flight:
                 del self._threads[number]  # under the lock, so that ``start`` sees it gone
+            if self._retired(number) or not self._queue:
                 return None
+            if flight and (len(flight) > 1 or len(self._queue) < self.count):
+                return None  # the last samples are for idle workers
             sample = self._queue.popleft()
             self._busy.add(sample)
             return sample
 
-    def _on_worker_death(self, number: int, process: WorkerProcess, sample: SampleTask | None) -> None:
-        """Report a dead process, and put its sample back to the front of the queue."""
+    def _on_worker_death(self, number: int, process: WorkerProcess, flight: deque[SampleTask]) -> None:
+        """Report a dead process, and put its samples back to the front of the queue."""
         self._close_worker(number, process)
-        reason = process.exit_reason()
-        text = f"warning: data worker {number} (pid {process.pid}) {reason}"
-        if sample is None:
-            self._say(f"{text} with nothing to do: another takes its place")
-            return
-        files = sample.files()
-        sample.crashes += 1
-        if sample.crashes < MAX_CRASHES:
-            self._say(f"{text} at {files}: another takes its place and makes the sample again")
-            self._requeue(sample)
-            return
-        fix = "repair or remove the files (or give the host more memory, if it ran out)"
-        says = f"{files}: {MAX_CRASHES} worker processes died on this sample (the last one {reason}): {fix}"
-        error = DataError(says, code="sample-kills-workers", files=files, found=reason)
-        self._finish(sample, number, error, 0.0, Cost())
-        self._say(f"{text} at {files}: the third at this sample")
+        reason, then = process.exit_reason(), "another takes its place and its samples are made again"
+        files = flight[0].files() if flight else ""
+        if flight:
+            flight[0].crashes += 1
+            if flight[0].crashes >= MAX_CRASHES:
+                fix = "repair or remove the files (or give the host more memory, if it ran out)"
+                says = f"{files}: {MAX_CRASHES} worker processes died on this sample (the last one {reason}): {fix}"
+                error = DataError(says, code="sample-kills-workers", files=files, found=reason)
+                self._finish(flight.popleft(), number, error, 0.0, Cost())
+                then = "the third at this sample"
+        at = f"at {files}" if files else "with nothing to do"
+        self._say(f"warning: data worker {number} (pid {process.pid}) {reason} {at}: {then}")
+        self._requeue(list(flight))
+        flight.clear()
 
-    def _requeue(self, sample: SampleTask) -> None:
-        """Put a sample to the front of the queue, since it is needed first."""
+    def _requeue(self, samples: list[SampleTask]) -> None:
+        """Put samples to the front of the queue, since they are needed first."""
         with self._lock:
-            self._busy.discard(sample)
-            self._queue.appendleft(sample)
-            self._work.notify()
+            self._busy.difference_update(samples)
+            self._queue.extendleft(reversed(samples))
+            self._work.notify(len(samples))
             if self._dropping:
                 self._done.notify_all()
 

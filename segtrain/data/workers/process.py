@@ -6,10 +6,10 @@ import hashlib
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 from multiprocessing import Pipe
-from multiprocessing.reduction import send_handle
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -55,11 +55,8 @@ class WorkerProcess:
     def dead(self) -> bool:
         return self._process.poll() is not None
 
-    def make(self, sample: SampleTask) -> tuple[SegtrainError | None, float, Cost]:
-        """Let it make a sample; returns its error, start time (time.perf_counter), and cost.
-
-        The sample's maker and block are sent before if the process does not have them yet.
-        """
+    def order(self, sample: SampleTask) -> None:
+        """Request a sample; its maker and block are sent before if the process does not have them yet."""
         (name, content), block = pickled(sample.batch.maker), sample.batch.block
         if self.stacks is not None:
             wanted, self.stacks = self.stacks, None
@@ -74,9 +71,14 @@ class WorkerProcess:
                 del self._blocks[number]
         if block.number not in self._blocks:
             self.channel.send(("block", block.number, block.size))
-            send_handle(self.channel, block.fd, self.pid)
+            # multiprocessing's own send_handle waits for a reply on macOS, where answers may come first.
+            with socket.socket(fileno=os.dup(self.channel.fileno())) as line:
+                socket.send_fds(line, [b"f"], [block.fd])
             self._blocks[block.number] = block
         self.channel.send(("make", name, sample.task, block.number, sample.areas))
+
+    def answer(self) -> tuple[SegtrainError | None, float, Cost]:
+        """Wait for the oldest requested sample: its error, start time (time.perf_counter), and cost."""
         error, began, cost, self.cpu_s = self.channel.recv()
         return error, began, Cost(*cost)
 
