@@ -61,7 +61,7 @@ class BatchTask:
     ) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
         """Add samples of ``shape`` (n, H, W), from byte ``start`` of the block on.
 
-        Returns images uint8 (n, H, W, 3), masks uint8 (n, H, W), and the bytes of their colors, uint8 [n * COLOR_BYTES].
+        Returns images uint8 (n, H, W, 3), masks uint8 (n, H, W), and bytes of colors, uint8 [n * COLOR_BYTES].
         """
         count, height, width = shape
         pixels = height * width
