@@ -30,8 +30,7 @@ from segtrain.data.shards.reader import ShardDataset
 from segtrain.errors import ConfigError, DataError, some_of
 
 # Classes that are proposed at most, and masks that are read to propose them.
-_NAMED = 16
-_SOME = 50
+_NAMED, _SOME = 16, 50
 
 
 @dataclass(frozen=True)

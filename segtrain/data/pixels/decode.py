@@ -59,7 +59,7 @@ def all_bands(content: bytes, name: str) -> np.ndarray:
 
 
 def ready(content: Any, name: str, reading: Reading) -> Any:
-    """An image for the decoder of crops: its bytes, or its pixels if that decoder ignores these settings."""
+    """An image for the decoder of crops: its bytes, or its pixels if that decoder would ignore ``reading``."""
     if isinstance(content, np.ndarray):
         return content
     header = header_of(io.BytesIO(content), name)

@@ -109,7 +109,7 @@ class ShardIndex:
         shards, known = self.description.shards, self.description.kinds
         if shard >= len(shards) or image_kind >= len(known) or len(known) <= mask_kind < NONE:
             reason = f"row {index}: shard {shard} of {len(shards)}, kinds {image_kind} and {mask_kind} of {len(known)}"
-            raise _bad(self.path, reason, "index-row-wrong", found=index)
+            raise _bad(self.path, reason, "index-row-wrong")
         name = bytes(self.names[name_at : name_at + length]).decode("utf-8", "surrogateescape")
         mask = None if mask_kind == NONE else (known[mask_kind], mask_at, mask_size)
         return ShardSpan(name, shard, (known[image_kind], image_at, image_size), mask, (height, width))
@@ -155,19 +155,17 @@ def load(path: str, store: Store = LOCAL) -> ShardIndex:
     try:
         found = json.loads(head)
         if found["version"] != VERSION:
-            reason = f"the index has version {found['version']}, but {VERSION} is supported"
-            raise _bad(path, reason, "index-version", found=found["version"])
+            raise _bad(path, f"the index has version {found['version']}, not {VERSION}", "index-version")
         samples, names = int(found["samples"]), int(found["names"])
         description = Description.from_dict(found)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise _bad(path, f"the header of the index is wrong ({reason})", "index-damaged", found=reason) from None
+        reason = f"the header of the index is wrong ({type(error).__name__}: {error})"
+        raise _bad(path, reason, "index-damaged") from None
     start = _HEAD.size + length
     end = start + samples * ROW.itemsize
     if min(samples, names) < 0 or end + names != len(content):
-        size, expected = len(content), end + names
-        reason = f"the index is cut off: it has {size:,} bytes instead of {expected:,}"
-        raise _bad(path, reason, "index-cut-off", found=size, expected=expected)
+        reason = f"the index is cut off: it has {len(content):,} bytes instead of {end + names:,}"
+        raise _bad(path, reason, "index-cut-off")
     rows = np.frombuffer(content[start:end], ROW)
     return ShardIndex(path, description, rows, content[end:], found.get("crc32"), store)
 
@@ -179,9 +177,9 @@ def damage(index: ShardIndex) -> DataError | None:
     return _bad(index.path, "the rows of the index are damaged", "index-damaged")
 
 
-def _bad(path: str, reason: str, code: str, **values: Any) -> DataError:
+def _bad(path: str, reason: str, code: str) -> DataError:
     fix = f"delete {path} and pack again (shards of other tools are indexed again automatically)"
-    return file_error(path, f"{reason}: {fix}", code=code, **values)
+    return file_error(path, f"{reason}: {fix}", code=code)
 
 
 class ShardEntries(Sequence[Entry]):
