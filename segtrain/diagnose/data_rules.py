@@ -130,7 +130,7 @@ def _storage(of: _Starved) -> Verdict:
         return of.verdict("storage-bandwidth", why, fix, replace(now, wall=now.wall - read), sure)
     enough = workers_needed(now, MOST_WAITING)
     given = f"{size} at {rounded(samples.bytes / read / 1e6)} MB/s"
-    why += f", whatever its size ({given}): {of.workers} wait for storage to answer"
+    why += f", whatever its size ({given}): the workers ({of.workers}) wait for storage to answer"
     return of.verdict("storage-latency", why, Fix({"data.workers": enough}), replace(now, workers=enough), sure)
 
 
@@ -150,8 +150,8 @@ def _stage_that_waits(of: _Starved, waiting: float) -> Verdict:
 def _too_few(of: _Starved) -> Verdict:
     samples, rank = of.samples, of.rank
     enough = max(int(samples.workers) + 1, workers_needed(of.now, max(1, int(rank.cores))))
-    used = rounded(samples.workers + rank.computed / rank.step, 2)
-    why = f"{of.workers} work all the time and use, with the loop, {used} of {rank.cores:.3g} cores: {of.costs}"
+    used = f"{rounded(samples.workers + rank.computed / rank.step, 2)} of {rank.cores:.3g} cores"
+    why = f"the workers ({of.workers}) are always busy and use, with the loop, {used}: {of.costs}"
     return of.verdict("too-few-workers", why, Fix({"data.workers": enough}), replace(of.now, workers=enough), "high")
 
 
