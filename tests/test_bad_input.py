@@ -205,7 +205,7 @@ DATA: dict[str, tuple[Damage, tuple[str, ...]]] = {
         (f"{MASK}.tiff", "floating-point", "integers"),
     ),
     "JPEG mask": (lambda d: jpeg(d / f"{MASK}.png"), (f"{MASK}.jpg", "JPEG changes the labels", "PNG")),
-    "mask of another size": (lambda d: save(d / f"{MASK}.png", gray(1)[:30]), (f"{MASK}.png", "30 x 48 = 1,440", "40 x 48", "resize")),
+    "mask of another size": (lambda d: save(d / f"{MASK}.png", gray(1)[:30]), (f"{MASK}.png", "30 x 48 pixels", "40 x 48", "resize")),
     "mask of another size in val": (lambda d: save(d / "masks/val/a1.png", gray(1)[:30]), ("masks/val/a1.png", "30 x 48", "resize")),
     "missing mask": (lambda d: (d / f"{MASK}.png").unlink(), (f"set/{IMAGE}.png", "without a mask")),
     "missing image": (lambda d: (d / f"{IMAGE}.png").unlink(), (f"set/{MASK}.png", "without an image")),
