@@ -414,5 +414,5 @@ def test_a_detected_list_is_checked_and_its_settings_can_be_pasted(tmp_path, cap
 
 
 def test_scenes_with_a_root_are_told_every_layout():
-    with pytest.raises(ConfigError, match="camvid, cityscapes, ade20k, voc, folders, list, or shards"):
+    with pytest.raises(ConfigError, match=r"set data.layout to camvid or .* or shards"):
         load_config(None, ["data.root=x"])

@@ -147,8 +147,8 @@ if rank == 1:
     kept = sentinel.Sentinel.step
     def step(self, now, loaded, clock):
         if now == 5:
-            loaded[0].ids = loaded[0].ids.copy()
-            loaded[0].ids[0] = (loaded[0].ids[0] + 1) % 13
+            loaded[0].indices = loaded[0].indices.copy()
+            loaded[0].indices[0] = (loaded[0].indices[0] + 1) % 13
         kept(self, now, loaded, clock)
     sentinel.Sentinel.step = step
 """
