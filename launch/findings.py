@@ -57,6 +57,6 @@ def _paragraph(finding: Finding, width: int) -> str:
 def agreed(question: str) -> bool:
     """Whether a person says yes to what costs money; no where nobody can answer."""
     if not sys.stdin.isatty():
-        print(f"error: {question} Nobody can answer here: give --yes", file=sys.stderr)
+        print(f"error: {question} Standard input is not a terminal: give --yes", file=sys.stderr)
         return False
     return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")

@@ -34,7 +34,7 @@ def read_mapping(path: str | Path) -> dict[str, Any]:
     loaded = _yaml(content, str(path))
     if loaded is not None and not isinstance(loaded, dict):
         raise ConfigError(
-            f"{path} holds a {type(loaded).__name__}, not keys: write instances: 2 and so on",
+            f"{path} holds a {type(loaded).__name__}, not a mapping: write keys with values, such as instances: 2",
             code="job-not-keys", file=str(path), found=type(loaded).__name__,
         )  # fmt: skip
     return {str(key): value for key, value in (loaded or {}).items()}
@@ -83,7 +83,7 @@ def _load_yaml() -> Callable[[str], Any]:
 def _near_file(path: Path) -> str:
     there = sorted(p.name for p in path.parent.glob("[!.]*.y*ml")) if path.parent.is_dir() else []
     near = closest(path.name, there, 0.4)
-    return f"did you mean {str(path.parent / near)!r}?" if near else "check the path and its rights"
+    return f"did you mean {str(path.parent / near)!r}?" if near else "check the path and its permissions"
 
 
 def scalar(content: str, key: str) -> Any:

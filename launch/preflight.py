@@ -181,10 +181,10 @@ def trackers(job: Job, config: Config) -> Iterator[Finding]:
     """A tracker must be a server that the machines reach: what lies on them is gone with them."""
     tracker = config.log.mlflow
     if re.match(r"https?://(localhost|127\.[\d.]+|0\.0\.0\.0|\[::1\])([:/]|$)", tracker):
-        yield error("mlflow-here", f"log.mlflow={tracker!r} is the container itself there", "a server that it reaches")
+        yield error("mlflow-here", f"log.mlflow={tracker!r} means the job's own container", "a server that it reaches")
     if tracker and not tracker.startswith(("https://", "http://", "arn:aws", "databricks")):
         yield warning(
-            "mlflow-local", f"log.mlflow={tracker!r} is a place on the machine, gone with it", "a server: https://..."
+            "mlflow-local", f"log.mlflow={tracker!r} is on the job's machine, and lost with it", "a server: https://..."
         )
     if config.log.wandb and not {"WANDB_API_KEY", "WANDB_MODE"} & set(job.environment):
         yield warning(

@@ -148,7 +148,7 @@ def read(path: Path, content: bytes | None = None, lazily: bool = False) -> dict
     except Exception as error:  # zip, pickle and zlib each have their own
         raise _incomplete(path, type(error).__name__) from None
     if not isinstance(state, dict) or state.get("format") != FORMAT:
-        text = f"{path} is not a checkpoint of format {FORMAT}: this version did not write it"
+        text = f"{path} is not a checkpoint of format {FORMAT}: use another, or the segtrain version that wrote it"
         raise CheckpointError(text, code="checkpoint-foreign", file=str(path))
     return state
 

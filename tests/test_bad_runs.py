@@ -282,7 +282,7 @@ def test_a_run_folder_without_the_right_to_write(zygote, public: Path, ordinary:
     seal(public)
     for out in ("run", "elsewhere/run"):
         process = zygote.start(code=ordinary("train", *SCENES, f"out={out}"), cwd=public)
-        assert_refused([process], f"run folder {out}", "no right to write", "out=FOLDER")
+        assert_refused([process], f"run folder {out}", "no permission to write", "out=FOLDER")
     assert snapshot(public) == {}
 
 
@@ -307,7 +307,7 @@ def test_a_disk_that_is_read_only(zygote, tmp_path: Path) -> None:  # type: igno
             pytest.skip("no right to mount a read-only disk")
         try:
             process = zygote.start("train", *SCENES, f"out={folder}/run", cwd=tmp_path)
-            assert_refused([process], f"{folder}/run", "no right to write", "out=FOLDER")
+            assert_refused([process], f"{folder}/run", "no permission to write", "out=FOLDER")
         finally:
             subprocess.run(["umount", "-l", folder], check=True)
 

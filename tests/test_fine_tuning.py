@@ -379,7 +379,7 @@ def test_ranks_that_read_other_weights_are_refused(zygote: Any, tmp_path: Path) 
             for place in places
         ]
 
-    assert_refused(both(), "model.init=w.pth: rank 1 ", "reads other weights there than rank 0")
+    assert_refused(both(), "model.init=w.pth: rank 1 ", "found other weights there than rank 0")
     (tmp_path / "host1/w.pth").unlink()
     assert_refused(both(), "rank 1 ", "model.init=w.pth: there is no such file")
 

@@ -75,7 +75,7 @@ def test_an_interrupted_run_goes_on_as_the_one_that_was_not(old: Path, zygote: Z
     assert "going on from step 40 of 60" in process.output
     # No record of the data is in these checkpoints, and the hash of a config has been made in another way since.
     assert "the checkpoint does not say on which data it was trained (an earlier version wrote it)" in process.output
-    assert "unless another version of segtrain wrote it" in process.output
+    assert "unless another segtrain version wrote it" in process.output
     assert "Traceback" not in process.output
     whole, resumed = losses("adamw"), losses("interrupted")
     assert resumed.keys() == whole.keys()

@@ -195,7 +195,7 @@ def test_the_most_that_a_job_of_several_types_can_cost() -> None:
             {"AlgorithmSpecification": {"EnableSageMakerMetricsTimeSeries": False}},
             ("EnableSageMakerMetricsTimeSeries=False", "the launcher sends True"),
         ),
-        ({"ResourceConfig": {"SelectedInstanceCount": 3}}, ("SelectedInstanceCount=3", "does not take it")),
+        ({"ResourceConfig": {"SelectedInstanceCount": 3}}, ("SelectedInstanceCount=3", "only the service sets it")),
     ],
 )
 def test_a_member_that_would_override_or_is_unknown_is_refused(extra: dict[str, Any], words: tuple[str, ...]) -> None:

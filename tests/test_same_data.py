@@ -106,7 +106,7 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
         lambda d: (one_more(d, "train"), paint(d / "set/masks/val/a0.png", 1, 2)),
         ("train: it lists other samples", "val: masks have other labels"),
     ),
-    "classes": (lambda d: (d / "set/classes.txt").write_text("road\ncar\ntree\n"), ("train: the classes are others", "val: the classes")),
+    "classes": (lambda d: (d / "set/classes.txt").write_text("road\ncar\ntree\n"), ("train: the classes differ", "val: the classes")),
     "no list": (
         lambda d: (one_more(d, "train"), (d / "run/data/train.tsv.gz").write_bytes(b"torn")),
         ("(4, it was 3)", "run/data/train.tsv.gz cannot be read"),
@@ -305,7 +305,7 @@ def test_a_checkpoint_that_another_run_wrote_is_said(place: Path, capsys: pytest
     told = [line for line in capsys.readouterr().out.splitlines() if "#0badf00d" in line]
     assert len(told) == 1
     assert f"written by a run #0badf00d, this one is #{config.hash}" in told[0]
-    assert "take it away" in told[0]
+    assert "remove it" in told[0]
 
 
 def test_a_run_that_has_lost_its_checkpoints_begins_again_with_a_remark(place: Path) -> None:

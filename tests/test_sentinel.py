@@ -136,7 +136,7 @@ if rank == 1:
     loader.rank_slice = lambda size, world, _, *rest: own(size, world, 0, *rest)
 """
     error = the_one_error(ranks(zygote, tmp_path, plant))
-    assert "error: steps 1 to 2 did not take the samples that their order says: sample " in error
+    assert "error: steps 1 to 2 did not use the samples that the sampling order specifies: sample " in error
     assert "of epoch 0 2 times (by rank 0, rank 1)" in error or "not at all (by no rank)" in error
     assert "and 5 more" in error  # of 8 samples in two steps, 4 came twice and 4 not at all
 
@@ -153,7 +153,7 @@ if rank == 1:
     sentinel.Sentinel.step = step
 """
     error = the_one_error(ranks(zygote, tmp_path, plant))
-    assert "error: steps 5 to 6 did not take" in error
+    assert "error: steps 5 to 6 did not use" in error
     assert "not at all (by no rank)" in error
 
 

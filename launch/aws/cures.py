@@ -23,9 +23,9 @@ _AGAIN = "AWS could not answer: try again"
 # Error code -> cure
 CODES = {
     "ResourceLimitExceeded": _QUOTA,
-    "ResourceInUse": "start again: the time is part of the name; or follow the job that has it with --attach",
-    "ResourceNotFound": "look at the name and at --region: `aws sagemaker list-training-jobs`",
-    "ValidationException": "mend the setting that it names; --dry-run prints the whole request",
+    "ResourceInUse": "start again to get a name with a new time, or follow the job of that name with --attach",
+    "ResourceNotFound": "check the name and --region: `aws sagemaker list-training-jobs`",
+    "ValidationException": "fix the setting that it names; --dry-run prints the whole request",
     "CapacityError": "try again later, or take another --type or --region",
     "AccessDeniedException": _ALLOW,
     "AccessDenied": _ALLOW,
@@ -74,13 +74,13 @@ _FAILURES = (
      "AWS had no free machines of this type: try again later, add --retries 3, or take another --type or --region"),
     (r"ResourceLimitExceeded|service limit", _QUOTA),
     (r"out of memory|OutOfMemoryError",
-     "a GPU was too small: a lower train.batch_size, a higher train.accumulate, a smaller data.crop, or a "
+     "a GPU ran out of memory: lower train.batch_size or data.crop, raise train.accumulate, or take a "
      "--type with more GPU memory"),
-    (r"Bus error|shared memory|/dev/shm", "the container's /dev/shm was full: a lower data.workers or data.prefetch"),
+    (r"Bus error|shared memory|/dev/shm", "the container's /dev/shm was full: lower data.workers or data.prefetch"),
     (r"No space left|disk (is )?full|ENOSPC",
      "a disk was full: a larger --volume-gb, or read the data with --mode FastFile or from --fsx"),
     (r"no kernel image is available",
-     "the image's torch has no code for this GPU: leave --image away and let the launcher pick"),
+     "the image's torch has no code for this GPU: leave --image out, and the launcher picks one"),
     (r"smdistributed|smddp", "SMDDP does not run on this image or type: --strategy ddp"),
     (r"No module named|ModuleNotFoundError|No matching distribution|pip.* install",
      "a package is missing in the container: add it with requirements: FILE in the job, or reach the package "
@@ -88,8 +88,8 @@ _FAILURES = (
     (r"NCCL|ncclSystemError|unhandled system error|Connection (refused|reset)|timed out.*(collective|rendezvous|store)",
      "the hosts did not reach each other: with --security-groups the group must let in all traffic from itself"),
     (r"FileSystem|mount|Lustre|EFS",
-     "the file system could not be mounted: its subnet in --subnets, TCP 988 and 1018-1023 open in "
-     "--security-groups, a path that begins with /MOUNTNAME"),
+     "the file system could not be mounted: name its subnet in --subnets, open TCP 988 and 1018-1023 in "
+     "--security-groups, and begin the path with /MOUNTNAME"),
     (r"No S3 objects found", "the URI of --data is empty: upload the data first, and check it with `aws s3 ls URI`"),
     (r"AccessDenied|Access ?Denied|not authorized|Forbidden|403",
      "the --role lacks a right: s3 on the data, the output and the checkpoints, ecr on the image, ec2 network "
@@ -97,7 +97,7 @@ _FAILURES = (
     (r"pull|ECR|image.*(not (found|exist)|does not exist)",
      "the image cannot be read: check --image, its region, and the role's permissions for ECR"),
     (r"(exit ?code|status)\D{0,3}137|SIGKILL|\(-9\)",
-     "a host ran out of memory: a lower data.workers, or a --type with more memory"),
+     "a host ran out of memory: lower data.workers, or take a --type with more memory"),
     (r"heartbeat|InternalServerError|internal error", "AWS's own failure: start again, and add --retries 3"),
 )  # fmt: skip
 _IN_THE_LOG = "the cause is in the log above; --rehearse runs the same request here"

@@ -192,7 +192,7 @@ class _View:
         )
         kept = job.get("CheckpointConfig", {}).get("S3Uri")
         if longer:
-            self.say(f"reason   the time that was given is over: {longer}")
+            self.say(f"reason   the job reached its time limit: give {longer}")
         if not kept:
             self.say("state    not kept: only a job with --checkpoints s3://BUCKET/PREFIX/ can go on where it stopped")
             return _FAILED

@@ -107,7 +107,7 @@ def _refuse_two_shapes(described: Mapping[str, Any], given: Mapping[str, Any], s
         for key in ("instances", "type"):
             if key in mine and ("groups" in mine or "group" in mine):
                 raise ConfigError(
-                    f"{source_of_mine}: {key} and groups exclude each other: the groups say it: remove {key}"
+                    f"{source_of_mine}: {key} and groups exclude each other: each group has its own: remove {key}"
                 )
     for key in ("instances", "type"):
         if key in given and "groups" in described:

@@ -200,7 +200,7 @@ def _wait(
             raise SegtrainError(f"{what} is {state}: {reason}: fix that, delete it, and start again")
         if waited >= PATIENCE_S:
             raise SegtrainError(
-                f"{what} is still {state} after {waited / 60:.0f} minutes: the same command goes on later"
+                f"{what} is still {state} after {waited / 60:.0f} minutes: run the same command again later"
             )
         sleep(15.0)
         waited += 15.0

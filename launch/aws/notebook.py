@@ -69,8 +69,8 @@ def _refuse_what_it_cannot_say(job: SageMakerJob) -> None:
     for key in ("fallbacks", "max_pending", "request"):
         if getattr(job, key):
             raise ConfigError(
-                f"{key}={getattr(job, key)!r}: an estimator of SDK v2 cannot say it: leave {key} out, or send "
-                "the job by launch.sagemaker.request and boto3"
+                f"{key}={getattr(job, key)!r}: an estimator of SDK v2 has no such option: leave {key} out, or send "
+                "the job with launch.sagemaker.request and boto3"
             )
 
 

@@ -63,7 +63,7 @@ def merged(request: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, An
         if (key := key_of(path)) is not None:
             wrong.append(f"{path}={value!r}: a job has a key for it: write {key}: ... instead")
         elif path in READ_ONLY:
-            wrong.append(f"{path}={value!r}: the service says it, and does not take it")
+            wrong.append(f"{path}={value!r}: only the service sets it: leave it out")
         elif (sent := _at(request, path)) is not None:
             wrong.append(f"{path}={value!r}: the launcher sends {_short(sent)} there: leave it out")
     if wrong:

@@ -66,7 +66,7 @@ def request(job: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
     running = [key for key in changes if key != "warm_pool"]
     if running and status != "InProgress":
         raise ConfigError(
-            f"{name} is {status}: --{running[0].replace('_', '-')} changes a running job alone; its own profile: "
+            f"{name} is {status}: --{running[0].replace('_', '-')} works on running jobs only; for its profile: "
             f"segtrain report sagemaker:{name}"
         )
     asked: dict[str, Any] = {"TrainingJobName": name}

@@ -46,7 +46,7 @@ def bench_data(
         if value is not None and value <= 0:
             raise ConfigError(f"{option}={value}: must be above 0", code="not-positive", key=option, found=value)
     if device_ms is not None and rate is not None:
-        raise ConfigError("--device-ms and --rate say the same: give one of them", code="two-rates")
+        raise ConfigError("--device-ms and --rate set the same value: give only one", code="two-rates")
     config = load_config(config_path, overrides)
     if device_ms is not None:
         rate = 1000 * config.train.batch_size / device_ms

@@ -187,7 +187,7 @@ class Data(Section):
             raise SettingError("data.faults=skip needs the check that finds faulty files: set data.check=full")
         if self.color_jitter_on == "device" and (self.transforms or self.rotate):
             key = "transforms" if self.transforms else "rotate"
-            raise SettingError(f"data.color_jitter_on=device: data.{key} runs later, on the CPU: set it to auto")
+            raise SettingError(f"data.color_jitter_on=device: data.{key} runs later, on the CPU: set the first to auto")
         if self.transforms and self.transforms_mode == "replace" and self.class_balanced_crop_prob > 0:
             raise SettingError("data.class_balanced_crop_prob needs data.transforms_mode=after: set it to 0")
         return self

@@ -88,7 +88,7 @@ class Config(Section):
             fix = f"set it below parallel.timeout_s={parallel.timeout_s:g}, or to auto"
             raise SettingError(f"log.hang_s={log.hang_s:g} is too long: {fix}")
         if train.progressive and self.data.transforms and self.data.transforms_mode == "replace":
-            raise SettingError("train.progressive changes the crop size, data.transforms_mode=replace cannot: use one")
+            raise SettingError("train.progressive changes the crop, which data.transforms_mode=replace makes: use one")
         if train.device == "cpu" and train.precision == "fp16":
             raise SettingError("train.precision=fp16 needs a GPU: use fp32, or bf16 on a CPU with bf16 units")
         weights, classes = loss.class_weights, self.data.classes

@@ -48,7 +48,7 @@ class Section(BaseModel):
 
     def __setattr__(self, name: str, value: Any) -> None:
         fix = f"load another one with Config.load(FILE, 'section.{name}={value}')"
-        raise ConfigError(f"{name}={value!r}: a config does not change: {fix}", code="config-is-frozen", key=name)
+        raise ConfigError(f"{name}={value!r}: a config is immutable: {fix}", code="config-is-frozen", key=name)
 
     @model_validator(mode="before")
     @classmethod

@@ -153,7 +153,7 @@ def _write(dataset: Dataset, index: int, made: Path, name: str) -> tuple[int, in
         shutil.copyfile(entry.image, image)
     Image.fromarray(ids).save(mask, format="PNG")
     if not np.array_equal(decode.decode_mask(str(mask)), ids):
-        says = f"{mask}: reads back other ids than were written: check the disk"
+        says = f"{mask}: the ids read back differ from those written: check the disk"
         raise DataError(says, code="mask-readback-differs", file=str(mask))
     return ids.size, ambiguous
 

@@ -23,7 +23,7 @@ _MAPS = 128
 _RESIDENT = 32 << 20
 _viewed = 0
 _alive: WeakValueDictionary[int, mmap.mmap] = WeakValueDictionary()
-_FIX = "check the path and its rights"
+_FIX = "check the path and its permissions"
 _AGAIN = "fetch it or write it again"
 
 
@@ -165,7 +165,7 @@ def writing(path: str, folder: str = "") -> Iterator[BinaryIO]:
             yield stream
     except OSError as error:
         reason = error.strerror or str(error)
-        says = f"{path}: cannot be written ({reason}): check the space and the rights"
+        says = f"{path}: cannot be written ({reason}): check the free space and the permissions"
         raise DataError(says, code="file-unwritable", file=path, found=reason) from None
 
 

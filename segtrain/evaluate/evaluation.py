@@ -175,7 +175,7 @@ class _Tally:
             raise failure
         if message[-1]:
             ranks = int(message[-1])
-            why = f"the evaluation failed on {ranks} other rank(s): see the message there"
+            why = f"the evaluation failed on {ranks} other rank{'s' * (ranks > 1)}: see the error message there"
             error = DataError(why, code="other-rank-failed", ranks=ranks)
             # That rank reports the cause.
             error.silent = True

@@ -97,7 +97,7 @@ def write_onnx(
             onnx.save(graph, str(path))
             return made
     network = facts.get("module") or f"model.arch={facts['model']['arch']}"
-    why = f"no exporter makes an ONNX file of {network} that agrees with torch: {'; '.join(tried)}"
+    why = f"no ONNX file of {network} agrees with torch ({'; '.join(tried)}): use --formats safetensors"
     raise SegtrainError(why, code="onnx-not-exportable", tried=tried)
 
 

@@ -123,7 +123,7 @@ def _check(samples: Sequence[Sample]) -> None:
         size = sample.image.shape[:2]
         for mask in (sample.prediction, sample.truth):
             if mask is not None and mask.shape != size:
-                problem = f"the mask is {mask.shape} and the image {size} (height, width): they must be equal"
+                problem = f"the mask is {mask.shape} and the image {size} (height, width): make them the same size"
                 raise file_error(sample.name, problem, code="mask-size-differs", found=mask.shape, expected=size)
 
 

@@ -91,7 +91,7 @@ def offset_us(trace: dict[str, Any], before: Sequence[float]) -> float:
     """
     marks = sorted(e["ts"] for e in trace.get("traceEvents", []) if e.get("name") == MARK and e.get("ph") == "X")
     if len(marks) != len(before):
-        problem = f"the trace of torch.profiler has {len(marks)} and not {len(before)} spans named {MARK!r}"
+        problem = f"the trace of torch.profiler has {len(marks)} spans named {MARK!r} instead of {len(before)}"
         cause = "this version of torch writes another format"
         raise SegtrainError(f"{problem}: {cause}", code="trace-format-unknown", found=len(marks), expected=len(before))
     return min(float(mark) - 1e6 * moment for mark, moment in zip(marks, before))
@@ -106,7 +106,7 @@ def trace(run: Path, steps: int) -> tuple[str, bool]:
     ranks = training_ranks(run)
     step_s, done = pace(ranks)
     if not step_s:
-        raise SegtrainError(f"{run} has not finished a second of steps: try again", code="run-too-young", file=str(run))
+        raise SegtrainError(f"{run} has no speed figures yet: try again soon", code="run-too-young", file=str(run))
 
     def times() -> dict[Path, int]:
         return {path: path.stat().st_mtime_ns for path in (run / FOLDER).glob("rank-*-step-*[0-9].json")}
@@ -119,7 +119,7 @@ def trace(run: Path, steps: int) -> tuple[str, bool]:
     written = dict(times().items() - before.items())
     lines = [str(path) for path in sorted(written)]
     if missing := max(0, world - len(written)):
-        lines.append(f"{missing} of {world} ranks have not answered: check that the run trains and all see this folder")
+        lines.append(f"{missing} of {world} ranks have not answered: check that they still train and see this folder")
     else:
         lines.append(f"open one in https://ui.perfetto.dev, or all: tensorboard --logdir {quote(str(run))}")
     return "\n".join(lines), not missing

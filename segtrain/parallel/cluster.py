@@ -72,7 +72,7 @@ def _checked(cluster: Cluster) -> Cluster:
     if not (0 <= cluster.rank < cluster.world_size and 0 <= cluster.local_rank < cluster.local_world_size):
         raise ConfigError(
             f"{cluster.source} says rank {cluster.rank} of {cluster.world_size}, local rank {cluster.local_rank} of "
-            f"{cluster.local_world_size}: the launcher's variables contradict each other",
+            f"{cluster.local_world_size}: its variables contradict each other: use torchrun or srun, or unset them",
             code="launcher-contradicts-itself", rank=cluster.rank, world_size=cluster.world_size,
         )  # fmt: skip
     return cluster

@@ -59,7 +59,7 @@ def read_hosts(path: Path) -> Hosts:
         if current not in everyone:
             raise ValueError(f"current_host {current!r} is not one of the hosts")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        text = f"cannot read current_host and hosts from {path} ({error!r}): outside of SageMaker delete this file"
+        text = f"cannot read current_host and hosts from {path} ({error!r}): if this is not SageMaker, delete the file"
         raise ConfigError(text, code="bad-resource-config", file=str(path)) from None
     own = str(described.get("current_group_name", ""))
     chosen = _chosen(path.with_name("hyperparameters.json")) or ([own] if own in groups else list(groups))

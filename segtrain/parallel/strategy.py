@@ -135,7 +135,7 @@ def start(settings: Parallel, cluster: Cluster, device: str = "auto") -> Iterato
         name = "ddp" if cluster.world_size > 1 else "single"
     if name in ("single", "dp") and cluster.world_size > 1:
         raise ConfigError(
-            f"parallel.strategy={name} is one process, but {cluster.source} started {cluster.world_size}: "
+            f"parallel.strategy={name} runs in one process, but {cluster.source} started {cluster.world_size}: "
             "use ddp, fsdp or smddp, or start one process",
             code="strategy-is-one-process", strategy=name, world_size=cluster.world_size,
         )  # fmt: skip

@@ -134,11 +134,11 @@ def _shm_remarks(config: Config, local_ranks: int) -> list[str]:
     height, width = config.data.crop
     need = images * height * width * 4 * config.data.prefetch  # uint8: three colors and a mask, of all ranks
     free, total, batches = (f"{size / 2**20:.0f}" for size in (usage.free, usage.total, need))
-    elsewhere = ", which are not in it (memfd)" if hasattr(os, "memfd_create") else ""
-    remarks = [f"/dev/shm: {free} of {total} MiB free, {batches} MiB of batches are ahead{elsewhere}"]
+    elsewhere = " outside it (memfd)" if hasattr(os, "memfd_create") else ""
+    remarks = [f"/dev/shm: {free} of {total} MiB free; prefetched batches take {batches} MiB{elsewhere}"]
     if local_ranks > 1 and usage.free < LITTLE_SHM and "NCCL_SHM_DISABLE" not in os.environ:
         os.environ["NCCL_SHM_DISABLE"] = "1"
-        remarks.append("NCCL may fail with so little /dev/shm, and does not use it (NCCL_SHM_DISABLE=1; 0 to use it)")
+        remarks.append("NCCL may fail with so little /dev/shm: NCCL_SHM_DISABLE=1 is set (set it to 0 to prevent this)")
     return remarks
 
 

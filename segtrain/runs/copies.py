@@ -80,7 +80,7 @@ class Copy:
                     target.write_bytes(source.read())
                     os.utime(target, (member.mtime, member.mtime))
         except (tarfile.TarError, EOFError, zlib.error) as error:
-            problem = f"the archive is not complete ({error}): a job writes it at its end"
+            problem = f"the archive is incomplete ({error}): the job writes it when it ends: try again then"
             raise file_error(uri, problem, code="archive-torn") from None
         if out:
             say(f"warning: {uri} has more than {most >> 20} MB of records: {out} files are left out")

@@ -110,7 +110,7 @@ def begin_with(network: SegModel, source: str, names: Sequence[str]) -> Initial:
     taken = {name: weights[name] for name in own if name in weights and name not in skipped}
     if not any(value.dim() > 1 for value in taken.values()):
         raise ConfigError(
-            f"{KEY}={source} has no tensor that this network knows: it holds {some_of(sorted(found), SHOWN)}, this "
+            f"{KEY}={source} has no tensor for this network: it holds {some_of(sorted(found), SHOWN)}, this "
             f"network wants {some_of(sorted(own), SHOWN)}: {_FIX}",
             code="weights-do-not-fit", key=KEY, found=source,
         )  # fmt: skip
@@ -157,7 +157,7 @@ def begin_together(network: SegModel, source: str, names: Sequence[str], strateg
     outliers = [rank for rank, row in enumerate(rows) if row != rows[0]]
     if outliers:
         raise ConfigError(
-            f"{KEY}={source}: {names_of(strategy, outliers)} reads other weights there than rank 0: bring the same "
+            f"{KEY}={source}: {names_of(strategy, outliers)} found other weights there than rank 0: bring the same "
             "file to every host",
             code="rank-weights-differ", key=KEY, ranks=outliers,
         )  # fmt: skip

@@ -152,8 +152,8 @@ def _resumed(
     begun = saved.get("decoder", decoder())
     if begun != decoder():
         screen.say(
-            f"the samples so far were made by the {begun} decoder, from now on by the {decoder()} one "
-            f"({native.describe()}): they round alike but for a few levels, so the run is not equal to the bit"
+            f"earlier samples came from the {begun} decoder, later ones come from the {decoder()} decoder "
+            f"({native.describe()}): pixels may differ by a few levels, so the run is not bit-for-bit repeatable"
         )
     journal.write("resume", step=state.step, world_size=saved["world_size"])
     if data_changed:

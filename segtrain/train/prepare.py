@@ -75,7 +75,7 @@ def prepare(
         found.path, found.state, found.remarks = checkpoint.newest_file(run_dir)
     if found.state is None and (run_dir / JOURNAL).is_file() and (run_dir / "best.json").is_file():
         report["remarks"].append(
-            f"warning: {run_dir} holds the journal of a run, and no checkpoint that loads: it begins again at step 0"
+            f"warning: {run_dir} holds the journal of a run, but no checkpoint that loads: it begins again at step 0"
         )
     saved = found.state.get("data") if found.state else None
     layout = other_layout(config) if found.state else ""
@@ -102,8 +102,8 @@ def restored(
         return State(), None, remarks
     if saved.get("config_hash", config.hash) != config.hash:
         remarks.append(
-            f"warning: this checkpoint was written by a run #{saved['config_hash']}, this one is #{config.hash}: "
-            "unless another version of segtrain wrote it, the file was copied here from another run: take it away"
+            f"warning: the checkpoint in {run_dir} was written by run #{saved['config_hash']}, but this run is "
+            f"#{config.hash}: unless another segtrain version wrote it, it was copied from another run: remove it"
         )
     restore_learner(learner, saved, strategy, str(run_dir))
     state = State.read(saved["state"], str(run_dir))
@@ -140,8 +140,8 @@ def load_shared_checkpoint(
         if saved is None:
             saved = checkpoint.read(Path(offer[0]), received)
         remarks.append(
-            f"{offer[0]} ({len(content) / 2**20:.1f} MiB) is not on the hosts of {without} of {strategy.world_size} "
-            "ranks, or is another one there: they have rank 0's, over the network"
+            f"{offer[0]} ({len(content) / 2**20:.1f} MiB) is missing or different on the hosts of {without} of "
+            f"{strategy.world_size} ranks: they received rank 0's copy over the network"
         )
     return saved, remarks
 
@@ -163,7 +163,7 @@ def _newer_elsewhere(run_dir: Path, strategy: Strategy, offer: list[str]) -> lis
     if newest == 0 or steps[newest] <= ours:
         return []
     return [
-        f"the host of rank {newest} has a checkpoint of step {steps[newest]}, rank 0's has "
-        + (f"step {ours}: rank 0 decides" if offer else "none that loads: this run begins anew")
-        + f"; to go on from the other, stop and copy it to {run_dir / 'checkpoints'} of rank 0's host"
+        f"the host of rank {newest} has a checkpoint of step {steps[newest]}, but rank 0's host has "
+        + (f"step {ours}, which is used" if offer else "none that loads, so this run starts anew")
+        + f"; to continue from the newer one, stop and copy it to {run_dir / 'checkpoints'} on rank 0's host"
     ]

@@ -29,7 +29,7 @@ def refuse_run_dir(config: Config, parts: dict[str, str] | None = None) -> None:
     run_dir = config.run_dir
     nearest = next(path for path in (run_dir, *run_dir.absolute().parents) if os.path.lexists(path))
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        reason = f"no right to write to {nearest}" if nearest.is_dir() else f"{nearest} is a file"
+        reason = f"no permission to write to {nearest}" if nearest.is_dir() else f"{nearest} is a file"
         raise _not_writable(run_dir, reason)
     known = run_dir / "config.yaml"
     begun = any((run_dir / "checkpoints").glob("step-*.pt"))

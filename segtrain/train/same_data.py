@@ -162,7 +162,7 @@ def differences(then: SplitRecord, now: SplitRecord) -> list[str]:
     if then.split != now.split:
         found.append(f"the split is {now.split!r}, it was {then.split!r}")
     if then.classes != now.classes:
-        found.append("the classes are others")
+        found.append("the classes differ")
     if (then.images, then.names) != (now.images, now.names):
         found.append(f"it lists other samples ({now.images:,}, it was {then.images:,})")
         return found
@@ -206,7 +206,7 @@ def check(config: Config, saved: Any, splits: dict[str, Split], layout: str = ""
     elif unknown:
         return [
             "the checkpoint does not say on which data it was trained (an earlier version wrote it): whether the data "
-            "is still the same is not known; the next checkpoint says it"
+            "is still the same cannot be checked; the next checkpoint will record it"
         ], changed
     if not changed:
         was = f"data.layout was {layout}, now it is {config.data.layout}: the samples and their labels are the same"

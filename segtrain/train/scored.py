@@ -92,7 +92,7 @@ def open_folder(folder: Path) -> None:
 
 def _refuse_rights(option: str, folder: Path) -> None:
     if not os.access(folder, os.W_OK | os.X_OK):
-        text = f"{option}: no right to write to the folder {folder}: choose another"
+        text = f"{option}: no permission to write to the folder {folder}: choose another"
         raise DataError(text, code="no-right-to-write", file=str(folder))
 
 
@@ -100,7 +100,7 @@ def refuse_confusion(path: Path) -> None:
     """Raises DataError where the confusion matrix could not be written to ``path``; nothing is written."""
     reason = ""
     if path.suffix.lower() not in (".csv", ".json"):
-        reason = "the ending says how it is written: FILE.csv or FILE.json"
+        reason = "unknown file extension: name FILE.csv or FILE.json"
     elif not path.parent.is_dir():
         reason = f"there is no folder {path.parent}: make it, or choose another"
     elif path.is_dir():

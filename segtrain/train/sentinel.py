@@ -98,7 +98,7 @@ class Sentinel:
         more = np.count_nonzero(wrong) - len(lines)
         lines += [f"and {more:,} more"] if more else []
         return DataError(
-            f"steps {self._first + 1} to {step} did not take the samples that their order says: "
+            f"steps {self._first + 1} to {step} did not use the samples that the sampling order specifies: "
             f"{'; '.join(lines) or 'some are of another epoch, or of no epoch'}: check that each process has its own "
             "RANK and all have one WORLD_SIZE; the same command goes on from the newest checkpoint",
             code="samples-out-of-order", step=step,

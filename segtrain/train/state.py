@@ -156,7 +156,7 @@ def not_finite(step: int, what: str, config: Config, updated: bool = True) -> Co
         why = "no weight has been changed yet, so the learning rate is not the cause. Look at the model's output for "
         why += "one batch, at the loss, and at the weights that the model began with"
     if config.train.precision == "fp16":
-        why += ", or set train.precision=bf16 in the place of fp16"
+        why += ", or set train.precision=bf16 instead of fp16"
     return ConfigError(
         f"{what} is not finite at step {step}: {why}", code="not-finite", step=step, found=what, updated=updated
     )

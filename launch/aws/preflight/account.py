@@ -55,7 +55,7 @@ def _role(job: SageMakerJob, ask: Asking) -> Iterator[Finding]:
     if role.value and not trusts(role.value["Role"].get("AssumeRolePolicyDocument") or {}):
         yield error(
             "role-trust",
-            f"role={job.role!r} does not let {SERVICE} take it on",
+            f"role={job.role!r} does not let {SERVICE} assume it",
             f"add the principal {{'Service': '{SERVICE}'}} with sts:AssumeRole to its trust policy",
         )
 

@@ -99,7 +99,7 @@ def _syntax(job: SageMakerJob, files: Files, choice: ImageChoice) -> Iterator[Fi
         source = _read(item)
         problem = _problem(source, minor)
         if problem:
-            yield error("code-syntax", f"{name}, {problem} (read as Python 3.{minor})", "mend it")
+            yield error("code-syntax", f"{name}, {problem} (read as Python 3.{minor})", "fix it")
         elif name == job.program:
             yield from _imports(name, ast.parse(source), files)
 

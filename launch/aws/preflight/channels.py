@@ -50,8 +50,8 @@ def _s3(channel: Channel, job: SageMakerJob) -> Iterator[Finding]:
     elif parts and parts[1] and not channel.uri.endswith("/"):
         yield warning(
             "prefix-slash",
-            f"{where} does not end in a slash: what begins alike ({channel.uri}-old/) is taken as well, "
-            "and FastFile refuses half a folder's name",
+            f"{where} does not end in a slash: other prefixes that begin alike ({channel.uri}-old/) match too, "
+            "and FastFile refuses a partial folder name",
             f"--data {channel.name}={channel.uri}/",
             FASTFILE_DOCS,
         )

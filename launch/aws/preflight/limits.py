@@ -132,8 +132,8 @@ def _words_for_switches(job: SageMakerJob) -> Iterator[Finding]:
             right = {"True": "true", "yes": "true", "on": "true", "None": "null"}.get(word, "false")
             yield error(
                 "hyperparameter-boolean",
-                f"setting {key}={value!r} is a text, not a switch: a text that is not empty counts as true in "
-                "many scripts",
+                f"setting {key}={value!r} is a string, not a boolean: many scripts treat any string that is not "
+                "empty as true",
                 f"{key}={right}",
                 "aws/sagemaker-python-sdk#4247, #2689",
             )

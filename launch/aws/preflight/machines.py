@@ -69,7 +69,7 @@ def _groups(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
         listed = ", ".join(f"{group.name}={group.type}" for group in marked)
         yield error(
             "group-types",
-            f"groups that train have several types ({listed}): the ranks of a job are as many on each host",
+            f"groups that train have several types ({listed}): each host must run the same number of ranks",
             "let one of them train, or give them one type",
         )
     parameters = request.get("HyperParameters", {})
@@ -91,8 +91,8 @@ def _idle(job: SageMakerJob) -> Iterator[Finding]:
         hourly = f" (${group.instances * price:.2f}/h)" if price else ""
         yield warning(
             "group-idle",
-            f"groups.{group.name}: {group.instances} x {group.type}{hourly} will do nothing: segtrain has no "
-            "code yet that lets hosts that do not train help, so they end at once, and are paid for as long as the "
+            f"groups.{group.name}: {group.instances} x {group.type}{hourly} will do nothing: segtrain "
+            "cannot yet use hosts that do not train, so they end at once, but are billed for as long as the "
             "job runs",
             f"leave the group {group.name} out",
         )

@@ -80,7 +80,7 @@ def _role(job: SageMakerJob) -> Iterator[Finding]:
         return
     what = "a user" if ":user/" in job.role else "no ARN of a role"
     yield error(
-        "role-arn", f"role={job.role!r} is {what}: SageMaker takes on a role", "--role arn:aws:iam::ACCOUNT:role/NAME"
+        "role-arn", f"role={job.role!r} is {what}: SageMaker assumes a role", "--role arn:aws:iam::ACCOUNT:role/NAME"
     )
 
 

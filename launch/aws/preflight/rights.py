@@ -110,7 +110,7 @@ def _ask(who: str, arn: str, right: Right, ask: Asking) -> Any:
         unsure = any(one.get("MissingContextValues") for one in results)
         certain = right.sure or any(one["EvalDecision"] == "explicitDeny" for one in results)
         level = note if unsure else error if certain else warning
-        more = " (a condition of its policies could not be played)" if unsure else ""
+        more = " (a condition of its policies could not be simulated)" if unsure else ""
         yield level(
             right.code,
             f"{who} is not allowed {denied} for {right.what} by its own policies{more}",

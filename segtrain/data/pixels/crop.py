@@ -85,9 +85,8 @@ def write_whole(record: StoredSample, labels: LabelSpace, out: Pair) -> None:
     """Write the whole image and mask to ``out``. Raises DataError, also if they have another size."""
     size, found, mask = out[1].shape, size_of(record), mask_of(record, labels)
     if found != size or mask.shape != size:
-        reason = (
-            f"has the size {found}, and its mask {record.mask_name} {mask.shape}: both must be {size}, as their group"
-        )
+        reason = f"has the size {found}, and its mask {record.mask_name} {mask.shape}, but its batch has {size}: "
+        reason += "check whether the files changed since the run began"
         values = {"mask": record.mask_name, "found": (found, mask.shape)}
         raise file_error(record.image_name, reason, code="sizes-differ", **values)
     out[1][...] = mask

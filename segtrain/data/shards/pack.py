@@ -169,7 +169,7 @@ def _refuse_double(dataset: Dataset, indices: np.ndarray) -> None:
         first = seen.setdefault(key_of(dataset.entries[index].meta["name"]), index)
         if first != index:
             image, other = dataset.entries[index].image, dataset.entries[first].image
-            reason = f"has the same name without ending as {other}: rename one of them"
+            reason = f"has the same name as {other} except for the extension: rename one of them"
             raise file_error(image, reason, code="pack-same-name", other=other)
 
 
@@ -220,7 +220,7 @@ def _alone(hidden: str) -> Iterator[str]:
         os.makedirs(hidden, exist_ok=True)
         handle = os.open(os.path.join(hidden, "lock"), os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
-        reason = f"{hidden}: cannot be created ({error.strerror}): check the folder and its rights"
+        reason = f"{hidden}: cannot be created ({error.strerror}): check the folder and its permissions"
         raise DataError(reason, code="folder-unwritable", folder=hidden, found=error.strerror) from None
     try:
         try:

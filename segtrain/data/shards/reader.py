@@ -179,7 +179,7 @@ def open_shards(data: config.Data, split: str, default: LabelSpace | None, store
     for shard in table.description.shards:
         size = store.stat(f"{root}/{shard.name}").size
         if size != shard.size:
-            reason = f"has {size:,} bytes, but {shard.size:,} by its index {table.path}: fetch it or pack it again"
+            reason = f"has {size:,} bytes, but its index {table.path} says {shard.size:,}: fetch it or pack it again"
             file = f"{root}/{shard.name}"
             raise file_error(file, reason, code="shard-size-differs", found=size, expected=shard.size)
     # With damaged rows, a run would train on other samples than those that were packed.

@@ -241,7 +241,7 @@ class WorkerPool:
     def _on_worker_death(self, number: int, process: WorkerProcess, flight: deque[SampleTask]) -> None:
         """Report a dead process, and put its samples back to the front of the queue."""
         self._close_worker(number, process)
-        reason, then = process.exit_reason(), "another takes its place and its samples are made again"
+        reason, then = process.exit_reason(), "a new worker replaces it and makes its samples again"
         files = flight[0].files() if flight else ""
         if flight:
             flight[0].crashes += 1
@@ -250,7 +250,7 @@ class WorkerPool:
                 says = f"{files}: {MAX_CRASHES} worker processes died on this sample (the last one {reason}): {fix}"
                 error = DataError(says, code="sample-kills-workers", files=files, found=reason)
                 self._finish(flight.popleft(), number, error, 0.0, Cost())
-                then = "the third at this sample"
+                then = "it is the third to die on this sample"
         at = f"at {files}" if files else "with nothing to do"
         self._say(f"warning: data worker {number} (pid {process.pid}) {reason} {at}: {then}")
         self._requeue(list(flight))
