@@ -112,7 +112,7 @@ def worker_counts(cores: float) -> list[int]:
 
 
 def other_path(request: dict[str, Any], path: str) -> dict[str, Any] | None:
-    """The same samples in the path that is not in use; None where this installation has no other."""
+    """The stages with the decoder that is not in use; None if this installation has only one."""
     turned_off = os.environ.get("SEGTRAIN_NATIVE") == "0"
     if path == "packages" and not turned_off:
         return None

@@ -28,7 +28,7 @@ WORTH = 1.05  # a fix that gains less is not named
 
 
 def shares(stages: dict[str, dict[str, float]]) -> dict[str, float]:
-    """Share of each stage in the CPU of a whole sample; what no stage explains is ``other``. Sums to 1."""
+    """Share of each stage in the CPU time of a sample. ``other`` is what no stage explains. The shares add up to 1."""
     whole = stages["whole"]["cpu_mean_ms"]
     seen = {name: stages[name]["cpu_mean_ms"] for name in STAGES if name in stages}
     seen["other"] = max(0.0, whole - sum(seen.values()))
@@ -39,9 +39,9 @@ def shares(stages: dict[str, dict[str, float]]) -> dict[str, float]:
 def verdicts(
     window: dict[str, Any], config: Config, cores: float, device_per_s: float | None, cold_s: float | None = None
 ) -> list[Verdict]:
-    """What `segtrain diagnose` says of a run with this loader and one device, which is as fast as can be by default.
+    """What `segtrain diagnose` says of a run with this loader and one device, infinitely fast without ``device_per_s``.
 
-    None where the device is fed. ``cold_s``: seconds of reading a sample, where the page cache cannot hold the files.
+    Empty if the device never waits. ``cold_s``: seconds to read a sample, if the page cache cannot hold the files.
     """
     work, wall = window["workers"], window["seconds"]
     if cold_s is not None and cold_s * work["samples"] > work["seconds"]["read"]:
@@ -59,7 +59,7 @@ def verdicts(
 def fixes(
     now: dict[str, Any], other: dict[str, Any] | None, needed: int, memory: float, cached: bool
 ) -> list[dict[str, Any]]:
-    """What would help, with the factor of samples per CPU-second that was measured on the samples; best first.
+    """Fixes, best first, each with its gain: the measured factor of samples per CPU-second.
 
     ``needed``: bytes of all decoded samples. ``memory``: bytes that this process may use. ``cached``: data.cache=ram is
     on already.
@@ -85,9 +85,9 @@ def fixes(
 
 
 def feeding(limit_per_s: float, device_per_s: float) -> list[dict[str, Any]]:
-    """Share of time that the devices wait, for each number of ranks on this host whose devices take ``device_per_s``.
+    """For each number of ranks on this host: the images/s that their devices want and get, and their share of waiting.
 
-    All ranks together get ``limit_per_s`` from the host's cores. What a rank's own process computes is not in it.
+    A device takes ``device_per_s``, all ranks together get ``limit_per_s``. The ranks' own CPU time is left out.
     """
     rows = []
     for count in RANKS:

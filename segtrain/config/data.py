@@ -90,7 +90,7 @@ class Data(Section):
         "see transforms.md",
     )
     transforms_mode: Literal["after", "replace"] = Field(
-        "after", description="run 'after' scale, crop, flip, and color jitter, or 'replace' them, on whole images"
+        "after", description="'after': run after scale, crop, flip, and color jitter; 'replace': instead of them"
     )
     cache: Literal["off", "ram"] = Field("off", description="'ram' keeps decoded images in memory, for small data sets")
     check: Literal["full", "off"] = Field(
@@ -189,5 +189,5 @@ class Data(Section):
             key = "transforms" if self.transforms else "rotate"
             raise SettingError(f"data.color_jitter_on=device: data.{key} runs later, on the CPU: set the first to auto")
         if self.transforms and self.transforms_mode == "replace" and self.class_balanced_crop_prob > 0:
-            raise SettingError("data.class_balanced_crop_prob needs data.transforms_mode=after: set it to 0")
+            raise SettingError("data.class_balanced_crop_prob must be 0 with data.transforms_mode=replace: set it to 0")
         return self

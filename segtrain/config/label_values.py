@@ -17,7 +17,7 @@ _SPELLED = 64
 
 
 def check_class_names(given: Any) -> Any:
-    """``given``. Raises ValueError unless it is a file name, a list of names, or a mapping of names to colors."""
+    """Return ``given``. Raises SettingError if it is no file name, list of names, or mapping of names to colors."""
     if isinstance(given, str):
         return given
     if not isinstance(given, (list, tuple, Mapping)) or any(isinstance(name, (list, dict)) for name in given):
@@ -47,7 +47,7 @@ def check_class_names(given: Any) -> Any:
 
 
 def check_label_map(given: Any) -> Any:
-    """``given``. Raises ValueError unless it maps integers to integers."""
+    """Return ``given``. Raises SettingError unless it maps integers to integers."""
     if not isinstance(given, Mapping):
         raise SettingError(f"data.label_map={given!r}: {_EXPECTED}{unspaced(given)}", "wrong-type", found=given)
     spelled: dict[Any, Any] = {}

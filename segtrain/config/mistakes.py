@@ -97,7 +97,7 @@ def explained(error: ValidationError, source: str) -> ConfigError:
 
 
 class _Position(NamedTuple):
-    """The position of a mistake."""
+    """Where a mistake is: its key, and the section and the setting that the key leads to."""
 
     key: str  # loss.terms.0.gamma
     choice: dict[str, type[Section]]  # sections to choose from, for example one per optimizer
@@ -254,6 +254,6 @@ def inside(kind: Any, part: str) -> Any:
     for container in (tuple, dict) if part.isdigit() else (dict,):
         for inner in (typing.get_args(member) for member in members if typing.get_origin(member) is container):
             if container is dict or Ellipsis in inner:
-                return inner[container is dict]
+                return inner[1] if container is dict else inner[0]
             return inner[min(int(part), len(inner) - 1)]
     return Any

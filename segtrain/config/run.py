@@ -31,7 +31,7 @@ NOT_HASHED: Any = {
 
 
 def _changed(section: Section, without: Any) -> dict[str, Any]:
-    """The settings that are not at their defaults, except those in ``without``. Optimizers and losses keep names."""
+    """Settings that differ from their defaults, except those in ``without``. A section of another type has its name."""
     usual = type(section)()
     found: dict[str, Any] = {}
     for name, plain in section.model_dump(mode="json").items():

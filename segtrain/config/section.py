@@ -24,7 +24,7 @@ def _sides(size: tuple[int, int]) -> tuple[int, int]:
 Size = Annotated[tuple[int, int], AfterValidator(_sides)]  # height, width in pixels
 
 
-# No shell expands ``~`` in a file or behind `key=`. Left as it is, it would become a folder of that name.
+# No shell expands ``~`` in a file or after `key=`; without this, segtrain would make a folder named ``~``.
 UserPath = Annotated[str, AfterValidator(lambda path: os.path.expanduser(path) if path.startswith("~/") else path)]
 
 MAX_DURATION = 10**9  # epochs or steps
@@ -33,7 +33,7 @@ _UNITS = {"ep": "'20ep' (epochs)", "st": "'500st' (optimizer steps)", "%": "'15%
 
 
 class SettingError(ValueError):
-    """A complete message, which starts with the key. ``code`` and ``values`` become those of the ConfigError."""
+    """An error whose message is complete and starts with the key. ``code`` and ``values`` go to the ConfigError."""
 
     def __init__(self, message: str, code: str = "conflicting-settings", **values: Any) -> None:
         super().__init__(message)
@@ -53,7 +53,7 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _given(cls, given: Any) -> Any:
-        """Accept null, an empty section in YAML, as the defaults. Refuse booleans in place of numbers."""
+        """Read null (an empty section in YAML) as the defaults, and refuse booleans in place of numbers."""
         for name, value in given.items() if isinstance(given, dict) else ():
             kinds = members(cls.model_fields[name].annotation) if name in cls.model_fields else set()
             if kinds & {int, float} and not kinds & {bool, str} and _has_boolean(value):

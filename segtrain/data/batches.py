@@ -62,7 +62,7 @@ class BatchLoader:
             self._groups = eval_groups(sizes, config.eval.batch_size)[self.rank :: self.world_size]
 
     def __len__(self) -> int:
-        """Batches of a pass. What an epoch leaves over begins the next one, so no sample is dropped or repeated."""
+        """Batches of a pass. Samples that fill no batch begin the next pass, so none is dropped or repeated."""
         return max(1, len(self.dataset) // self.config.train.batch_size) if self.train else len(self._groups)
 
     def set_epoch(self, epoch: int) -> None:
@@ -98,7 +98,7 @@ class BatchLoader:
                 yield self._given(images, masks)
 
     def _given(self, images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
-        """Copies: the loader uses its memory again."""
+        """The tensors for the caller: copies, because the loader reuses its memory."""
         if self.normalized:
             return normalize(images), masks.long()
         return images.clone(), masks.clone()

@@ -74,14 +74,14 @@ class Dataset:
         return StoredSample(image, mask, entry.image, entry.mask or "", "raw")
 
     def _content(self, path: str) -> bytes:
-        """All of a file. Raises DataError, also for an empty one."""
+        """The bytes of a file. Raises DataError if it cannot be read or is empty."""
         with READ:
             content = self.store.read(path)
         took(len(content))
         return decode.load(content, path)[0]
 
     def ready(self, content: Any, name: str) -> Any:
-        """The content of an image, or its pixels if the decoder of crops would not read it as ``reading`` says."""
+        """The image of a record: its bytes, or its pixels if ``write_crop`` would not follow ``reading``."""
         if self.reading == PLAIN:
             return content
         with DECODE:
@@ -198,7 +198,7 @@ def open_dataset(data: config.Data, split: str) -> Dataset:
 
 
 def _drawn_entry(kind: str, split: str, index: int) -> Entry:
-    """A generated scene has names only."""
+    """The entry of a generated scene: names without files."""
     name = f"{kind}/{index:05d}"
     return Entry(name, name, {"name": f"{split}_{index:05d}"})
 
@@ -218,6 +218,6 @@ def _scenes(data: config.Data, split: str) -> Dataset:
 
 def _drawn_scene(seed: int, size: tuple[int, int], labels: LabelSpace, index: int) -> tuple[np.ndarray, np.ndarray]:
     image, raw = scenes.scene(seed, index, size)
-    # With other classes, the generated ids are raw ids.
-    own = labels.raw_to_train == presets.SCENES.raw_to_train
-    return image, raw if own else labels.remap(raw, f"generated scene {index}")
+    if labels.raw_to_train == presets.SCENES.raw_to_train:  # the generated ids are train ids already
+        return image, raw
+    return image, labels.remap(raw, f"generated scene {index}")

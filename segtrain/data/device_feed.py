@@ -21,15 +21,15 @@ class CudaCopier:
 
     def copy(self, tensor: Tensor) -> Tensor:
         """Start a copy; returns the tensor on the device, which holds the values when the copy has ended."""
-        with torch.cuda.stream(self.stream):  # the memory belongs to this stream, too
+        with torch.cuda.stream(self.stream):  # the caching allocator assigns the memory to this stream
             return tensor.to(self.device, non_blocking=True)
 
     def mark(self) -> torch.cuda.Event:
-        """A mark after all copies so far; its ``synchronize()`` waits until they have ended."""
+        """An event after all copies so far; its ``synchronize()`` waits until they have ended."""
         return self.stream.record_event()
 
     def hand_over(self, tensors: list[Tensor], mark: torch.cuda.Event) -> None:
-        """Make the device's work wait for the mark, and keep the tensors' memory until that work is done."""
+        """Make the current stream wait for the event, and keep the tensors' memory until its work is done."""
         current = torch.cuda.current_stream(self.device)
         current.wait_event(mark)
         for tensor in tensors:
@@ -39,8 +39,8 @@ class CudaCopier:
 class DeviceFeed:
     """Iterates over pairs: an item of the loader, and the same item with its tensors on the device.
 
-    Call ``ahead`` after a step's work is launched: the next batch, if it is ready, is copied meanwhile. It is requested
-    only when the last copy has ended, since the loader then reuses that memory.
+    Call ``ahead`` after a step is launched: the next batch, if it is ready, is copied meanwhile. The loader then reuses
+    the host tensors of the last item: do not read them after ``ahead``. The request waits until they are copied.
     """
 
     def __init__(self, loader: Any, device: torch.device | str, copier: CudaCopier | None = None) -> None:

@@ -22,7 +22,7 @@ from segtrain.data.pixels.jpeg_tiles import Tiles
 from segtrain.data.stages import AUGMENT, DECODE, READ
 from segtrain.errors import ConfigError, DataError, SegtrainError
 
-COLOR_BYTES = 56  # bytes: ten numbers of float32, four of int32
+COLOR_BYTES = 56  # per sample: ten float32 color terms and four int32 borders, see ``colors_in``
 
 
 def colors_in(memory: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -121,7 +121,7 @@ def make_whole(source: SampleSource, index: int, image_out: np.ndarray, mask_out
 
 
 def named(source: SampleSource, index: int, error: Exception) -> SegtrainError:
-    """The error of a worker, with the names of the files in its message."""
+    """``error`` as a SegtrainError whose message names the files of the sample."""
     if isinstance(error, SegtrainError):
         return error
     files, reason = files_of(source, index), f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -28,7 +28,7 @@ from segtrain.errors import file_error
 from segtrain.observe.journal import say_on_stderr
 
 MINUTE = 60
-_NAME = re.compile(r"(?:^|/)system/(?:.*/)?(\d{10})\.(algo-\d+)\.json")
+_NAME = re.compile(r"(?:^|/)system/(?:.*/)?(\d{10})\.(algo-\d+)\.json\Z")
 
 
 class Value(NamedTuple):
@@ -49,7 +49,7 @@ def file_of(ts: float, node: str) -> str:
 def minute_and_node(name: str) -> tuple[int, str] | None:
     """Unix time and node in the name of a profile file; None for any other file."""
     found = _NAME.search(name)
-    return (int(found[1]), found[2]) if found and found.end() == len(name) else None
+    return (int(found[1]), found[2]) if found else None
 
 
 class ProfileWriter:
@@ -134,7 +134,7 @@ def read_profile(
     """Series with readings from ``start`` to ``end`` (Unix seconds, both included), in the order of first readings.
 
     ``folder``: a run folder, a profile, or the output of a SageMaker job. Invalid lines are skipped and reported.
-    Raises DataError without a file of a profile.
+    Raises DataError if there is no profile.
     """
     paths = (Path(parent, name) for parent, _, names in os.walk(Path(folder).absolute()) for name in names)
     found = sorted((*moment, path) for path in paths if (moment := minute_and_node(path.as_posix())) is not None)

@@ -1,4 +1,4 @@
-"""Writes a run's state to the disk, whole or not at all, while training goes on."""
+"""Writer of checkpoints: a file is written whole or not at all, while training goes on."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ from segtrain.files import PARTIAL, replacing
 
 
 class _Remembering:
-    """A file that keeps the error of a write, of which torch.save says only that some bytes are missing."""
+    """A file that keeps the error of a failed write, because torch.save reports only that bytes are missing."""
 
     def __init__(self, file: BinaryIO) -> None:
-        self._file, self.error = file, None
-        self.flush = file.flush
-
-    error: OSError | None
+        self._file, self.flush = file, file.flush
+        self.error: OSError | None = None
 
     def write(self, content: bytes) -> int:
         try:
@@ -33,11 +31,11 @@ class _Remembering:
 
 
 class CheckpointWriter:
-    """Saves state into ``folder/step-00000123.pt``; with ``background`` the disk works while training goes on.
+    """Saves state as ``folder/step-00000123.pt``; with ``background``, in a thread while training goes on.
 
-    Each checkpoint says in its state which one is the best so far (``best_step``, ``best_miou``), so its rename decides
-    that too: best.json follows, and only then are older files removed. A kill anywhere in between loses neither; see
-    ``mend_best``.
+    The state in a checkpoint names the best one so far (``best_step``, ``best_miou``). After a checkpoint got its name,
+    best.json is written, and only then are older files removed. If the process is killed in between, no checkpoint
+    that is needed is lost, and ``mend_best`` repairs best.json.
 
     Rank 0 alone owns one. A failed write raises CheckpointError at the next call; the torn file is removed. ``guard``
     is called before a file gets its name, and raises where this process must not write any more.
@@ -52,7 +50,7 @@ class CheckpointWriter:
             torn.unlink(missing_ok=True)
 
     def save(self, step: int, state: dict[str, Any]) -> Path:
-        """``state`` must hold CPU tensors that nobody changes any more."""
+        """Returns the path. ``state`` must hold CPU tensors that do not change until the write has ended."""
         self.wait()
         path = self.folder / f"step-{step:08d}{SUFFIX}"
         if self.background:
@@ -69,7 +67,7 @@ class CheckpointWriter:
             with replacing(path) as partial:
                 with open(partial, "wb") as stream:
                     file = _Remembering(stream)
-                    # It asks for write and flush alone.
+                    # torch.save calls only write and flush.
                     torch.save({"format": FORMAT, **state}, file)  # type: ignore[arg-type]
                     stream.flush()
                     os.fsync(stream.fileno())
@@ -81,7 +79,7 @@ class CheckpointWriter:
             self._prune(best)
         except SegtrainError as error:
             self._error = error
-        # An error of this thread would be lost. torch turns that of a full disk into a RuntimeError.
+        # Kept, because an error in a thread would be lost. torch raises a RuntimeError when the disk is full.
         except Exception as error:
             cause = file.error if file and file.error else error
             words = (cause.strerror if isinstance(cause, OSError) else "") or str(cause) or type(cause).__name__
@@ -98,13 +96,13 @@ class CheckpointWriter:
                 path.unlink(missing_ok=True)
 
     def settle(self) -> None:
-        """Wait until the disk is done, also where the write fails."""
+        """Wait until the write has ended; an error of it is kept for ``wait``."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
 
     def wait(self) -> None:
-        """Wait until the disk is done. Raises CheckpointError if the write has failed."""
+        """Wait until the write has ended. Raises CheckpointError if it failed."""
         self.settle()
         if self._error is not None:
             error, self._error = self._error, None
@@ -112,7 +110,7 @@ class CheckpointWriter:
 
 
 def _sync_folder(folder: Path) -> None:
-    """The rename itself reaches the disk when the folder does."""
+    """Flush the folder to the disk, and with it the rename."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -31,7 +31,7 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class SplitOverlap:
-    """``count`` images of the second split are in the first. ``pairs``: the first few, (there, here). ``same``: all."""
+    """``count`` images are in both splits; ``pairs``: the first few (train, other). ``same``: the splits are equal."""
 
     count: int
     pairs: tuple[tuple[str, str], ...]
@@ -39,7 +39,7 @@ class SplitOverlap:
 
 
 def overlap(train: Dataset, other: Dataset) -> SplitOverlap:
-    """Compare the stored bytes. Cached until a file of either split changes. Raises DataError for a missing file."""
+    """Images of ``other`` that are in ``train``; cached until a file changes. Raises DataError for a missing file."""
     if train.draw or other.draw:  # generated images have names only
         return _by_name(train, other)
     stamped = [split.stamps() for split in (train, other)]
@@ -77,7 +77,7 @@ def _kept(path: Path) -> SplitOverlap | None:
 
 
 def _by_content(train: Dataset, other: Dataset, ours: np.ndarray, theirs: np.ndarray) -> SplitOverlap:
-    """``ours``, ``theirs``: bytes of each image. Only files whose size occurs in both splits are read."""
+    """``ours``, ``theirs``: file size of each image in bytes. Only files whose size occurs in both splits are read."""
     mine, yours = np.flatnonzero(np.isin(ours, theirs)).tolist(), np.flatnonzero(np.isin(theirs, ours)).tolist()
     with ThreadPoolExecutor(_READERS) as pool:
         for complete in (False, True):
@@ -93,7 +93,7 @@ def _by_content(train: Dataset, other: Dataset, ours: np.ndarray, theirs: np.nda
 def _grouped(
     pool: ThreadPoolExecutor, split: Dataset, indices: list[int], sizes: np.ndarray, complete: bool
 ) -> dict[bytes, list[int]]:
-    """Images by digest, without those that cannot be read."""
+    """Digest -> indices of the images that have it, without images that cannot be read."""
     found: dict[bytes, list[int]] = defaultdict(list)
     for index, digest in in_windows(pool, lambda i: _digest(split, i, int(sizes[i]), complete), indices):
         if digest:

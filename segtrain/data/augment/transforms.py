@@ -57,7 +57,7 @@ class Transforms:
     def __call__(self, pair: Pair, out: Pair, key: tuple[int, int, int], name: str) -> None:
         """Transform an image uint8 (H, W, 3) and its mask uint8 (H, W) into ``out``, two arrays of the crop's size.
 
-        ``key``: seed, epoch, sample id. Raises DataError with ``name`` for another size, other numbers, or new labels.
+        ``key``: seed, epoch, sample id. Raises DataError about ``name`` for a wrong size, a wrong dtype, or new ids.
         """
         run: Run | None = getattr(self._own, "run", None)
         if run is None:
@@ -95,7 +95,7 @@ class Transforms:
 
 
 def transforms_of(given: Any, data: Data, ignore_index: int) -> Transforms | None:
-    """The transforms of ``given`` (None: of ``data.transforms``); None if there are none."""
+    """``given``, or ``data.transforms`` if that is None, as ``Transforms``. None if there are no transforms."""
     if isinstance(given, Transforms):
         return given
     given = data.transforms if given is None else given
@@ -107,7 +107,7 @@ def _draws(part: Any) -> bool:
 
 
 def _guard_masks(pipeline: Any, ignore_index: int) -> tuple[str, ...]:
-    """Pad masks with ``ignore_index`` where it would be 0, which is a class; refuse interpolation of masks."""
+    """Make transforms pad masks with ``ignore_index``, not class 0, and return a note on it; refuse blended masks."""
     changed = set()
     for part in parts_of(pipeline, _draws):
         name = type(part).__name__

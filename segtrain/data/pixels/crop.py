@@ -1,6 +1,6 @@
 """Pixels of a sample from its stored form, whole or a crop: by the native decoder if it can, else by packages.
 
-A rotated crop comes from an upright part that holds all of it, turned once about the center of the crop.
+For a rotated crop, an upright part of the image that contains it is made first, and then rotated about its center.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def write_crop(
     out: Pair,
     index: bytes = b"",
 ) -> None:
-    """Write a crop of (height, width) to ``out``. ``index``: of ``jpeg_tiles.Tiles``. Raises DataError."""
+    """Write a crop of (height, width) to ``out``. ``index``: a JPEG's, from ``jpeg_tiles.Tiles``. Raises DataError."""
     if geometry.angle:
         found = _upright(geometry, crop)
         if found is None:
@@ -136,7 +136,7 @@ def _upright(geometry: Geometry, crop: tuple[int, int]) -> tuple[Geometry, tuple
     """The part to make first, its (height, width), and the float64 (2, 3) map from pixels (x, y) of the crop into it.
 
     The part has the pixels of the image, or of the image reduced by 2, 4, ... if the scale is below 1/2. None if the
-    turned window does not meet the image; its corners may leave it, and are padded.
+    rotated crop does not meet the image. Corners of the crop that lie outside of the image are padded.
     """
     step = min(geometry.size[0] / geometry.scaled[0], geometry.size[1] / geometry.scaled[1])
     block = 1

@@ -1,6 +1,6 @@
 """Decoders of image files: to RGB pixels, or to a map of raw label ids.
 
-Pixels come as they are stored: an EXIF orientation is not applied (masks are drawn on stored pixels).
+Pixels come as they are stored: an EXIF orientation is not applied (masks are drawn on stored pixels), except in TIFF.
 The heavy decoders (libjpeg-turbo, libpng through OpenCV) release the GIL, so threads decode in parallel.
 """
 
@@ -54,12 +54,12 @@ def decode_image(source: Stored, name: str = "", reading: Reading = PLAIN) -> np
 
 
 def all_bands(content: bytes, name: str) -> np.ndarray:
-    """An image of 8 bits with its alpha channel: uint8 (H, W, 2 or 4); without one (H, W, 3). Raises DataError."""
+    """An 8-bit image: uint8 (H, W, 2 or 4) with its alpha channel, (H, W, 3) if it has none. Raises DataError."""
     return _pillow(content, name, bands=True)[0]
 
 
 def ready(content: Any, name: str, reading: Reading) -> Any:
-    """An image for the decoder of crops: its bytes, or its pixels if that decoder would ignore ``reading``."""
+    """The image of a record: its bytes, or its pixels if ``write_crop`` would not follow ``reading``."""
     if isinstance(content, np.ndarray):
         return content
     header = header_of(io.BytesIO(content), name)
@@ -93,7 +93,7 @@ def deep_values(content: bytes, header: Header, name: str) -> np.ndarray:
 
 
 def _bands(picture: np.ndarray) -> np.ndarray:
-    """OpenCV's bands, BGR first, in the order RGB first."""
+    """OpenCV's bands with the colors as RGB, not BGR."""
     return picture if picture.ndim == 2 else picture[..., [2, 1, 0, *range(3, picture.shape[2])]]
 
 

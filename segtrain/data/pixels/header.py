@@ -25,7 +25,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def damaged(name: str, reason: str, code: str = "image-damaged", **values: object) -> DataError:
-    """The error of a file whose bytes are not what was written once."""
+    """The error for a file that does not hold one whole, undamaged image."""
     fix = "fetch or write the file again, or take it out of the data set"
     return file_error(name, f"{reason}: {fix}", code=code, **values)
 
@@ -48,7 +48,7 @@ class Header:
 
     @property
     def form(self) -> str:
-        """Depth and bands in words, "16-bit RGBA"; of a palette the depth of its indices."""
+        """Depth and bands in words, such as "16-bit RGBA". The depth of a palette image is that of its indices."""
         named = {1: "palette" if self.format == "png" and self.color_type == 3 else "gray", 3: "RGB"}
         if self.format != "tiff":  # whose further bands need not be alpha
             named |= {2: "gray + alpha", 4: "CMYK" if self.format == "jpeg" else "RGBA"}
@@ -212,7 +212,7 @@ def _other_header(stream: BinaryIO, name: str) -> Header:
 
 
 def _most_of_ppm(stream: BinaryIO) -> int:
-    """The value of white in a PPM; values below 65535 are scaled by the decoder."""
+    """The Maxval (the value of white) of a PPM, 0 if it has none. The decoder scales values if it is below 65535."""
     stream.seek(0)
     found = re.match(rb"P\d\s+(?:#[^\n]*\s+)*\d+\s+(?:#[^\n]*\s+)*\d+\s+(?:#[^\n]*\s+)*(\d+)\s", stream.read(4096))
     return int(found[1]) if found else 0
@@ -228,7 +228,7 @@ def _tiff_header(tags: dict[int, int], pages: int) -> Header:
 def _tiff_tags(stream: BinaryIO) -> tuple[dict[int, int], int]:
     """Integer tags of the first image file directory, each with its first value, and the number of images in the file.
 
-    Reads TIFF 6.0 and BigTIFF. Reduced copies of an image do not count. ({}, 1) for another or a damaged file.
+    Reads TIFF 6.0 and BigTIFF. Reduced copies and transparency masks do not count. ({}, 1) for a file that is not one.
     """
     head = stream.read(16)
     order = {b"II": "<", b"MM": ">"}.get(head[:2], "")
@@ -238,7 +238,7 @@ def _tiff_tags(stream: BinaryIO) -> tuple[dict[int, int], int]:
     # Formats of the number of entries and of an offset, bytes of an entry, and the position of the first offset.
     number, at, step, begin = ("Q", "Q", 20, 8) if version == 43 else ("H", "I", 12, 4)
     tags: dict[int, int] = {}
-    directories: dict[int, bool] = {}  # offset -> whether the image is not a reduced copy
+    directories: dict[int, bool] = {}  # offset -> whether it is an image, not a reduced copy or a mask
     with contextlib.suppress(struct.error, OverflowError, ValueError, OSError):
         (offset,) = struct.unpack_from(order + at, head, begin)
         while offset and offset not in directories and len(directories) < 4096:

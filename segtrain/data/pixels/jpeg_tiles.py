@@ -1,7 +1,7 @@
 """Cache of where the tiles of plain JPEG files begin, so that later only the tiles of a crop are decoded.
 
-A JPEG can only be decoded from its beginning. ``native.jpeg_index`` of a file (24 kB for an image of 2048x1024) is kept
-in the cache folder; from then on, the tiles of a crop are cut out. Each process appends its records, one per sample, to
+Without an index, a JPEG can only be decoded from its beginning. ``native.jpeg_index`` makes one (24 kB for an image of
+2048x1024), and the cache folder keeps it. Each process appends its records, one per sample, to
 a file of its own, and reads the files of others that existed when it began.
 """
 
@@ -23,12 +23,12 @@ from segtrain.data.pixels import native
 from segtrain.files import cache_folder
 
 _HEAD = struct.Struct("<4sIIII")  # magic, sample, checksum of its file name, bytes that follow, their checksum
-_MAGIC = b"STt2"  # also of the form of the index: see kIndexMagic in native/jpeg.h
+_MAGIC = b"STt2"  # changes with the form of the index, too: see kIndexMagic in native/jpeg.h
 _LEAST = 512 * 512  # pixels: a smaller picture is decoded faster than its record is found
 
 
 class Tiles:
-    """The records of a data set of ``count`` samples. It pickles, and any thread may call it."""
+    """The indexes of a data set of ``count`` samples with the first image ``name``. It pickles, and is thread-safe."""
 
     @classmethod
     def of(cls, source: SampleSource) -> Tiles:
@@ -107,10 +107,8 @@ class Tiles:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             self._off = True
-            says = (
-                f"{self.folder}: the positions of JPEG tiles cannot be kept ({error.strerror}): crops are decoded from"
-            )
-            says += " the beginning of the image, with more CPU time; set SEGTRAIN_CACHE to a folder with free space"
+            says = f"{self.folder}: the positions of JPEG tiles cannot be kept ({error.strerror}), so crops take more "
+            says += "CPU time: set SEGTRAIN_CACHE to a folder with free space"
             print(says, file=sys.stderr, flush=True)
             return
         self._head[sample], self._offset[sample] = head, self._own << 40 | self._end + _HEAD.size

@@ -44,7 +44,7 @@ def _around(center: Point, size: float, corners: tuple[Point, ...]) -> list[Poin
 
 
 def _house(canvas: Canvas, far: float, side: float) -> None:
-    """A facade along the street, from ``far`` 8 to 18 m towards the camera, with windows, and its end wall."""
+    """A house: a facade with windows, from ``far`` 8 to 18 m along the street toward the camera, and an end wall."""
     rng = canvas.rng
     near, x = max(2.5, far - rng.uniform(8, 18)), side * (canvas.half + canvas.walk + rng.uniform(0, 0.8))
     floors, floor = int(rng.integers(2, 6)), rng.uniform(2.8, 3.4)
@@ -130,7 +130,7 @@ def _pole(canvas: Canvas, z: float, side: float) -> None:
 
 
 def _car(canvas: Canvas, z: float, side: float) -> None:
-    """Parked at the kerb (side -1 or 1) or driving (a share of the road's half width); it is 3.6 to 4.6 m long."""
+    """A car that is parked at the curb (side -1 or 1) or drives (side: a share of half the road's width)."""
     rng = canvas.rng
     wide, tall, long = rng.uniform(1.6, 1.9), rng.uniform(1.35, 1.75), rng.uniform(3.6, 4.6)
     x = side * (canvas.half - wide / 2 - 0.1) if abs(side) == 1 else side * canvas.half
