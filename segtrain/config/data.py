@@ -90,7 +90,7 @@ class Data(Section):
         "see transforms.md",
     )
     transforms_mode: Literal["after", "replace"] = Field(
-        "after", description="'after': run after scale, crop, flip, and color jitter; 'replace': instead of them"
+        "after", description="'after': after scale, crop, flip, and color jitter; 'replace': instead of them, on whole images"
     )
     cache: Literal["off", "ram"] = Field("off", description="'ram' keeps decoded images in memory, for small data sets")
     check: Literal["full", "off"] = Field(
