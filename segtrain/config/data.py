@@ -90,7 +90,8 @@ class Data(Section):
         "see transforms.md",
     )
     transforms_mode: Literal["after", "replace"] = Field(
-        "after", description="'after': after scale, crop, flip, and color jitter; 'replace': instead of them, on whole images"
+        "after",
+        description="run 'after' scale, crop, flip, and color jitter, or in their place ('replace'), on whole images",
     )
     cache: Literal["off", "ram"] = Field("off", description="'ram' keeps decoded images in memory, for small data sets")
     check: Literal["full", "off"] = Field(
