@@ -130,9 +130,9 @@ def _position(loc: tuple[Any, ...]) -> _Position:
 def _explain(position: _Position, item: Any) -> SettingError:
     key, choice, chosen, field, rest = position
     value, message, kind = item.get("input"), item["msg"].removeprefix("Value error, "), item["type"]
-    own = item.get("ctx", {}).get("error")
-    if isinstance(own, SettingError):
-        return own
+    raised = item.get("ctx", {}).get("error")
+    if isinstance(raised, SettingError):
+        return raised
     if kind == "boolean-for-number":
         key, value = f"{key}.{item['ctx']['name']}", item["ctx"]["value"]
         return SettingError(f"{key}={value!r}: {message}", kind, key=key, found=value)
@@ -172,8 +172,8 @@ def _unknown(key: str, value: Any, choice: dict[str, type[Section]], chosen: str
         text = f"{key}={value!r}: {why}: remove it, or set {section}.name={owners[0]}"
         return SettingError(text, "setting-of-another-choice", key=key, found=value, owners=tuple(owners))
     near = None
-    if chosen and (inside := closest(last, choice[chosen].model_fields, 0.7)):
-        near = f"{section}.{inside}"
+    if chosen and (similar := closest(last, choice[chosen].model_fields, 0.7)):
+        near = f"{section}.{similar}"
     elif not section and isinstance(value, dict):
         near = closest(key, Config.model_fields, 0.5)
     if near is None and last in ABSENT:
@@ -228,11 +228,11 @@ def wrong_type(key: str, value: Any, kind: Any, default: Any) -> tuple[str, str]
     words = in_words(kind, "'")
     if not re.search(r" or |\[", words):
         words = " or ".join(words.rsplit(", ", 1))
-    glued = unspaced(value) if "mapping" in words else ""
-    better = None if glued else _example(value, words, default)
-    shown = f", such as {key}={flow(better)}" if better is not None else ""
+    unspaced_hint = unspaced(value) if "mapping" in words else ""
+    example = None if unspaced_hint else _example(value, words, default)
+    shown = f", such as {key}={flow(example)}" if example is not None else ""
     expected = f"{_ARTICLES.get(words.partition(' ')[0], '')}{words}"
-    return f"{key}={value!r}: expected {expected}{shown}{glued}", expected
+    return f"{key}={value!r}: expected {expected}{shown}{unspaced_hint}", expected
 
 
 def _example(value: Any, words: str, default: Any) -> Any:

@@ -43,7 +43,7 @@ class _Optim(Section):
         return {**value, "poly_power": None}
 
     @model_serializer(mode="wrap")
-    def _without_foreign(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_poly_power(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields: dict[str, Any] = dump(self)
         if self.schedule != "poly":
             fields.pop("poly_power", None)

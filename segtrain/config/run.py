@@ -32,10 +32,10 @@ NOT_HASHED: Any = {
 
 def _changed(section: Section, without: Any) -> dict[str, Any]:
     """Settings that differ from their defaults, except those in ``without``. A section of another type has its name."""
-    usual = type(section)()
+    defaults = type(section)()
     found: dict[str, Any] = {}
-    for name, plain in section.model_dump(mode="json").items():
-        value, default = getattr(section, name), getattr(usual, name)
+    for name, dumped in section.model_dump(mode="json").items():
+        value, default = getattr(section, name), getattr(defaults, name)
         left_out = without.get(name) if isinstance(without, dict) else name in without
         if left_out is True or value == default:
             continue
@@ -45,7 +45,7 @@ def _changed(section: Section, without: Any) -> dict[str, Any]:
         elif isinstance(value, tuple) and any(isinstance(item, Section) for item in value):
             found[name] = [{"name": item.name, **_changed(item, ())} for item in value]
         else:
-            found[name] = plain
+            found[name] = dumped
     return {name: value for name, value in found.items() if value != {}}
 
 

@@ -94,8 +94,8 @@ class SampleMaker:
             colors, covered = colors_in(colors_out)
             colors[0], covered[0] = color_terms(geometry.colors), geometry.covered(task.crop)
             geometry = geometry.plain()
-        index = self.tiles.get(task.index, record.image_name, record.image, size)
-        write_crop(record, labels, geometry, task.crop, (image_out, mask_out), index)
+        jpeg_index = self.tiles.get(task.index, record.image_name, record.image, size)
+        write_crop(record, labels, geometry, task.crop, (image_out, mask_out), jpeg_index)
 
     def _transform(self, task: Task, image_out: np.ndarray, mask_out: np.ndarray) -> None:
         """Apply the user's transforms to the finished crop, or to the whole image."""

@@ -43,10 +43,10 @@ def overlap(train: Dataset, other: Dataset) -> SplitOverlap:
     if train.draw or other.draw:  # generated images have names only
         return _by_name(train, other)
     stamped = [split.stamps() for split in (train, other)]
-    prints = [split.fingerprint(stamps) for split, stamps in zip((train, other), stamped)]
-    if prints[0] == prints[1]:
+    fingerprints = [split.fingerprint(stamps) for split, stamps in zip((train, other), stamped)]
+    if fingerprints[0] == fingerprints[1]:
         return _by_name(train, other)
-    digest = hashlib.sha256(json.dumps([VERSION, train.root, train.split, other.split, *prints]).encode())
+    digest = hashlib.sha256(json.dumps([VERSION, train.root, train.split, other.split, *fingerprints]).encode())
     for stamps in stamped:
         digest.update(np.ascontiguousarray(stamps[:, 0, 1]).data)
     path = cache_folder() / f"overlap-{digest.hexdigest()[:24]}.json"
@@ -76,16 +76,18 @@ def _kept(path: Path) -> SplitOverlap | None:
         return None
 
 
-def _by_content(train: Dataset, other: Dataset, ours: np.ndarray, theirs: np.ndarray) -> SplitOverlap:
-    """``ours``, ``theirs``: file size of each image in bytes. Only files whose size occurs in both splits are read."""
-    mine, yours = np.flatnonzero(np.isin(ours, theirs)).tolist(), np.flatnonzero(np.isin(theirs, ours)).tolist()
+def _by_content(train: Dataset, other: Dataset, train_sizes: np.ndarray, other_sizes: np.ndarray) -> SplitOverlap:
+    """``train_sizes``, ``other_sizes``: file sizes in bytes. Only files whose size occurs in both splits are read."""
+    train_left = np.flatnonzero(np.isin(train_sizes, other_sizes)).tolist()
+    other_left = np.flatnonzero(np.isin(other_sizes, train_sizes)).tolist()
     with ThreadPoolExecutor(_READERS) as pool:
         for complete in (False, True):
-            first = _grouped(pool, train, mine, ours, complete)
-            second = _grouped(pool, other, yours, theirs, complete)
-            both = first.keys() & second.keys()
-            mine, yours = (sorted(index for key in both for index in groups[key]) for groups in (first, second))
-    twins = sorted((index, first[key][0]) for key in both for index in second[key])
+            train_groups = _grouped(pool, train, train_left, train_sizes, complete)
+            other_groups = _grouped(pool, other, other_left, other_sizes, complete)
+            both = train_groups.keys() & other_groups.keys()
+            train_left = sorted(index for key in both for index in train_groups[key])
+            other_left = sorted(index for key in both for index in other_groups[key])
+    twins = sorted((index, train_groups[key][0]) for key in both for index in other_groups[key])
     names = [(train.entries[a].image, other.entries[b].image) for b, a in twins[:_SHOWN]]
     return SplitOverlap(len(twins), tuple((relative(a, train.root), relative(b, other.root)) for a, b in names))
 

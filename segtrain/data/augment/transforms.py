@@ -25,7 +25,7 @@ Pair = tuple[np.ndarray, np.ndarray]
 Run = Callable[[np.ndarray, np.ndarray, np.random.Generator], "tuple[Any, Any]"]
 
 _NEAREST = (cv2.INTER_NEAREST, cv2.INTER_NEAREST_EXACT)
-_FLOATS = "segtrain normalizes on the device: remove Normalize, ToFloat, ToTensorV2 and their like"
+_FLOATS_FIX = "segtrain normalizes on the device: remove Normalize, ToFloat, ToTensorV2 and their like"
 
 
 class Transforms:
@@ -63,7 +63,7 @@ class Transforms:
         if run is None:
             run = self._own.run = self._runner()
         rng = rng_for(*key, TRANSFORMS)
-        known = _ids(pair[1])
+        known = _id_counts(pair[1])
         cv2.setRNGSeed(int(rng.random() * (1 << 31)))  # this thread's own
         try:
             image, mask = run(*pair, rng)
@@ -74,10 +74,10 @@ class Transforms:
             found = f"{type(error).__name__}: {error}"
             raise file_error(name, reason, code="transforms-failed", found=found) from error
         for result, target, part in zip((image, mask), out, ("image", "mask")):
-            _refuse_other(result, target, part, name)
+            _refuse_wrong_result(result, target, part, name)
             if result is not target:
                 target[...] = result
-        new = np.setdiff1d(np.flatnonzero(_ids(out[1])), [*np.flatnonzero(known), self.ignore_index]).tolist()
+        new = np.setdiff1d(np.flatnonzero(_id_counts(out[1])), [*np.flatnonzero(known), self.ignore_index]).tolist()
         if new:
             reason = f"data.transforms add the ids {some_of(new, 8)} to the mask"
             fix = "fill masks with the void id, and resize them by nearest"
@@ -129,23 +129,23 @@ def _albumentations(pipeline: Any) -> Run:
     parts = list(parts_of(pipeline, _draws))
 
     def run(image: np.ndarray, mask: np.ndarray, rng: np.random.Generator) -> tuple[Any, Any]:
-        plain = random.Random(int(rng.random() * (1 << 53)))
+        py_random = random.Random(int(rng.random() * (1 << 53)))
         for part in parts:
-            part.random_generator, part.py_random = rng, plain
+            part.random_generator, part.py_random = rng, py_random
         made = pipeline(image=image, mask=mask)
         return made["image"], made["mask"]
 
     return run
 
 
-def _ids(mask: np.ndarray) -> np.ndarray:
+def _id_counts(mask: np.ndarray) -> np.ndarray:
     return cv2.calcHist([mask], [0], None, [256], [0, 256]).ravel()
 
 
-def _refuse_other(result: Any, target: np.ndarray, part: str, name: str) -> None:
+def _refuse_wrong_result(result: Any, target: np.ndarray, part: str, name: str) -> None:
     dtype = getattr(result, "dtype", type(result).__name__)
     if not isinstance(result, np.ndarray) or dtype != np.uint8:
-        fix = _FLOATS if part == "image" else "masks stay uint8 (H, W) arrays of ids"
+        fix = _FLOATS_FIX if part == "image" else "masks stay uint8 (H, W) arrays of ids"
         found = type(result).__name__, str(dtype)
         reason = f"after data.transforms the {part} is a {found[0]} of {dtype}: {fix}"
         raise file_error(name, reason, code="transforms-wrong-type", part=part, found=found)

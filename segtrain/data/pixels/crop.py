@@ -38,11 +38,11 @@ def size_of(record: StoredSample) -> tuple[int, int]:
     """Height and width of the image, from its header."""
     if isinstance(record.image, np.ndarray):
         return record.image.shape[0], record.image.shape[1]
-    found = native.size(record.image, record.image_name)
-    if found is None:
+    size = native.size(record.image, record.image_name)
+    if size is None:
         header = decode.read_header(record.image, record.image_name)
-        found = header.height, header.width
-    return found
+        size = header.height, header.width
+    return size
 
 
 def image_of(record: StoredSample) -> np.ndarray:
@@ -112,7 +112,7 @@ def write_crop(
         pixels = np.empty((*size, 3), np.uint8), np.empty(size, np.uint8)
         write_crop(record, labels, part, size, pixels, index)
         with AUGMENT:
-            _turn(pixels, matrix, labels.ignore_index, out)
+            _rotate(pixels, matrix, labels.ignore_index, out)
         return
     if record.mask is not None:
         mapped = record.ids == "train" and isinstance(record.mask, np.ndarray)
@@ -147,10 +147,10 @@ def _upright(geometry: Geometry, crop: tuple[int, int]) -> tuple[Geometry, tuple
     cos, sin = math.cos(math.radians(geometry.angle)), math.sin(math.radians(geometry.angle))
     middle = np.array([crop[1], crop[0]]) / 2
     center = np.array([geometry.left, geometry.top]) + middle
-    turn = np.array([[cos, sin], [-sin, cos]])  # of the window, counter-clockwise on the screen
+    rotation = np.array([[cos, sin], [-sin, cos]])  # of the window, counter-clockwise on the screen
     if geometry.flip:
-        turn = turn @ np.diag([-1.0, 1.0])
-    linear = ratio[:, None] * turn
+        rotation = rotation @ np.diag([-1.0, 1.0])
+    linear = ratio[:, None] * rotation
     # The center of pixel p lies at p + 1/2, in the crop as in the part.
     offset = ratio * center + linear @ (0.5 - middle) - 0.5
     corners = np.array([[0, 0, 1], [crop[1] - 1, 0, 1], [0, crop[0] - 1, 1], [crop[1] - 1, crop[0] - 1, 1]])
@@ -163,7 +163,7 @@ def _upright(geometry: Geometry, crop: tuple[int, int]) -> tuple[Geometry, tuple
     return part, (bottom - top, right - left), np.column_stack([linear, offset - np.array([left, top])])
 
 
-def _turn(part: Pair, matrix: np.ndarray, ignore_index: int, out: Pair) -> None:
+def _rotate(part: Pair, matrix: np.ndarray, ignore_index: int, out: Pair) -> None:
     """Write the image (bilinear) and the mask (nearest) to ``out``; padding outside of ``part``."""
     size = out[1].shape[::-1]
     for source, target, flags, border in (

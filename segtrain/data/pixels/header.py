@@ -206,12 +206,12 @@ def _other_header(stream: BinaryIO, name: str) -> Header:
         return _tiff_header(tags, pages)
     orientation = orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else 1
     bits = 16 if mode.startswith("I;16") else 32 if mode in ("I", "F") else 8
-    if kind == "ppm" and (mode == "I" or (mode == "RGB" and _most_of_ppm(stream) == 0xFFFF)):
+    if kind == "ppm" and (mode == "I" or (mode == "RGB" and _ppm_maxval(stream) == 0xFFFF)):
         bits = 16
     return Header(kind, height, width, bands, bits, orientation=orientation, floating=mode == "F")
 
 
-def _most_of_ppm(stream: BinaryIO) -> int:
+def _ppm_maxval(stream: BinaryIO) -> int:
     """The Maxval (the value of white) of a PPM, 0 if it has none. The decoder scales values if it is below 65535."""
     stream.seek(0)
     found = re.match(rb"P\d\s+(?:#[^\n]*\s+)*\d+\s+(?:#[^\n]*\s+)*\d+\s+(?:#[^\n]*\s+)*(\d+)\s", stream.read(4096))
@@ -236,36 +236,38 @@ def _tiff_tags(stream: BinaryIO) -> tuple[dict[int, int], int]:
     if version not in (42, 43):
         return {}, 1
     # Formats of the number of entries and of an offset, bytes of an entry, and the position of the first offset.
-    number, at, step, begin = ("Q", "Q", 20, 8) if version == 43 else ("H", "I", 12, 4)
+    count_format, offset_format, entry_size, begin = ("Q", "Q", 20, 8) if version == 43 else ("H", "I", 12, 4)
     tags: dict[int, int] = {}
     directories: dict[int, bool] = {}  # offset -> whether it is an image, not a reduced copy or a mask
     with contextlib.suppress(struct.error, OverflowError, ValueError, OSError):
-        (offset,) = struct.unpack_from(order + at, head, begin)
+        (offset,) = struct.unpack_from(order + offset_format, head, begin)
         while offset and offset not in directories and len(directories) < 4096:
             stream.seek(offset)
-            (count,) = struct.unpack(order + number, stream.read(struct.calcsize(number)))
+            (count,) = struct.unpack(order + count_format, stream.read(struct.calcsize(count_format)))
             start = stream.tell()
             # Of later directories only the kind is needed, which is the first entry.
-            own = _integers(stream, start, 1 if directories else min(count, 1000), order, at, step)
-            tags = tags or own
-            directories[offset] = not own.get(254, 0) & 5
-            stream.seek(start + step * count)
-            (offset,) = struct.unpack(order + at, stream.read(struct.calcsize(at)))
+            entries = _integers(stream, start, 1 if directories else min(count, 1000), order, offset_format, entry_size)
+            tags = tags or entries
+            directories[offset] = not entries.get(254, 0) & 5
+            stream.seek(start + entry_size * count)
+            (offset,) = struct.unpack(order + offset_format, stream.read(struct.calcsize(offset_format)))
     return tags, max(1, sum(directories.values()))
 
 
-def _integers(stream: BinaryIO, start: int, count: int, order: str, at: str, step: int) -> dict[int, int]:
+def _integers(
+    stream: BinaryIO, start: int, count: int, order: str, offset_format: str, entry_size: int
+) -> dict[int, int]:
     """Tag -> first value, for ``count`` entries of a directory from byte ``start`` that are SHORT, LONG, or LONG8."""
     stream.seek(start)
-    rows, found = stream.read(step * count), dict[int, int]()
-    for row in range(0, step * count, step):
-        tag, kind, values = struct.unpack_from(f"{order}HH{at}", rows, row)
+    rows, found = stream.read(entry_size * count), dict[int, int]()
+    for row in range(0, entry_size * count, entry_size):
+        tag, kind, values = struct.unpack_from(f"{order}HH{offset_format}", rows, row)
         code = {3: "H", 4: "I", 16: "Q"}.get(kind)
         if code is None:
             continue
-        source, value = rows, row + step - struct.calcsize(at)
-        if struct.calcsize(code) * values > struct.calcsize(at):  # the entry holds the offset of its values
-            stream.seek(struct.unpack_from(order + at, rows, value)[0])
+        source, value = rows, row + entry_size - struct.calcsize(offset_format)
+        if struct.calcsize(code) * values > struct.calcsize(offset_format):  # the entry holds the offset of its values
+            stream.seek(struct.unpack_from(order + offset_format, rows, value)[0])
             source, value = stream.read(struct.calcsize(code)), 0
         found[tag] = struct.unpack_from(order + code, source, value)[0]
     return found

@@ -56,14 +56,14 @@ def _house(canvas: Canvas, far: float, side: float) -> None:
     canvas.wall(x, (top - 0.35, top), (near, far), canvas.color(paint, middle, shade * 0.7))
     glass = np.array((70, 84, 104)) * rng.uniform(0.6, 1.5)
     step = rng.uniform(2.2, 3.6)
-    places = np.arange(near + 0.7, far - 1.4, step)
-    lit = rng.random((floors, len(places))) < 0.08
+    starts = np.arange(near + 0.7, far - 1.4, step)
+    lit = rng.random((floors, len(starts))) < 0.08
     if canvas.focal / middle < 3.5:  # a meter in pixels: windows would be specks
         return
     for level, row in enumerate(lit):
-        for z, lamp in zip(places, row):
-            high = (level * floor + 0.9, level * floor + floor - 0.5)
-            canvas.wall(x, high, (z, z + step * 0.5), canvas.color((236, 206, 140) if lamp else glass, z, shade))
+        for z, lamp in zip(starts, row):
+            heights = (level * floor + 0.9, level * floor + floor - 0.5)
+            canvas.wall(x, heights, (z, z + step * 0.5), canvas.color((236, 206, 140) if lamp else glass, z, shade))
 
 
 def _garden(canvas: Canvas, far: float, side: float) -> None:
@@ -142,12 +142,12 @@ def _car(canvas: Canvas, z: float, side: float) -> None:
     low, high = tall * 0.6, tall
     windows = ((low, near + 0.2), (high, near + 0.7 + 0.5), (high, far - 0.5 - 0.5), (low, far))
     canvas.fill([canvas.at(facing, a, b) for a, b in windows], canvas.color((40, 48, 60), z), CAR)
-    tyre = canvas.color((22, 22, 24), z)
+    tire = canvas.color((22, 22, 24), z)
     for wheel in (near + 0.7, far - 0.8):
         axes = canvas.focal * 0.13 / wheel, canvas.focal * 0.32 / wheel
-        canvas.disc(canvas.at(facing, 0.32, wheel), axes, tyre, CAR)
+        canvas.disc(canvas.at(facing, 0.32, wheel), axes, tire, CAR)
     for edge in (left + 0.12, right - 0.32):
-        canvas.upright((edge, edge + 0.2), (0, 0.4), near, tyre, CAR)
+        canvas.upright((edge, edge + 0.2), (0, 0.4), near, tire, CAR)
     canvas.upright((left, right), (0.25, tall * 0.65), near, canvas.color(paint, z), CAR)
     inner = wide * 0.1
     for inset, top, bottom, color, label in (
