@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from pathlib import Path
 
@@ -39,6 +40,10 @@ WRONG = [
     (["train.device=cpu", "train.precision=fp16"], "conflicting-settings", {"key": "train.precision"}),
     (["parallel.compress=fp16", "parallel.strategy=fsdp"], "conflicting-settings", {"key": "parallel.compress"}),
     (["data.classes=[a, b]", "loss.class_weights=[1, 2, 3]"], "conflicting-settings", {"key": "loss.class_weights"}),
+    (["data.label_map={.inf: 0}"], "wrong-type", {"found": {math.inf: 0}}),
+    (["data.label_map={0: -.inf}"], "wrong-type", {"found": {0: -math.inf}}),
+    (["data.label_map={0: .nan}"], "wrong-type", {"key": "data.label_map"}),
+    (["data.classes={a: [.inf, 0, 0]}"], "invalid-color", {"found": [math.inf, 0, 0]}),
     (["train.seed"], "not-a-setting", {"found": "train.seed"}),
     (["train.seed=[1"], "invalid-yaml", {"key": "train.seed"}),
     (["train=1", "train.seed=2"], "setting-has-value", {"key": "train.seed"}),

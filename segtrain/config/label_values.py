@@ -75,7 +75,7 @@ def _range(raw: Any) -> range | None:
 def _is_integer(value: Any) -> bool:
     if isinstance(value, str):
         return re.fullmatch(r"[+-]?\d+", value) is not None
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == int(value)
+    return value.is_integer() if isinstance(value, float) else isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_color(value: Any) -> bool:
