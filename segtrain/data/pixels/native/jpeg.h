@@ -50,7 +50,7 @@ struct IndexPoint {
     uint8_t bit;    // of that byte, 0 the highest
     uint8_t unused;
 };
-constexpr uint32_t kIndexMagic = 0x324A5453;  // "STJ2"; another form of index: another magic, also that of tiles.py
+constexpr uint32_t kIndexMagic = 0x324A5453;  // "STJ2"; another form of index: another magic, also that of jpeg_tiles.py
 
 // jpeg_scan.cpp: reads through all entropy-coded data without making a coefficient. Faults on damage.
 std::vector<uint8_t> jpeg_index(Bytes file);
