@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -19,7 +20,9 @@ from segtrain.config import Data, load_config
 from segtrain.data.cache import RamCache
 from segtrain.data.datasets import open_dataset
 from segtrain.data.index.detect import detect
+from segtrain.data.index.entries import Entry
 from segtrain.data.pixels import decode
+from segtrain.data.pixels.crop import pixels_of
 from segtrain.errors import EXIT_ERROR, ConfigError, DataError
 
 CAMVID = Path(os.environ.get("SEGTRAIN_CAMVID") or Path(__file__).parents[2] / "shared" / "data" / "camvid")
@@ -246,6 +249,8 @@ def test_exif_turns_are_not_applied(tmp_path, monkeypatch):
     assert dataset.read_image(0).shape[:2] == dataset.size(0) == (16, 12)
     with refused("mask-size-differs", rotated=True):
         dataset.read(0)
+    with refused("mask-size-differs", rotated=True):
+        pixels_of(dataset.record(0), dataset.labels)
     Image.fromarray(np.zeros((16, 12, 3), np.uint8)).save(tmp_path / "a.png", exif=exif)
     assert decode.decode_image(str(tmp_path / "a.png")).shape[:2] == (16, 12)
     monkeypatch.setitem(sys.modules, "simplejpeg", None)  # as if it were not installed
@@ -294,6 +299,43 @@ def test_a_bomb_is_refused_by_its_header(tmp_path):
     for read in (decode.decode_image, decode.decode_mask, decode.read_header):
         with pytest.raises(DataError, match=r"100000 x 100000 pixels.*tiles"):
             read(str(path))
+
+
+def test_a_header_without_pixels_is_damaged(tmp_path):
+    png, jpeg = picture(tmp_path / "x.png").read_bytes(), picture(tmp_path / "x.jpg").read_bytes()
+    scan = jpeg.index(b"\xff\xda")
+    for content in (png[:16] + bytes(4) + png[20:], png[:20] + bytes(4) + png[24:], jpeg[:2] + jpeg[scan:]):
+        with refused("image-header-damaged"):
+            decode.read_header(content)
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+def test_a_jpeg_with_a_long_trailer_is_whole(tmp_path, monkeypatch, progressive):
+    """Phones append a video to a picture."""
+    noise = np.random.default_rng(0).integers(0, 255, (300, 400, 3), np.uint8)
+    Image.fromarray(noise).save(tmp_path / "x.jpg", quality=95, progressive=progressive)
+    content, video = (tmp_path / "x.jpg").read_bytes(), b"ftypmp42" * (1 << 17)
+    pixels = decode.decode_image(content)
+    for trailer in (video, b"\xff\xd8\xff\xe1" + video):
+        decode.check_whole(content + trailer)
+        assert np.array_equal(decode.decode_image(content + trailer), pixels)
+    monkeypatch.setattr(decode.native, "whole", lambda *_: None)
+    assert np.array_equal(decode.decode_image(content + video), pixels)
+    for end in (len(content) - 2, len(content) // 2):
+        for cut in (content[:end], content[:end] + bytes(1 << 20)):  # the second as a download that was interrupted
+            with refused("image-ends-early", found=len(cut)):
+                decode.check_whole(cut)
+            with refused("image-ends-early"):
+                decode.decode_image(cut)
+
+
+def test_an_image_without_a_mask_has_one_code(tmp_path):
+    dataset = open_dataset(camvid(tmp_path, ("a",)), "val")
+    entry = dataset.entries[0]
+    dataset = replace(dataset, entries=[Entry(entry.image, None, entry.meta)])
+    for read in (dataset.read, lambda index: pixels_of(dataset.record(index), dataset.labels)):
+        with refused("mask-missing", file=entry.image):
+            read(0)
 
 
 def test_decoders_agree(tmp_path, monkeypatch):

@@ -56,7 +56,7 @@ def mask_of(record: StoredSample, labels: LabelSpace) -> np.ndarray:
     """The whole mask, uint8 (H, W) of train ids."""
     if record.mask is None:
         reason = "has no mask: only `segtrain predict` can use it"
-        raise file_error(record.image_name, reason, code="no-mask")
+        raise file_error(record.image_name, reason, code="mask-missing")
     if not isinstance(record.mask, np.ndarray):
         return labels.remap(decode.decode_mask(record.mask, record.mask_name), record.mask_name)
     return record.mask if record.ids == "train" else labels.remap(record.mask, record.mask_name)
@@ -66,7 +66,10 @@ def pixels_of(record: StoredSample, labels: LabelSpace) -> Pair:
     """The whole image and its mask of train ids. Raises DataError, also if they differ in size."""
     image, mask = image_of(record), mask_of(record, labels)
     if image.shape[:2] != mask.shape:
-        raise size_error(record.mask_name, mask.shape, record.image_name, image.shape[:2])
+        stored, rotated = record.image, False
+        if not isinstance(stored, np.ndarray) and mask.shape == image.shape[1::-1]:
+            rotated = decode.read_header(stored, record.image_name).orientation >= 5
+        raise size_error(record.mask_name, mask.shape, record.image_name, image.shape[:2], rotated)
     return image, mask
 
 

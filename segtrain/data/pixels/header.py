@@ -112,12 +112,13 @@ def header_of(stream: BinaryIO, name: str) -> Header:
             header = _jpeg_header(stream)
         else:
             header = _other_header(stream, name)
+        if min(header.height, header.width) < 1:
+            raise ValueError("no pixels")
     except (struct.error, KeyError, IndexError, ValueError):
         raise damaged(name, "the image header is damaged or cut off", "image-header-damaged") from None
-    if header.height < 1 or header.width < 1 or header.height * header.width > MAX_PIXELS:
-        size = header.height, header.width
-        reason = f"{size[0]} x {size[1]} pixels exceed the limit of {MAX_PIXELS:,}: cut the image into tiles"
-        raise file_error(name, reason, code="image-too-large", found=size, expected=MAX_PIXELS)
+    if header.height * header.width > MAX_PIXELS:
+        reason = f"{header.height} x {header.width} pixels exceed the limit of {MAX_PIXELS:,}: cut the image into tiles"
+        raise file_error(name, reason, code="image-too-large", found=(header.height, header.width), expected=MAX_PIXELS)
     return header
 
 
@@ -277,9 +278,12 @@ def refuse_cut(stream: BinaryIO, header: Header, name: str, crc: bool = False) -
     """Raise DataError if a PNG lacks its last chunk (or, with crc, has a damaged one) or a JPEG its end marker."""
     size = stream.seek(0, os.SEEK_END)
     if header.format == "jpeg":
-        # After the first scan the two bytes FF D9 can only be the end marker; some cameras append to it.
-        stream.seek(max(header.scan, size - (1 << 16)))
-        if b"\xff\xd9" not in stream.read():
+        # After the first scan, FF D9 can only be the end marker. Phones append a video: the last 64 KiB may lack it.
+        for begin in (max(header.scan, size - (1 << 16)), header.scan):
+            stream.seek(begin)
+            if b"\xff\xd9" in stream.read():
+                break
+        else:
             raise damaged(name, f"the JPEG ends early, after {size:,} bytes", "image-ends-early", found=size)
     if header.format != "png":
         return

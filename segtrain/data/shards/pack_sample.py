@@ -144,7 +144,7 @@ def _image(
 def _ids(dataset: Dataset, record: StoredSample, ids: Ids) -> np.ndarray:
     """uint8 (H, W) to be stored."""
     if record.mask is None:
-        raise file_error(record.image_name, "has no mask: take it out of the split", code="no-mask")
+        raise file_error(record.image_name, "has no mask: take it out of the split", code="mask-missing")
     raw = record.mask if isinstance(record.mask, np.ndarray) else decode.decode_mask(record.mask, record.mask_name)
     given = isinstance(record.mask, np.ndarray) and record.ids == "train"
     train = raw if given else dataset.labels.remap(raw, record.mask_name)  # an unknown id is refused here
