@@ -30,7 +30,7 @@ from segtrain.terminal import counted
 __all__ = ["AuditReport", "audit", "check_before_training", "class_weights"]
 
 # Version of the cached statistics.
-VERSION = 9
+VERSION = 10
 # Kinds of faults in one error.
 _SHOWN = 20
 # Samples in flight at once.
