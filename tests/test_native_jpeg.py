@@ -365,6 +365,43 @@ def test_a_damaged_or_outdated_record_is_made_again(tmp_path: Path, monkeypatch:
 
 
 @built
+@pytest.mark.parametrize("before", ["baseline", "progressive"])
+def test_a_fresh_record_wins_over_that_of_an_overwritten_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path))
+    old, new = jpeg(picture(600, 800), progressive=int(before == "progressive")), jpeg(picture(600, 800, 7))
+    index = native.jpeg_index(new)
+    Tiles("x", 1).get(0, "x.jpg", old, (600, 800))
+    (kept,) = tmp_path.glob("tiles-*/*.tiles")
+    kept = kept.rename(kept.with_name("z.tiles"))  # after all names that begin with a PID
+    os.utime(kept, (1, 1))
+    assert Tiles("x", 1).get(0, "x.jpg", new, (600, 800)) == index
+    monkeypatch.setattr(native, "jpeg_index", None)  # from now on it must come from the cache
+    assert Tiles("x", 1).get(0, "x.jpg", new, (600, 800)) == index
+
+
+@built
+def test_the_cache_keeps_no_file_open_and_may_be_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path))
+    content = jpeg(picture(600, 800))
+    index = native.jpeg_index(content)
+
+    def opened() -> list[str]:
+        links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+        return [os.readlink(link) for link in links if os.path.lexists(link) and ".tiles" in os.readlink(link)]
+
+    for sample in range(3):
+        Tiles("x", 3).get(sample, "x.jpg", content, (600, 800))
+    tiles = Tiles("x", 3)
+    assert [tiles.get(sample, "x.jpg", content, (600, 800)) for sample in range(3)] == [index] * 3
+    assert len(list(tmp_path.glob("tiles-*/*.tiles"))) == 3
+    assert opened() == []
+    shutil.rmtree(tiles.folder)
+    assert tiles.get(0, "x.jpg", content, (600, 800)) == index
+
+
+@built
 def test_a_cache_that_cannot_be_written_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -246,7 +246,7 @@ def _check_pixels(dataset: Dataset, index: int, stored: Any, size: tuple[int, in
     image = dataset.ready(stored, name)
     positions = native.check(image, 3, name)
     if positions is not None:
-        tiles.keep(index, name, positions, size)
+        tiles.keep(index, name, image, size, positions)
     elif not isinstance(image, np.ndarray):
         decode.decode_image(image, name, dataset.reading)
 
