@@ -106,6 +106,22 @@ def test_a_small_file_on_a_disk_that_has_become_read_only_is_one_error(
         files.write_atomically(tmp_path / "best.json", b"{}")
 
 
+def test_a_failure_after_a_checkpoint_got_its_name_is_not_said_of_it(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any, **settings: Any) -> None:
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+
+    writer = CheckpointWriter(run_dir / "checkpoints", keep=1, background=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", fail)  # as of a folder without permission to read
+        old = writer.save(1, state(1))
+    monkeypatch.setattr(Path, "unlink", fail)
+    with refused("checkpoint-not-removed", file=str(old), reason=os.strerror(errno.EACCES)):
+        writer.save(2, state(2, best=2))
+    assert checkpoint.newest_file(run_dir)[0] == run_dir / "checkpoints/step-00000002.pt"
+
+
 def test_parts_of_a_killed_writer_are_swept(run_dir: Path) -> None:
     (run_dir / "checkpoints").mkdir(parents=True)
     (run_dir / "checkpoints/.step-00000009.pt.part").write_bytes(b"torn")

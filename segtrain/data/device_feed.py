@@ -48,18 +48,18 @@ class DeviceFeed:
         self._ready: Callable[[], bool] = loader.ready
         self._items = iter(loader)
         self._copier = copier or (CudaCopier(device) if device.type == "cuda" else None)
-        self._mark: Any = None  # of the last copy
+        self._copied: Any = None  # of the last copy
         self._next: tuple[Any, Any] | None = None
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         return self
 
     def __next__(self) -> tuple[Any, Any]:
-        item, placed = self._next or self._take()
+        item, on_device = self._next or self._take()
         self._next = None
         if self._copier is not None:
-            self._copier.hand_over(_tensors(placed), self._mark)
-        return item, placed
+            self._copier.hand_over(_tensors(on_device), self._copied)
+        return item, on_device
 
     def ahead(self) -> None:
         """Start to copy the next batch if it is ready. Never waits for the loader."""
@@ -67,14 +67,14 @@ class DeviceFeed:
             self._next = self._take()
 
     def _take(self) -> tuple[Any, Any]:
-        if self._mark is not None:
-            self._mark.synchronize()
+        if self._copied is not None:
+            self._copied.synchronize()
         item = next(self._items)
         if self._copier is None:
             return item, item
-        placed = _moved(item, self._copier.copy)
-        self._mark = self._copier.mark()
-        return item, placed
+        on_device = _moved(item, self._copier.copy)
+        self._copied = self._copier.mark()
+        return item, on_device
 
 
 def _moved(item: Any, copy: Callable[[Tensor], Tensor]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from segtrain.errors import CheckpointError, SegtrainError
 from segtrain.files import PARTIAL, replacing
 
 
-class _Remembering:
+class _ErrorKeepingFile:
     """A file that keeps the error of a failed write, because torch.save reports only that bytes are missing."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -66,7 +67,7 @@ class CheckpointWriter:
         try:
             with replacing(path) as partial:
                 with open(partial, "wb") as stream:
-                    file = _Remembering(stream)
+                    file = _ErrorKeepingFile(stream)
                     # torch.save calls only write and flush.
                     torch.save({"format": FORMAT, **state}, file)  # type: ignore[arg-type]
                     stream.flush()
@@ -82,18 +83,25 @@ class CheckpointWriter:
         # Kept, because an error in a thread would be lost. torch raises a RuntimeError when the disk is full.
         except Exception as error:
             cause = file.error if file and file.error else error
-            words = (cause.strerror if isinstance(cause, OSError) else "") or str(cause) or type(cause).__name__
+            reason = (cause.strerror if isinstance(cause, OSError) else "") or str(cause) or type(cause).__name__
             fix = "free memory" if isinstance(cause, MemoryError) else "free space or choose another `out`"
             self._error = CheckpointError(
-                f"cannot write the checkpoint {path}: {words.splitlines()[0]}; earlier checkpoints are untouched: "
+                f"cannot write the checkpoint {path}: {reason.splitlines()[0]}; earlier checkpoints are untouched: "
                 f"{fix}, and start the same command again",
-                code="checkpoint-not-written", file=str(path), reason=words,
+                code="checkpoint-not-written", file=str(path), reason=reason,
             )  # fmt: skip
 
     def _prune(self, best: Best | None) -> None:
         for path in checkpoints(self.folder.parent)[: -self.keep]:
             if best is None or path.name != best.file:
-                path.unlink(missing_ok=True)
+                try:
+                    path.unlink(missing_ok=True)
+                except OSError as error:
+                    text = f"cannot remove the old checkpoint {path}: {error.strerror}: correct the permissions of its "
+                    text += "folder or `out`, and start the same command again; newer checkpoints are complete"
+                    raise CheckpointError(
+                        text, code="checkpoint-not-removed", file=str(path), reason=error.strerror
+                    ) from None
 
     def settle(self) -> None:
         """Wait until the write has ended; an error of it is kept for ``wait``."""
@@ -111,10 +119,10 @@ class CheckpointWriter:
 
 def _sync_folder(folder: Path) -> None:
     """Flush the folder to the disk, and with it the rename."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError:
-        pass  # some network file systems know no fsync of a folder; the rename is still atomic
-    finally:
-        os.close(descriptor)
+    # Some network file systems know no fsync of a folder, and it may not be readable; the rename is still atomic.
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
