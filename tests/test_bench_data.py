@@ -14,6 +14,7 @@ import pytest
 from conftest import refused
 
 from segtrain import cores, memory
+from segtrain.bench import data as bench
 from segtrain.bench import rates, stages, verdict
 from segtrain.bench.child import child
 from segtrain.bench.data import bench_data, other_path, worker_counts
@@ -262,10 +263,31 @@ def test_what_bounds_is_what_diagnose_says_of_a_run_with_this_loader() -> None:
 
 
 def test_the_share_of_waiting_is_what_the_cores_lack() -> None:
-    rows = verdict.feeding(150.0, 100.0)
+    rows = verdict.feeding(150.0, 150.0, 100.0)
     assert [row["wait"] for row in rows] == [0.0, 0.25, 0.625, 0.8125]
     assert [row["fed"] for row in rows] == [True, False, False, False]
     assert [row["given_per_s"] for row in rows] == [100.0, 150.0, 150.0, 150.0]
+
+
+def test_each_rank_has_a_loader_of_its_own_and_all_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = {
+        "path": "native",
+        "path_says": "",
+        "pixels": 1,
+        "bytes_image": 1,
+        "bytes_mask": 1,
+        "cold": {},
+        "samples": 1,
+    }
+    stage |= {"formats": {}, "stages": {"whole": cost(10)}, "cures": {}, "packed": []}
+    best = {"per_s": 1000.0, "cpu_ms": 1.0}
+    answers = {"stages": stage, "rates": {"rates": [best], "window": loader()}}
+    monkeypatch.setattr(bench, "child", lambda module, request, **_: answers[module])
+    for count, given in ((16, [600.0, 1000.0, 1000.0, 1000.0]), (64, [600.0, 1200.0, 2400.0, 4000.0])):
+        monkeypatch.setattr(bench, "usable_cores", lambda count=count: float(count))
+        rows = bench.measure(Config(data=Data(scenes=8)), 1, 0.1, 600.0)["feeding"]
+        assert [row["given_per_s"] for row in rows] == given
+    assert verdict.feeding(150.0, 9000.0, 200.0)[0]["given_per_s"] == 150.0
 
 
 def test_cures_are_those_that_pay() -> None:

@@ -22,7 +22,7 @@ from segtrain.memory import memory_limit
 
 SAMPLES = 64
 SECONDS = 2.0  # for each setting of the loader
-MOST_WORKERS = 16
+MAX_WORKERS = 16
 
 
 def bench_data(
@@ -66,11 +66,13 @@ def measure(config: Config, samples: int, seconds: float, device_per_s: float | 
         other = other_path(request, here["path"])
         loader = child("rates", {**request, "workers": worker_counts(cores), "seconds": seconds})
     best = max(loader["rates"], key=lambda found: found["per_s"])
-    limit, says = memory_limit()
+    limit, limit_source = memory_limit()
     needed = int(4 * here["pixels"] * total)
     bytes_a_sample = here["bytes_image"] + here["bytes_mask"]
     fits = bytes_a_sample * total < 0.8 * limit
     cold_s = None if fits or "ms_a_file" not in here["cold"] else 2 * here["cold"]["ms_a_file"] / 1000
+    # Each rank has a loader of its own; cores beyond the workers that were tried are for those of other ranks.
+    host_per_s = best["per_s"] * max(1.0, cores / MAX_WORKERS)
     found = verdict.verdicts(loader["window"], config, cores, device_per_s, cold_s)
     return {
         "config": config.name or "defaults",
@@ -87,7 +89,7 @@ def measure(config: Config, samples: int, seconds: float, device_per_s: float | 
             "fits_in_memory": fits,
             "decoded_bytes": needed,
         },
-        "host": {"cores": cores, "memory": int(limit) if says != "unknown" else 0, "memory_by": says},
+        "host": {"cores": cores, "memory": int(limit) if limit_source != "unknown" else 0, "memory_by": limit_source},
         "paths": {each["path"]: each for each in (here, other) if each},
         "path": here["path"],
         "path_says": here["path_says"],
@@ -101,13 +103,13 @@ def measure(config: Config, samples: int, seconds: float, device_per_s: float | 
         "verdicts": [each.to_dict() for each in found],
         "cures": verdict.fixes(here, other, needed, limit, data.cache == "ram"),
         "device_per_s": device_per_s,
-        "feeding": verdict.feeding(best["per_s"], device_per_s) if device_per_s else [],
+        "feeding": verdict.feeding(best["per_s"], host_per_s, device_per_s) if device_per_s else [],
     }
 
 
 def worker_counts(cores: float) -> list[int]:
-    """1, 2, 4, ... up to the cores, and the cores themselves."""
-    most = max(1, min(MOST_WORKERS, math.ceil(cores)))
+    """1, 2, 4, ... up to the cores, at most 16, and that last number itself."""
+    most = max(1, min(MAX_WORKERS, math.ceil(cores)))
     return sorted({2**k for k in range(most.bit_length())} | {most})
 
 

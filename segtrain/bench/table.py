@@ -45,12 +45,12 @@ def _stages(result: dict[str, Any]) -> list[str]:
         if any(cells):
             rows.append([words, *cells])
     cold = paths[result["path"]]["cold"]
-    told = (
+    cold_read = (
         f"not known: {cold['why_not']}"
         if "why_not" in cold
         else f"{cold['ms_a_file']:.2f} ms per file, {cold['mb_per_s']:.0f} MB/s for one reader"
     )
-    return [*columns(rows, right=range(1, len(head))), f"read, not in the page cache: {told}"]
+    return [*columns(rows, right=range(1, len(head))), f"read, not in the page cache: {cold_read}"]
 
 
 def _cells(cost: dict[str, float] | None, share: float | None) -> list[str]:
@@ -71,18 +71,18 @@ def _loader(result: dict[str, Any]) -> list[str]:
 
 def _verdict(result: dict[str, Any]) -> list[str]:
     best = max(result["rates"], key=lambda found: found["per_s"])
-    held = "fits" if result["data"]["fits_in_memory"] else "does not fit"
+    fits = "fits" if result["data"]["fits_in_memory"] else "does not fit"
     limit = f"{result['limit_per_s']:.1f} samples/s ({cores(result['host']['cores'])}, {best['cpu_ms']:.2f} ms each)"
     lines = [
         f"limit  {limit}; measured {result['measured_per_s']:.1f}",
         f"       needs {result['storage_mb_per_s']:.1f} MB/s of storage; the split, "
-        f"{size(result['data']['stored_bytes'])}, {held} in memory",
+        f"{size(result['data']['stored_bytes'])}, {fits} in memory",
     ]
-    said = [("bound", f"{result['bound']}: {result['why']}")]
-    said += [("do", found["cure"]) for found in result["verdicts"][:1]]
+    advice = [("bound", f"{result['bound']}: {result['why']}")]
+    advice += [("do", found["cure"]) for found in result["verdicts"][:1]]
     gains = [f"{fix['gain']:.2f} x samples per CPU-second: {fix['do']}" for fix in result["cures"]]
-    said += [("or" if number else "fix", gain) for number, gain in enumerate(gains)]
-    for word, text in said:
+    advice += [("or" if number else "fix", gain) for number, gain in enumerate(gains)]
+    for word, text in advice:
         lines += textwrap.wrap(text, 110, initial_indent=f"{word:<7}", subsequent_indent=" " * 7)
     return lines
 
@@ -92,7 +92,7 @@ def _feeding(result: dict[str, Any]) -> list[str]:
     for found in result["feeding"]:
         ranks = f"  {found['ranks']} rank{'s' if found['ranks'] > 1 else ''}"
         rates = f"{found['wanted_per_s']:.1f}", f"{found['given_per_s']:.1f}", f"{found['wait']:.1%}"
-        rows.append((ranks, *rates, "" if found["fed"] else "too few cores"))
+        rows.append((ranks, *rates, "" if found["fed"] else "too few samples"))
     return columns(rows, right=(1, 2, 3))
 
 

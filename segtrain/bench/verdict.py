@@ -30,10 +30,10 @@ WORTH = 1.05  # a fix that gains less is not named
 def shares(stages: dict[str, dict[str, float]]) -> dict[str, float]:
     """Share of each stage in the CPU time of a sample. ``other`` is what no stage explains. The shares add up to 1."""
     whole = stages["whole"]["cpu_mean_ms"]
-    seen = {name: stages[name]["cpu_mean_ms"] for name in STAGES if name in stages}
-    seen["other"] = max(0.0, whole - sum(seen.values()))
-    total = sum(seen.values()) or 1.0
-    return {name: value / total for name, value in seen.items()}
+    explained = {name: stages[name]["cpu_mean_ms"] for name in STAGES if name in stages}
+    explained["other"] = max(0.0, whole - sum(explained.values()))
+    total = sum(explained.values()) or 1.0
+    return {name: value / total for name, value in explained.items()}
 
 
 def verdicts(
@@ -84,14 +84,16 @@ def fixes(
     return sorted(named, key=lambda fix: -fix["gain"])
 
 
-def feeding(limit_per_s: float, device_per_s: float) -> list[dict[str, Any]]:
+def feeding(loader_per_s: float, host_per_s: float, device_per_s: float) -> list[dict[str, Any]]:
     """For each number of ranks on this host: the images/s that their devices want and get, and their share of waiting.
 
-    A device takes ``device_per_s``, all ranks together get ``limit_per_s``. The ranks' own CPU time is left out.
+    A device takes ``device_per_s``, a rank's loader gives ``loader_per_s``, and all loaders together ``host_per_s``.
+    The ranks' own CPU time is left out.
     """
     rows = []
     for count in RANKS:
         wanted = count * device_per_s
-        given, wait = min(wanted, limit_per_s), max(0.0, 1 - limit_per_s / wanted)
+        limit = min(count * loader_per_s, host_per_s)
+        given, wait = min(wanted, limit), max(0.0, 1 - limit / wanted)
         rows.append({"ranks": count, "wanted_per_s": wanted, "given_per_s": given, "wait": wait, "fed": wait < ENOUGH})
     return rows
