@@ -23,7 +23,7 @@ from segtrain.models.weights import misfit
 FORMAT = 1
 SUFFIX = ".pt"
 _CAN_MAP = "mmap" in inspect.signature(torch.load).parameters
-# See Session.save.
+# Required parts of a checkpoint and their types; written by Session.save and learner_state.
 PARTS = {**dict.fromkeys(("model", "optimizer", "ema", "scaler", "state"), dict), "world_size": int}
 
 
@@ -122,10 +122,10 @@ def _scored(run_dir: Path, miou: float) -> Best | None:
 
 
 def read(path: Path, content: bytes | None = None, lazily: bool = False) -> dict[str, Any]:
-    """One checkpoint on the CPU, by the safe loader (tensors and plain values; no code in it is run).
+    """Load one checkpoint to the CPU with ``weights_only=True`` (tensors and plain values; no code in it is run).
 
-    ``content``: the file's, where it came from another host. ``lazily``: tensors are mapped, not read, where torch can
-    (2.1).
+    ``content``: the bytes of the file, if another host sent them. ``lazily``: memory-map the tensors, if torch is 2.1
+    or newer.
 
     Raises CheckpointError when the file is torn, foreign, or of another format.
     """
@@ -172,7 +172,7 @@ def refuse_foreign(
 ) -> None:
     """Raise CheckpointError if a checkpoint lacks a part or belongs to a different network.
 
-    ``averaged``: the moving average to be loaded, where the run has one.
+    ``averaged``: this run's moving average, which the checkpoint's must fit; None: the run has none.
     """
     found = _faults(state, own)
     if not found and averaged is not None:
@@ -198,7 +198,7 @@ def _faults(state: Mapping[str, Any], own: Mapping[str, Tensor]) -> list[str]:
         return found
     found = misfits(own, state["model"])
     if not all(isinstance(state["scaler"].get(key), (int, float)) for key in ("scale", "good")):
-        found.append("scaler lacks a number")
+        found.append("scaler.scale or scaler.good is not a number")
     if not isinstance(state.get("buffers_of_ranks"), (Tensor, type(None))):
         found.append("buffers_of_ranks is not a tensor")
     for name, slots in state["optimizer"].items():

@@ -280,7 +280,7 @@ SOUND = {
         ({"optimizer": {"v": {}}}, "optimizer.v is unknown"),
         ({"optimizer": {"w": {"exp_avg": torch.ones(3)}}}, "optimizer.w.exp_avg differs in shape"),
         ({"model": {"w": 1}}, "model.w is not a tensor"),
-        ({"scaler": {}}, "scaler lacks a number"),
+        ({"scaler": {}}, "scaler.scale or scaler.good is not a number"),
         ({"world_size": "two"}, "world_size is a str"),
         ({"buffers_of_ranks": 3}, "buffers_of_ranks is not a tensor"),
         ({"state": None}, "state is a NoneType"),

@@ -175,7 +175,7 @@ class Data(Section):
         if not self.split_by.of and self.own_splits:
             keys = {"folders": " ({split} in data.images or data.masks)", "list": " ({split} in data.index)"}
             why = f"layout {self.layout!r} has its own splits{keys.get(self.layout, '')}"
-            unsplit = "; of: all for shards without splits" if self.layout == "shards" else ""
+            unsplit = "; if the shards have no splits, use of: all" if self.layout == "shards" else ""
             fix = f"name the split to divide, such as data.split_by={{of: train, val: 20%}}{unsplit}"
             raise SettingError(f"data.split_by: {why}: {fix}")
         if self.train_split in ("val", "test"):

@@ -88,7 +88,7 @@ class Config(Section):
             fix = f"set it below parallel.timeout_s={parallel.timeout_s:g}, or to auto"
             raise SettingError(f"log.hang_s={log.hang_s:g} is too long: {fix}")
         if train.progressive and self.data.transforms and self.data.transforms_mode == "replace":
-            raise SettingError("train.progressive changes the crop, which data.transforms_mode=replace makes: use one")
+            raise SettingError("train.progressive and data.transforms_mode=replace both set the crop: use only one")
         if train.device == "cpu" and train.precision == "fp16":
             raise SettingError("train.precision=fp16 needs a GPU: use fp32, or bf16 on a CPU with bf16 units")
         weights, classes = loss.class_weights, self.data.classes
@@ -113,7 +113,7 @@ class Config(Section):
             raise SettingError("train.channels_last=true: fsdp shards contiguous weights only: set it to auto")
         if parallel.compress != "none" and parallel.strategy in ("single", "dp", "fsdp"):
             why = f"parallel.strategy={parallel.strategy} compresses no gradients"
-            raise SettingError(f"parallel.compress={parallel.compress}: {why}: set it to none, or use ddp")
+            raise SettingError(f"parallel.compress={parallel.compress}: {why}: set parallel.compress=none, or use ddp")
         return self
 
     @classmethod

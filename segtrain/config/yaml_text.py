@@ -134,7 +134,7 @@ def find_slip(text: str) -> Slip | None:
 
 
 def unspaced(value: Any) -> str:
-    """A hint for an error about text instead of keys, because YAML reads `lr:0.1` as text. "" for any other value."""
+    """A hint for the error that text was found instead of keys: YAML reads `lr:0.1` as text. "" if it does not help."""
     glued = value.split() if isinstance(value, str) else []
     pairs = [_spaced(word) for word in glued]
     if not glued or any(word == pair for word, pair in zip(glued, pairs)):

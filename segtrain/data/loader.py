@@ -2,7 +2,7 @@
 
 Workers (threads or processes, see workers/pool.py) write each sample directly into its part of the batch: uint8, in
 memory that is allocated once and reused (see workers/memory.py). A sample depends only on (seed, epoch, index), so
-workers change only speed. Steps wait in a queue of bounded length, which bounds memory.
+workers change only speed. The batches of a step wait in a queue of bounded length.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class Batch:
     masks: torch.Tensor  # uint8 (n, H, W), train ids
     indices: np.ndarray  # int64 [n], of the samples in the data set
     epochs: np.ndarray  # int64 [n]
-    colors: torch.Tensor | None = None  # float32 (n, 10), see normalize: where colors are left to the device
-    covered: torch.Tensor | None = None  # int32 (n, 4)
+    colors: torch.Tensor | None = None  # float32 (n, 10), see normalize; None: no color jitter on the device
+    covered: torch.Tensor | None = None  # int32 (n, 4), see normalize: where the image is, without padding
 
 
 def worker_kind(data: Data) -> str:
-    """'thread' or 'process'. auto: threads, since decoders release the GIL; processes for transforms, which may not.
+    """'thread' or 'process'. auto: threads, since decoders release the GIL; processes for transforms without a cache.
 
     Raises ConfigError for processes with a RAM cache, since each would keep a copy of the images.
     """
@@ -197,7 +197,7 @@ class TrainLoader(_Loader):
     ``crop_and_scale(step)`` gives the crop (height, width) and the random scale (min, max). ``workers=0`` reads in the
     consumer's thread. ``prefetch`` micro-batches (at least one step) are made ahead. ``pool``: shared workers, instead
     of ``workers`` of ``kind``; ``autoscaler`` sets their number. ``transforms``: objects in place of
-    ``data.transforms``. ``colors``: leave colors to the device; each Batch has the parameters. Raises ConfigError if
+    ``data.transforms``. ``colors``: leave color jitter to the device; a Batch has its parameters. Raises ConfigError if
     the batch is too small for the ranks, DataError if there are no samples or a file is bad.
     """
 

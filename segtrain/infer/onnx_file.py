@@ -163,12 +163,12 @@ def _check(model: nn.Module, path: Path, size: Size, open_sizes: bool) -> dict[s
         with torch.no_grad():
             expected = model(normalize(torch.from_numpy(images))).numpy()
         if logits.shape != expected.shape or classes.shape != shape or classes.dtype != np.uint8:
-            why = f"outputs {classes.dtype} {classes.shape} and {logits.shape} for images {images.shape}"
+            why = f"outputs {classes.dtype} {classes.shape} and {logits.shape}, not uint8 {shape} and {expected.shape}"
             raise SegtrainError(why, code="onnx-outputs-shape")
         worst, largest = max(worst, float(np.abs(logits - expected).max())), max(largest, float(np.abs(expected).max()))
         other, pixels = other + int((classes != expected.argmax(1)).sum()), pixels + classes.size
     if not worst <= TOLERANCE * largest:
-        why = f"logits differ by up to {worst:.3g}, the largest is {largest:.3g}"
+        why = f"logits differ from torch's by up to {worst:.3g}; the largest logit is {largest:.3g}"
         raise SegtrainError(why, code="onnx-logits-differ")
     opset = max(item.version for item in onnx.load(str(path)).opset_import if item.domain in ("", "ai.onnx"))
     return {

@@ -157,7 +157,7 @@ def contact_sheet(
     title: str = "",
     panel_width: int = 320,
 ) -> np.ndarray:
-    """Draw a sheet: uint8 (H, W, 3) RGB. Rows keep the shape of their image, enlarged at most twice.
+    """Draw a sheet: uint8 (H, W, 3) RGB. Panels keep the aspect ratio and are at most 2x as wide as the widest image.
 
     Without any truth, only image and prediction are shown. Raises DataError for no samples, or masks of another size.
     """

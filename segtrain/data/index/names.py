@@ -109,7 +109,7 @@ def _pairs(patterns: Patterns, images: Sequence[str], masks: Sequence[str]) -> i
 
 
 def _with_suffix(pattern: str, paths: Sequence[str]) -> str:
-    """The pattern without a suffix; with the real one if it seems to have one (``{name}.jpg`` for ``a.jpg.png``)."""
+    """The pattern; if it ends like an image file (``{name}.jpg`` for ``a.jpg.png``), with the real suffix appended."""
     if os.path.splitext(pattern)[1].lower() not in SUFFIXES:
         return pattern
     return pattern + Counter(os.path.splitext(path)[1] for path in paths).most_common(1)[0][0]

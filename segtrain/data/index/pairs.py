@@ -25,7 +25,9 @@ def pair(images: Column, masks: Column, where: str, fix: Callable[[Column, Colum
     ``fix``: the fix to name in that error, given the images and the masks.
     """
     if not len(images):
-        says = f"{where}: the split has no images ({', '.join(sorted(SUFFIXES))}): check the folder and data.split"
+        says = (
+            f"{where}: the split has no images ({', '.join(sorted(SUFFIXES))}): check the folder and the split's name"
+        )
         raise DataError(says, code="split-empty", folder=where)
     as_named = masks
     if not images.same_keys(masks):
@@ -61,7 +63,7 @@ def same_name(images: Column, masks: Column) -> str:
 
 
 def name_patterns(images: Column, masks: Column) -> str:
-    """The same for a layout with data.pair, which may say how names match. Raises DataError for several masks."""
+    """``same_name`` for a layout with data.pair: proposes patterns. Raises DataError if images have several masks."""
     names = [[str(path)[len(files.prefix) :] for path in files] for files in (images, masks)]
     found = propose(names[0], names[1])
     several = several_masks(names[0], names[1], found.patterns[0] if found else NAME)
@@ -102,7 +104,7 @@ def by_pattern(patterns: tuple[str, str], images: str, masks: str, watch: Watch)
 
 
 def _left_out(patterns: tuple[str, str], pairs: int, counts: list[int], left: list[tuple[str, set[str]]]) -> list[str]:
-    """The warning about images that match no pattern, if there are any. ``counts``: all images of each folder."""
+    """The warning about files that match no pattern, if there are any. ``counts``: all files of each folder."""
     parts = [
         f"{len(alone):,} of {count:,} files in {folder} ({', '.join(sorted(alone)[:3])}{', ...' * (len(alone) > 3)})"
         for (folder, alone), count in zip(left, counts)
@@ -135,7 +137,7 @@ def _named(folder: str, paths: list[str], pattern: str) -> dict[str, str]:
 
 
 def _without_ending(images: Column, masks: Column) -> Column:
-    """The masks without a known ending that all their keys have, unless a key matches an image as it is."""
+    """Remove an ending of MASK_ENDINGS that all keys of the masks have, unless a key matches an image as it is."""
     ending = next((e for e in MASK_ENDINGS if len(masks) and all(str(key).endswith(e) for key in masks.keys)), "")
     if not ending or sum(1 for _ in _without_partner(masks, images)) < len(masks):
         return masks

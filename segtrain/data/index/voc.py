@@ -38,7 +38,7 @@ def _voc(data: config.Data, split: str, watch: Watch) -> Entries:
 
 
 def _home(root: str, watch: Watch | None = None) -> str | None:
-    """The folder with ``JPEGImages``: ``root``, or the newest year of ``VOC2012`` or ``VOCdevkit/VOC2012`` in it."""
+    """The folder with ``JPEGImages``: ``root``, or else the newest ``VOC<year>`` in it, or in its ``VOCdevkit``."""
     watch = watch or Watch()
     folders = [root]
     for above in (root, os.path.join(root, "VOCdevkit")):
@@ -78,6 +78,6 @@ VOC = Layout(
         f"ImageSets/Segmentation/{split}.txt",
         [os.path.splitext(os.path.basename(image))[0] for image, _ in rows],
     ),
-    # An upload may have the folders in VOCdevkit/VOC2012/.
+    # No path is required of an upload: its folders may be in VOCdevkit/VOC2012/ instead.
     needs=lambda data: (),
 )

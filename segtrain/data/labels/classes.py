@@ -18,11 +18,11 @@ def label_space(
     default: LabelSpace | None = None,
     other_classes: Callable[[LabelSpace], LabelSpace] | None = None,
 ) -> LabelSpace:
-    """The label space that data.classes, data.label_map, and data.ignore_index make of that of the layout.
+    """The label space of the layout, changed by data.classes, data.label_map, and data.ignore_index.
 
-    ``default``: the label space of the layout. ``other_classes``: the label space of the masks if the config names
-    another number of classes; None: that is an error without a ``label_map``, which replaces the whole table from raw
-    to train ids (a raw ``ignore_index`` stays ignored). Raises ConfigError or DataError.
+    ``default``: the label space of the layout. ``other_classes``: adapts the label space of data.classes if its number
+    of names differs from ``default``; None: that is an error, unless data.label_map is set. data.label_map replaces the
+    whole table from raw to train ids (a raw ``ignore_index`` stays ignored). Raises ConfigError or DataError.
     """
     ignore = data.ignore_index
     if not data.classes and default is None and not data.label_map:
@@ -73,7 +73,7 @@ def _own_names(
 
 
 def _mapped(classes: dict[str, Any], ignore_index: int) -> LabelSpace:
-    """Names with one color, with several ([[...], [...]]), or with none ([]), which is a class all the same."""
+    """The label space of {name: color}; a name may have several colors ([[...], [...]]) or none ([])."""
     rows: list[tuple[str, ...]] = []
     for name, given in classes.items():
         colors = [given] if given and isinstance(given[0], int) else given

@@ -14,7 +14,7 @@ from segtrain.errors import ConfigError, DataError, some_of
 from segtrain.terminal import counted
 
 Color = tuple[int, int, int]
-# Ids in a proposed data.label_map.
+# Most ids that an error lists in a proposed data.label_map.
 _LISTED = 30
 # Masks are uint8: one value is ignore_index, and one marks unknown ids while they are mapped.
 MAX_CLASSES = 254
@@ -139,7 +139,7 @@ class LabelSpace:
             fix = "add 'red green blue name' lines to the data.classes file (the name 'void' means ignored)"
         else:
             ids = sorted(self.raw_to_train)
-            span = f"{ids[0]}..{ids[-1]}" if len(ids) == ids[-1] - ids[0] + 1 else ", ".join(map(str, ids[:40]))
+            span = f"{ids[0]}..{ids[-1]}" if len(ids) == ids[-1] - ids[0] + 1 else some_of(ids, 40)
             full = self.full_map(values.tolist())
             table = full if len(full) <= _LISTED else f"{{..., {next(iter(found))}: -1}}"
             fix = f"known ids are {span}; map every id with data.label_map={table} (-1: ignored)"
