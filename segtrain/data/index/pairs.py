@@ -25,9 +25,7 @@ def pair(images: Column, masks: Column, where: str, fix: Callable[[Column, Colum
     ``fix``: the fix to name in that error, given the images and the masks.
     """
     if not len(images):
-        says = (
-            f"{where}: the split has no images ({', '.join(sorted(SUFFIXES))}): check the folder and the split's name"
-        )
+        says = f"{where}: the split has no images ({', '.join(sorted(SUFFIXES))}): check the folder and the split"
         raise DataError(says, code="split-empty", folder=where)
     as_named = masks
     if not images.same_keys(masks):
