@@ -78,7 +78,7 @@ class Data(Section):
     hue: float = Field(0.0, ge=0, le=0.5, description="largest random hue shift, in turns of the color wheel")
     color_jitter_prob: Share = Field(1.0, description="probability of color jitter (data.jitter and data.hue)")
     color_jitter_on: Literal["auto", "cpu", "device"] = Field(
-        "auto", description="where color jitter is computed. auto: on the GPU with CUDA, otherwise in the workers"
+        "auto", description="where color jitter is computed. auto: on CUDA without rotate or transforms, else workers"
     )
     class_balanced_crop_prob: Share = Field(
         0.0, description="probability that a crop is centered on a pixel of a random class, which favors rare classes"
@@ -91,7 +91,7 @@ class Data(Section):
     )
     transforms_mode: Literal["after", "replace"] = Field(
         "after",
-        description="run 'after' scale, crop, flip, and color jitter, or in their place ('replace'), on whole images",
+        description="whether transforms run 'after' scale, crop, flip, and color jitter, or 'replace' them",
     )
     cache: Literal["off", "ram"] = Field("off", description="'ram' keeps decoded images in memory, for small data sets")
     check: Literal["full", "off"] = Field(
@@ -175,7 +175,7 @@ class Data(Section):
         if not self.split_by.of and self.own_splits:
             keys = {"folders": " ({split} in data.images or data.masks)", "list": " ({split} in data.index)"}
             why = f"layout {self.layout!r} has its own splits{keys.get(self.layout, '')}"
-            unsplit = "; if the shards have no splits, use of: all" if self.layout == "shards" else ""
+            unsplit = "; if the shards have no splits, {of: all, val: 20%}" if self.layout == "shards" else ""
             fix = f"name the split to divide, such as data.split_by={{of: train, val: 20%}}{unsplit}"
             raise SettingError(f"data.split_by: {why}: {fix}")
         if self.train_split in ("val", "test"):
@@ -188,7 +188,7 @@ class Data(Section):
             raise SettingError("data.faults=skip needs the check that finds faulty files: set data.check=full")
         if self.color_jitter_on == "device" and (self.transforms or self.rotate):
             key = "transforms" if self.transforms else "rotate"
-            raise SettingError(f"data.color_jitter_on=device: data.{key} runs later, on the CPU: set the first to auto")
+            raise SettingError(f"data.color_jitter_on=device: data.{key} runs after it, on the CPU: use auto")
         if self.transforms and self.transforms_mode == "replace" and self.class_balanced_crop_prob > 0:
             raise SettingError("data.class_balanced_crop_prob must be 0 with data.transforms_mode=replace: set it to 0")
         return self

@@ -86,7 +86,7 @@ class Parallel(Section):
 
 Scale = Annotated[float, Field(ge=0.01, le=16)]
 
-AUTO = "auto: every epoch, or about every 25 steps if epochs are shorter, but at least 4 times; always at the end"
+AUTO = "auto: each epoch, or every 25 steps if epochs are shorter (at least 4 times if possible); always at the end"
 
 
 class Eval(Section):

@@ -131,7 +131,7 @@ def verify(
     ``shown``: what to call them instead of their folders.
     """
     if Path(run).resolve() == Path(other).resolve():
-        message = f"{run} is compared with itself: name the run before and the run with the fix"
+        message = f"{run} is compared with itself: name one run without the fix and one with it"
         raise DataError(message, code="same-run", run=str(run))
     return compare(side(Path(run), say, shown[0]), side(Path(other), say, shown[1]))
 

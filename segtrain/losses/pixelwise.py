@@ -57,7 +57,7 @@ class CrossEntropy(WeightedTerm):
 class FocalLoss(WeightedTerm):
     """Cross-entropy with each pixel multiplied by (1 - p) ** gamma; the same denominator (Lin et al. 2017).
 
-    gamma: how much less a pixel counts the better it is known; 0 is cross-entropy.
+    gamma: the larger it is, the less a pixel counts that is already predicted well; 0 is cross-entropy.
 
     >>> FocalLoss(num_classes=3, gamma=1.0)(torch.zeros(1, 3, 4, 4), torch.zeros(1, 4, 4, dtype=torch.long))
     tensor(0.7324)
@@ -83,7 +83,7 @@ class OHEMCrossEntropy(WeightedTerm):
     threshold: a pixel whose true class has a lower probability is always kept.
 
     The totals are a histogram of the losses by the upper half of their float32 bits, so that ranks find the same
-    threshold without sending pixels. Each bin is 1/128 of its loss wide. The bin with the threshold is kept, so
+    border for ``min_kept`` without sending pixels. A bin is 1/128 of its loss wide. The bin at the border is kept, so
     ``min_kept`` is exceeded by less than one bin.
 
     >>> loss = OHEMCrossEntropy(num_classes=3, min_kept=0.25)
@@ -121,7 +121,7 @@ class OHEMCrossEntropy(WeightedTerm):
         return torch.where(kept, nll if weights is None else nll * weights, 0.0).sum()
 
     def denominator(self, totals: Tensor) -> Tensor:
-        """Number of kept pixels, or the sum of their weights: the larger of two sets, one of which holds the other."""
+        """Number of kept pixels, or the sum of their weights: hard ones or top bins; one set holds the other."""
         histogram, hard = totals[-BINS - 1 : -1], totals[-1]
         reaches = torch.arange(BINS, device=totals.device) >= self._border(totals)
         return torch.maximum(torch.where(reaches, histogram, 0.0).sum(), hard)

@@ -13,7 +13,7 @@ from segtrain.data.index.unpaired import in_other_form
 from segtrain.errors import file_error, some_of
 from segtrain.terminal import counted
 
-# From so many listed files in one folder, reading the folder is faster than a stat of each file.
+# With this many or more listed files in one folder, reading the folder is faster than a stat of each file.
 _MANY = 1000
 
 

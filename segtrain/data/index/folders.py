@@ -43,7 +43,7 @@ def _files(data: config.Data) -> tuple[str, str]:
 FOLDERS = Layout(
     "folders",
     f"a folder of images ({', '.join(IMAGE_WORDS[:5])}, ...) and one of masks ({', '.join(MASK_WORDS[:5])}, ...), with "
-    "or without splits above or below; or a.jpg and a_mask.png in one folder",
+    "or without split folders above or below them; or a.jpg and a_mask.png in one folder",
     pair_of_folders,
     _folders,
     files=_files,
