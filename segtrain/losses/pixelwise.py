@@ -18,7 +18,7 @@ BINS = 1 << 15
 
 @dataclass(frozen=True)
 class CrossEntropy(WeightedTerm):
-    """The sum of class_weight * -log p over the sum of class weights (the definition of torch), with label smoothing.
+    """The sum of class_weight * -log p, divided by the sum of class weights as in torch, with label smoothing.
 
     label_smoothing: share of the target that is spread evenly over all classes (Szegedy et al. 2016).
 
@@ -83,7 +83,7 @@ class OHEMCrossEntropy(WeightedTerm):
     threshold: a pixel whose true class has a lower probability is always kept.
 
     The totals are a histogram of the losses by the upper half of their float32 bits, so that ranks find the same
-    border for ``min_kept`` without sending pixels. A bin is 1/128 of its loss wide. The bin at the border is kept, so
+    border for ``min_kept`` without sending pixels. A bin spans < 1 % of a loss in it. The bin at the border is kept, so
     ``min_kept`` is exceeded by less than one bin.
 
     >>> loss = OHEMCrossEntropy(num_classes=3, min_kept=0.25)
@@ -121,13 +121,13 @@ class OHEMCrossEntropy(WeightedTerm):
         return torch.where(kept, nll if weights is None else nll * weights, 0.0).sum()
 
     def denominator(self, totals: Tensor) -> Tensor:
-        """Number of kept pixels, or the sum of their weights: hard ones or top bins; one set holds the other."""
+        """Number or weight of the kept pixels: hard or in a top bin. The larger of the two sets holds the other."""
         histogram, hard = totals[-BINS - 1 : -1], totals[-1]
         reaches = torch.arange(BINS, device=totals.device) >= self._border(totals)
         return torch.maximum(torch.where(reaches, histogram, 0.0).sum(), hard)
 
     def _bins(self, nll: Tensor) -> tuple[Tensor, Tensor]:
-        """(bin int64, below the threshold bool) of each pixel. NaN falls into a last bin, so it is kept and seen."""
+        """(bin int64, below the threshold bool) of each pixel. NaN falls into a high bin: it is kept and seen."""
         nll = nll.float()
         # Without the sign, which -0 and NaN may have.
         bins = (nll.view(torch.int32) >> 16) & (BINS - 1)

@@ -25,7 +25,7 @@ _SPLIT_SETTINGS = (
 def detect(root: str) -> tuple[config.Data, tuple[str, ...]]:
     """Settings that fit a folder, and its splits ('train' first). Raises DataError when no layout fits.
 
-    Splits with other names than train and val are set too, such as VAL.
+    They include train_split and split if the splits have other names than train and val, such as VAL.
     """
     if not os.path.isdir(root):
         raise no_folder(root, "the data folder")
