@@ -347,6 +347,6 @@ def test_files_without_the_right_to_read_them(zygote, public: Path, ordinary: Ca
     os.chmod(root / f"{IMAGE}.png", 0)
     before = snapshot(public)
     process = zygote.start(code=ordinary("train", *FOLDERS, "data.check=full"), cwd=public)
-    assert_refused([process], f"set/{IMAGE}.png", "Permission denied", "rights")
+    assert_refused([process], f"set/{IMAGE}.png", "Permission denied", "permissions")
     assert snapshot(public) == before
     assert CLASSES

@@ -170,7 +170,7 @@ def test_a_dry_run_asks_nobody(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--region", "mars"), "--region mars does not look like a region"),
+        (("--region", "mars"), "--region mars is not an AWS region name"),
         (("--price", "-1"), "--price=-1.0: must be a number, 0 or more"),
         (("--subnet", "net"), "as in --subnet subnet-"),
     ],

@@ -304,7 +304,7 @@ def test_a_checkpoint_that_another_run_wrote_is_said(place: Path, capsys: pytest
     session.output.close()
     told = [line for line in capsys.readouterr().out.splitlines() if "#0badf00d" in line]
     assert len(told) == 1
-    assert f"written by a run #0badf00d, this one is #{config.hash}" in told[0]
+    assert f"written by run #0badf00d, but this run is #{config.hash}" in told[0]
     assert "remove it" in told[0]
 
 
