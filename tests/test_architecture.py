@@ -47,6 +47,7 @@ HOME = {  # outside library -> the one room that touches it
     "mlflow": "observe",
     "wandb": "observe",
     "pandas": "runs",
+    "obstore": "data",
     "psutil": "observe",
     "pynvml": "observe",
     "onnx": "infer",

@@ -98,6 +98,9 @@ class Data(Section):
         "full", description="'full' reads and checks all images and masks before training, and caches the result"
     )
     faults: Literal["error", "skip"] = Field("error", description="faulty files: stop before training, or skip them")
+    outage_s: float = Field(
+        300.0, gt=0, description="buckets: seconds without an answer after which the run ends with an error"
+    )
     workers: Union[Annotated[int, Field(ge=0, le=256)], Auto] = Field(
         "auto", description="loader workers per rank; 0: the training loop loads. auto: adapts, up to the rank's cores"
     )

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from segtrain import config
+from segtrain.data.bucket import store_of
 from segtrain.data.index.entries import Entry, LazyEntries
 from segtrain.data.index.layouts import LAYOUTS
 from segtrain.data.index.listing import entries_of
@@ -25,7 +26,7 @@ from segtrain.data.pixels.crop import StoredSample, size_error
 from segtrain.data.pixels.reading import PLAIN, Reading
 from segtrain.data.scenes import scene as scenes
 from segtrain.data.stages import DECODE, READ, took
-from segtrain.data.storage import LOCAL, Store
+from segtrain.data.storage import LOCAL, Range, Store
 from segtrain.errors import DataError
 
 # index -> image, mask
@@ -73,12 +74,17 @@ class Dataset:
         image = self.ready(self._content(entry.image), entry.image)
         return StoredSample(image, mask, entry.image, entry.mask or "", "raw")
 
-    def _content(self, path: str) -> bytes:
+    def ranges(self, index: int) -> list[Range]:
+        """What ``record`` reads of the store, so that it can be fetched ahead."""
+        entry = self.entries[index]
+        return [] if self.draw else [Range(path) for path in (entry.image, entry.mask) if path]
+
+    def _content(self, path: str) -> bytes | memoryview:
         """The bytes of a file. Raises DataError if it cannot be read or is empty."""
         with READ:
-            content = self.store.read(path)
+            content = self.store.content(path)
         took(len(content))
-        return decode.load(content, path)[0]
+        return content if len(content) else decode.load(b"", path)[0]
 
     def ready(self, content: Any, name: str) -> Any:
         """The image of a record: its bytes, or its pixels if ``write_crop`` would not follow ``reading``."""
@@ -183,18 +189,18 @@ def open_dataset(data: config.Data, split: str) -> Dataset:
         return divided(data, split, open_dataset)
     if data.layout == "scenes":
         return _scenes(data, split)
-    layout = LAYOUTS[data.layout]
-    if not os.path.isdir(data.root):
+    layout, store = LAYOUTS[data.layout], store_of(data.root, data.outage_s)
+    if store is LOCAL and not os.path.isdir(data.root):
         raise no_folder(data.root, "data.root")
     if layout.lister is None:
         from segtrain.data.shards.reader import open_shards
 
-        return open_shards(data, split, layout.own_labels(data))
-    entries, notes = entries_of(data, split, layout.lister)
+        return open_shards(data, split, layout.own_labels(data), store)
+    entries, notes = entries_of(data, split, layout.lister, store)
     labels = label_space(data, layout.own_labels(data), layout.other_classes)
-    name = os.path.basename(os.path.abspath(data.root))
-    root = os.path.abspath(data.root)
-    return Dataset(name, split, labels, entries, root, notes=tuple(notes), reading=Reading.of(data))
+    root = store.place(data.root)
+    name, reading = os.path.basename(root), Reading.of(data)
+    return Dataset(name, split, labels, entries, root, notes=tuple(notes), reading=reading, store=store)
 
 
 def _drawn_entry(kind: str, split: str, index: int) -> Entry:

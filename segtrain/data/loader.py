@@ -7,16 +7,12 @@ workers change only speed. The batches of a step wait in a queue of bounded leng
 
 from __future__ import annotations
 
-import contextlib
 import socket
-import time
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import cv2
 import numpy as np
 import torch
 
@@ -31,11 +27,12 @@ from segtrain.data.sample import SampleMaker, Task, colors_in, make_whole, named
 from segtrain.data.workers.autoscaler import Autoscaler
 from segtrain.data.workers.batch import BatchTask, offsets
 from segtrain.data.workers.memory import Ring
+from segtrain.data.workers.passes import Loader
 from segtrain.data.workers.pool import WorkerPool
-from segtrain.errors import ConfigError, SegtrainError
+from segtrain.errors import ConfigError
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 
 @dataclass
@@ -71,127 +68,7 @@ def colors_on_device(data: Data, device: str) -> bool:
     return data.color_jitter_on == "device" or (data.color_jitter_on == "auto" and device == "cuda" and not after)
 
 
-class _Loader:
-    """Iterates over the results of ``_batches``, one pass at a time. At most ``ahead`` batches are in progress.
-
-    A result's memory is reused when the next one is requested. Closing ends the pass, and the workers unless ``pool``
-    was given.
-    """
-
-    def __init__(
-        self,
-        workers: int,
-        kind: str,
-        pool: WorkerPool | None,
-        ahead: int,
-        pin_memory: bool,
-        autoscaler: Autoscaler | None = None,
-    ) -> None:
-        self.workers, self.kind, self.ahead, self.pin_memory = workers, kind, ahead, pin_memory
-        self.autoscaler, self._shared_pool = autoscaler, pool
-        self._open = False
-        self._given: BatchTask | None = None
-        self._waiting: deque[BatchTask | Exception] = deque()
-        self._asked, self._ready_sum = 0, 0
-
-    def _batches(self, ring: Ring) -> Generator[BatchTask, None, None]:
-        raise NotImplementedError
-
-    def __iter__(self) -> Iterator[Any]:
-        self.close()
-        # OpenCV's own threads would compete with the workers and with the model.
-        cv2.setNumThreads(1)
-        self._pool = self._shared_pool or WorkerPool(self.workers, self.kind)
-        self._ring = Ring(shared=self._pool.kind == "process" and self._pool.count > 0, pin=self.pin_memory)
-        self._source = self._batches(self._ring)
-        self._asked, self._ready_sum, self._open = 0, 0, True
-        self._pool.start()
-        self._top_up()
-        return self._results(self._source)
-
-    def _results(self, source: Generator[BatchTask, None, None]) -> Iterator[Any]:
-        while source is self._source and (batch := self._request()) is not None:
-            yield batch.result
-
-    def _request(self) -> BatchTask | None:
-        """Wait for the next batch; None after the last one."""
-        try:
-            if self._given is not None:
-                self._ring.give(self._given.block)
-                self._given.samples.clear()
-                self._given = None
-            if not self._waiting:
-                self.close()
-                return None
-            batch = self._waiting[0]
-            if isinstance(batch, Exception):
-                raise batch
-            self._asked += 1
-            self._ready_sum += sum(isinstance(one, BatchTask) and not one.left for one in self._waiting)
-            waited = self._pool.wait(batch)
-            self._given = batch
-            self._waiting.popleft()
-            self._top_up()
-            if self.autoscaler is not None:
-                count = self.autoscaler.next(time.perf_counter(), waited, self._pool.tally.cost.seconds)
-                if count != self._pool.count:
-                    self._pool.resize(count)
-            return batch
-        except BaseException:
-            self.close()
-            raise
-
-    def _top_up(self) -> None:
-        while len(self._waiting) < self.ahead and not (self._waiting and isinstance(self._waiting[-1], Exception)):
-            try:
-                batch = next(self._source, None)
-                if batch is None:
-                    return
-                self._pool.begin(batch)
-                self._waiting.append(batch)
-            except Exception as error:  # raised when its turn comes
-                self._waiting.append(error)
-
-    def ready(self) -> bool:
-        """Whether the next item is ready, so that requesting it does not wait."""
-        batch = self._waiting[0] if self._waiting else None
-        return isinstance(batch, BatchTask) and not batch.left and not batch.errors
-
-    def first(self) -> None:
-        """Block until the next item is ready (excluded from timing). Its error is raised when it is requested."""
-        batch = self._waiting[0] if self._waiting else None
-        if isinstance(batch, BatchTask) and self._pool.count:
-            with contextlib.suppress(SegtrainError):
-                self._pool.wait(batch)
-
-    def queue(self) -> tuple[int, int]:
-        """Requests in this pass, and the number of ready batches summed over those requests."""
-        return self._asked, self._ready_sum
-
-    def close(self) -> None:
-        """End the pass and drop what was read ahead."""
-        if not self._open:
-            return
-        self._open = False
-        if self._shared_pool is None:
-            self._pool.close()
-        batches = [batch for batch in (self._given, *self._waiting) if isinstance(batch, BatchTask)]
-        self._pool.drop(batches)
-        for batch in batches:
-            batch.samples.clear()  # breaks a reference cycle that would keep their memory
-        self._given = None
-        self._waiting.clear()
-        self._source.close()
-        self._ring.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class TrainLoader(_Loader):
+class TrainLoader(Loader):
     """Yields for each step from ``first_step`` to ``last_step - 1`` this rank's micro-batches: ``list[Batch]``.
 
     ``crop_and_scale(step)`` gives the crop (height, width) and the random scale (min, max). ``workers=0`` reads in the
@@ -238,6 +115,11 @@ class TrainLoader(_Loader):
     def __len__(self) -> int:
         return max(0, self.last_step - self.first_step)
 
+    def _order(self) -> Iterator[np.ndarray]:
+        for step in range(self.first_step, self.last_step):
+            _, indices = samples(self.seed, len(self.dataset), step * self.batch_size, self.batch_size)
+            yield np.concatenate([indices[part] for part in self.parts])
+
     def _batches(self, ring: Ring) -> Generator[BatchTask, None, None]:
         for step in range(self.first_step, self.last_step):
             epochs, indices = samples(self.seed, len(self.dataset), step * self.batch_size, self.batch_size)
@@ -255,7 +137,7 @@ class TrainLoader(_Loader):
             yield batch
 
 
-class EvalLoader(_Loader):
+class EvalLoader(Loader):
     """Yields the indices of each group (see ``order.eval_groups``), images uint8 (n, H, W, 3), masks uint8 (n, H, W).
 
     The tensors are in reused memory, as in a ``Batch``. ``pool``: shared workers.
@@ -276,6 +158,9 @@ class EvalLoader(_Loader):
 
     def __len__(self) -> int:
         return len(self.groups)
+
+    def _order(self) -> Iterator[Sequence[int]]:
+        return iter(self.groups)
 
     def _batches(self, ring: Ring) -> Generator[BatchTask, None, None]:
         maker = partial(make_whole, self.dataset)

@@ -93,6 +93,11 @@ def took(count: int) -> None:
     here.read = read
 
 
+def waited(seconds: float) -> None:
+    """Count a wait for the bytes of this thread's sample that another process has had."""
+    _here.sums[_READ] += seconds
+
+
 def begin() -> None:
     """Start a sample in this thread."""
     here = _here

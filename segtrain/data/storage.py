@@ -7,15 +7,18 @@ import io
 import mmap
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Union
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Union
 from weakref import WeakValueDictionary
 
 from segtrain import files
 from segtrain.errors import DataError
+
+if TYPE_CHECKING:
+    from segtrain.data.bucket.ahead import ReadAhead
 
 # Files that a process maps at once; each mapping holds a file descriptor.
 _MAPS = 128
@@ -25,6 +28,14 @@ _viewed = 0
 _alive: WeakValueDictionary[int, mmap.mmap] = WeakValueDictionary()
 _FIX = "check the path and its permissions"
 _AGAIN = "fetch it or write it again"
+
+
+class Range(NamedTuple):
+    """Bytes of a file: ``length`` from ``offset`` on; -1: all to the end."""
+
+    path: str
+    offset: int = 0
+    length: int = -1
 
 
 class FileStat(NamedTuple):
@@ -60,9 +71,36 @@ class Store:
         """The same bytes as ``read``, without a copy where the store can do so."""
         return memoryview(self.read(path, offset, length))
 
+    def content(self, path: str) -> bytes | memoryview:
+        """All of a file."""
+        return self.read(path)
+
+    def mapped(self, path: str) -> memoryview:
+        """All of a file that each process of this host uses, such as an index: mapped from a local file if possible."""
+        return self.view(path, 0, self.stat(path).size)
+
+    def copied(self, path: str) -> str:
+        """A local file with the content of a file: of the local disk, the file itself."""
+        return path
+
+    def walk(self, folder: str) -> Iterator[str]:
+        """Paths of all files below a folder, relative to it, in the order of their bytes."""
+        raise NotImplementedError
+
     def open(self, path: str) -> AbstractContextManager[BinaryIO]:
         """A seekable stream, for headers: few bytes of it are read."""
         return io.BytesIO(self.read(path))
+
+    def place(self, root: str) -> str:
+        """The folder ``root`` as the paths of this store begin with it."""
+        return os.path.abspath(root)
+
+    def read_ahead(self, samples: Iterator[Sequence[Range]], batch: int, in_progress: int) -> ReadAhead | None:
+        """Fetch the ranges of the next samples from now on, until it is closed. None: a store that answers at once.
+
+        batch: samples per step. in_progress: samples that workers may hold at the same time.
+        """
+        return None
 
 
 class LocalDisk(Store):

@@ -10,6 +10,7 @@ import numpy as np
 from segtrain.data.index.entries import Column, Entries
 from segtrain.data.index.listing import Watch
 from segtrain.data.index.unpaired import in_other_form
+from segtrain.data.storage import LOCAL
 from segtrain.errors import file_error, some_of
 from segtrain.terminal import counted
 
@@ -57,6 +58,10 @@ def _absent(paths: Column, watch: Watch) -> list[str]:
     absent: list[int] = []
     for folder, rows in rows_of.items():
         watch.look(folder)
+        if watch.store is not LOCAL:
+            names = set(watch.store.list(folder, ""))
+            absent += [row for row in rows if os.path.basename(str(paths[row])) not in names]
+            continue
         if len(rows) < _MANY or not os.path.isdir(folder):
             absent += [row for row in rows if not os.path.isfile(str(paths[row]))]
             continue

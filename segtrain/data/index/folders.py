@@ -23,7 +23,7 @@ def _folders(data: config.Data, split: str, watch: Watch) -> Entries:
     images, masks = (data.root if text == "." else os.path.join(data.root, text) for text in texts)
     if data.pair:
         return by_pattern(data.pair, images, masks, watch)
-    if os.path.isdir(images) and os.path.realpath(images) == os.path.realpath(masks):
+    if os.path.realpath(images) == os.path.realpath(masks):
         names = pictures(images, "data.images", watch)
         several = several_masks(names, names, NAME, together=True)
         if several:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from segtrain import config
+from segtrain.data.bucket import is_bucket
+from segtrain.data.bucket.tree import first_in_bucket
 from segtrain.data.index.listing import Lister
 from segtrain.data.labels.classes import read_classes
 from segtrain.data.labels.space import LabelSpace
@@ -54,6 +56,8 @@ class Layout:
 
     def class_file(self, root: str) -> Path | None:
         """The file beside the data that names the classes."""
+        if is_bucket(root):
+            return first_in_bucket(root, self.class_files)
         home = self.home(root) if self.home else None
         paths = (Path(folder, name) for name in self.class_files for folder in dict.fromkeys((home or root, root)))
         return next((path for path in paths if path.exists()), None)

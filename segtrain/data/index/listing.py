@@ -19,6 +19,7 @@ from typing import Union
 from segtrain import config
 from segtrain.data.index import entries as kept
 from segtrain.data.index.entries import Entries
+from segtrain.data.storage import LOCAL, Store
 from segtrain.files import cache_folder, now_ns, writing
 
 # Version of what listers find in a folder. Raise it with every change of a lister that finds other files.
@@ -46,12 +47,13 @@ def _stamp(path: str) -> Stamp:
 
 @dataclass
 class Watch:
-    """Folders and lists that a lister reads, with their stamps from before, and its notes for the user.
+    """Folders and lists of ``store`` that a lister reads, with their stamps from before, and its notes for the user.
 
     began: start of the listing in ns, by the clock that stamps files.
     """
 
     began: int = field(default_factory=time.time_ns)
+    store: Store = LOCAL
     stamps: dict[str, Stamp] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -63,6 +65,8 @@ class Watch:
 
     def settled(self) -> bool:
         """Whether any later change will be visible in a stamp."""
+        if self.store is not LOCAL:
+            return False
         latest = max((stamp[0] for stamp in self.stamps.values() if stamp), default=0)
         return latest < self.began - _CLOCK and all(_stamp(path) == stamp for path, stamp in self.stamps.items())
 
@@ -70,13 +74,16 @@ class Watch:
 Lister = Callable[[config.Data, str, Watch], Entries]
 
 
-def entries_of(data: config.Data, split: str, lister: Lister) -> tuple[Entries, list[str]]:
+def entries_of(data: config.Data, split: str, lister: Lister, store: Store = LOCAL) -> tuple[Entries, list[str]]:
     """The entries of a split (with data.limit applied) from the cache or the lister, and notes for the user.
 
+    A bucket is listed by every process, because it has no folders whose times would tell that nothing has changed.
     Processes that start together wait for the first one, which lists for the whole host. Raises what the lister raises.
     """
     folder = cache_folder()
     file = folder / f"listing-{_key(data, split)}.json"
+    if store is not LOCAL:
+        return _list(data, split, lister, file, [], store)
     found, notes = _known(file)
     if found is None:
         with _alone(file) as waited:
@@ -87,8 +94,10 @@ def entries_of(data: config.Data, split: str, lister: Lister) -> tuple[Entries, 
     return (found, notes) if found is not None else _list(data, split, lister, file, notes)
 
 
-def _list(data: config.Data, split: str, lister: Lister, file: Path, notes: list[str]) -> tuple[Entries, list[str]]:
-    watch = Watch(now_ns(file.parent))
+def _list(
+    data: config.Data, split: str, lister: Lister, file: Path, notes: list[str], store: Store = LOCAL
+) -> tuple[Entries, list[str]]:
+    watch = Watch(now_ns(file.parent), store)
     entries = lister(data, split, watch)
     if 0 < data.limit < len(entries):
         entries = entries.select(part * len(entries) // data.limit for part in range(data.limit))

@@ -17,6 +17,7 @@ from dataclasses import replace
 import numpy as np
 
 from segtrain import config
+from segtrain.data.bucket.tree import local_copy
 from segtrain.data.index.check_files import checked
 from segtrain.data.index.entries import ColumnBuilder, Entries, column_of
 from segtrain.data.index.layout import Detected, Layout
@@ -160,6 +161,7 @@ class _Table:
 
 def lines(path: str) -> Iterator[str]:
     """Lines of a text file with their line ends. Raises DataError for a file that is missing or not UTF-8."""
+    path = local_copy(path)
     if not os.path.isfile(path):
         folder = os.path.dirname(path) or "."
         there = sorted(os.listdir(folder)) if os.path.isdir(folder) else []

@@ -33,6 +33,7 @@ class Subset(Dataset):
 
     read = _of_base("read")
     record = _of_base("record")
+    ranges = _of_base("ranges")
     stored_image = _of_base("stored_image")
     read_image = _of_base("read_image")
     read_mask = _of_base("read_mask")
@@ -46,7 +47,7 @@ class Subset(Dataset):
         try:
             return self.base.stamps()[self.keep]
         except DataError:  # a file is missing, maybe one that is left out
-            return stamps(self.entries)
+            return stamps(self.entries, self.store)
 
 
 def _entry_of(entries: Sequence[Entry], keep: np.ndarray, index: int) -> Entry:
@@ -58,7 +59,8 @@ def select(dataset: Dataset, keep: np.ndarray, split: str, notes: tuple[str, ...
     entries = LazyEntries(len(keep), partial(_entry_of, dataset.entries, keep))
     return Subset(
         dataset.name, split, dataset.labels, entries, dataset.root,
-        drawn_size=dataset.drawn_size, notes=notes, reading=dataset.reading, base=dataset, keep=keep,
+        drawn_size=dataset.drawn_size, notes=notes, reading=dataset.reading, store=dataset.store, base=dataset,
+        keep=keep,
     )  # fmt: skip
 
 

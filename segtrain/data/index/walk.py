@@ -7,9 +7,11 @@ import os
 from collections import Counter
 from pathlib import Path
 
+from segtrain.data.bucket.tree import rows_below
 from segtrain.data.index.entries import Column, pack_keys
 from segtrain.data.index.listing import Watch
 from segtrain.data.index.names import SUFFIXES, is_folder
+from segtrain.data.storage import LOCAL
 from segtrain.errors import DataError, closest
 
 _NOT_READ = {".txt": " (YOLO labels are boxes or polygons: draw them into masks of class ids)"}
@@ -45,6 +47,8 @@ def files_under(folder: str, what: str, watch: Watch, ending: str = "") -> Colum
 
 def _listed(folder: str, what: str, watch: Watch, ending: str = "") -> tuple[list[str], list[str]]:
     """Rows of ``key, "\\0", number``, one object per file, which sort like the keys; and what follows key 1, 2, ..."""
+    if watch.store is not LOCAL:
+        return rows_below(watch.store, folder, what, ending)
     if not os.path.isdir(folder):
         raise no_folder(folder, what)
     rows, tails = list[str](), dict[str, int]()

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from segtrain import config
+from segtrain.data.bucket import is_bucket
+from segtrain.data.bucket.tree import first_in_bucket
 from segtrain.data.labels.space import Color, LabelSpace, code, color_wheel, plain_space
 from segtrain.errors import ConfigError, DataError
 
@@ -94,6 +96,8 @@ def find_file(name: str, root: str) -> Path:
     for path in (Path(name), Path(root) / name):
         if path.is_file():
             return path
+    if is_bucket(root) and (copy := first_in_bucket(root, (name,))):
+        return copy
     says = f"{name}: no such file, neither in the current folder nor in {root or 'data.root'}: check data.classes"
     raise DataError(says, code="classes-file-missing", file=name)
 

@@ -145,7 +145,7 @@ def write_arrays(path: str, description: Description, rows: np.ndarray, names: b
 
 def load(path: str, store: Store = LOCAL) -> ShardIndex:
     """Map an index. Raises DataError if it is missing, cut off, of another version, or has a damaged header."""
-    content = store.view(path, 0, store.stat(path).size)
+    content = store.mapped(path)
     magic, length, crc = _HEAD.unpack(bytes(content[: _HEAD.size]).ljust(_HEAD.size))
     if magic != _MAGIC:
         raise _bad(path, "is not an index of shards", "index-unknown-format")

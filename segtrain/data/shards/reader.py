@@ -29,7 +29,7 @@ from segtrain.data.pixels.reading import Reading
 from segtrain.data.shards import index as shard_index
 from segtrain.data.shards.index import ShardEntries, ShardIndex, ShardSpan
 from segtrain.data.stages import took
-from segtrain.data.storage import LOCAL, Store
+from segtrain.data.storage import LOCAL, Range, Store
 from segtrain.errors import file_error
 
 if TYPE_CHECKING:
@@ -63,6 +63,10 @@ class ShardDataset(Dataset):
 
     def _shard(self, span: ShardSpan) -> str:
         return f"{self.root}/{self.table.description.shards[span.shard].name}"
+
+    def ranges(self, index: int) -> list[Range]:
+        span = self.entries.span(index)
+        return [Range(self._shard(span), *part[1:]) for part in (span.image, span.mask) if part]
 
     def _image(self, span: ShardSpan, name: str) -> Stored:
         found = self._stored(span, span.image, name)
@@ -168,7 +172,7 @@ def open_shards(data: config.Data, split: str, default: LabelSpace | None, store
 
     ``default``: the label space if the index has none. Raises DataError, ConfigError.
     """
-    root = os.path.abspath(data.root)
+    root = store.place(data.root)
     path = os.path.join(root, split + shard_index.ENDING)
     if split + shard_index.ENDING in store.list(root, shard_index.ENDING):
         table = shard_index.load(path, store)

@@ -1,0 +1,94 @@
+"""Sizes and etags of the objects that a listing named, in little memory and shared by the processes of a host."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from segtrain.files import cache_folder, writing
+
+# Files of the cache that begin so are removed when they have not been used for long.
+_PREFIX = "listing-bucket-"
+
+
+class KnownObjects:
+    """A table key -> (size, etag). A million objects take about 64 MB: keys are kept as 64 bits of a digest.
+
+    ``file``: a saved table, which is mapped into memory. Any thread may call any method.
+    """
+
+    def __init__(self, file: str = "") -> None:
+        self._lock = threading.Lock()
+        self._table = np.load(file, mmap_mode="r") if file else rows_of(())
+        self._single: dict[str, tuple[int, str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._table) + len(self._single)
+
+    def find(self, key: str) -> tuple[int, str] | None:
+        """Size and etag of an object; None if none was named."""
+        single = self._single.get(key)
+        if single is not None:
+            return single
+        table, digest = self._table, _digest(key)
+        # numpy's own search would copy the column.
+        place = bisect_left(table["key"], digest)
+        if place == len(table) or table["key"][place] != digest:
+            return None
+        return int(table["size"][place]), table["etag"][place].decode()
+
+    def add(self, key: str, size: int, etag: str) -> None:
+        """One object that was read without a listing."""
+        with self._lock:
+            self._single[key] = size, etag
+
+    def extend(self, pages: Sequence[np.ndarray]) -> None:
+        """The objects of a listing, as ``rows_of`` each page."""
+        with self._lock:
+            merged = np.concatenate([*pages, self._table])
+            # Of equal keys, unique keeps the first, which is the newest.
+            self._table = merged[np.unique(merged["key"], return_index=True)[1]]
+
+    def save(self) -> str:
+        """Write the table into the cache and return its path; "" if it is empty or the cache cannot be written."""
+        with self._lock:
+            single = rows_of((key, *value) for key, value in self._single.items())
+            table = np.concatenate([single, self._table])
+        if not len(table):
+            return ""
+        table = table[np.unique(table["key"], return_index=True)[1]]
+        digest = hashlib.blake2b(np.ascontiguousarray(table).data, digest_size=12).hexdigest()
+        path = cache_folder() / f"{_PREFIX}{digest}.npy"
+        try:
+            if not path.exists():
+                _write(path, table)
+        except OSError:
+            return ""
+        return str(path)
+
+
+def _write(path: Path, table: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with writing(path) as stream:
+        np.save(stream, table)
+
+
+def rows_of(objects: Iterable[tuple[str, int, str]]) -> np.ndarray:
+    """Objects as rows of the table, in the given order."""
+    rows = [(_digest(key), size, etag.encode()) for key, size, etag in objects]
+    width = max((len(etag) for _, _, etag in rows), default=1)
+    return np.array(rows, [("key", "<u8"), ("size", "<i8"), ("etag", f"S{max(1, width)}")])
+
+
+def _digest(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "little")
+
+
+def etag_number(etag: str) -> int:
+    """A number below 2**63 that differs for different etags."""
+    return _digest(etag) >> 1

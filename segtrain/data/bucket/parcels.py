@@ -1,0 +1,78 @@
+"""Bytes that a rank has read ahead, sent to the worker process that makes their sample.
+
+A process of its own would wait for the bucket sample by sample. So the rank fetches for all of its processes, and each
+task carries the bytes of its sample: they are taken from the read-ahead when the task is sent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import numpy as np
+
+from segtrain.data import stages
+from segtrain.data.bucket.ahead import ReadAhead
+from segtrain.data.bucket.store import BucketStore
+from segtrain.data.storage import Range
+from segtrain.data.workers.batch import BatchTask, Maker
+from segtrain.errors import SegtrainError
+
+
+class Parcel:
+    """A task in the rank. Pickling it waits for the bytes of its sample, so that the process gets a ``Received``."""
+
+    def __init__(self, task: Any, ranges: Sequence[Range], ahead: ReadAhead) -> None:
+        self.task, self.ranges, self.ahead = task, ranges, ahead
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        began, parts, error = time.perf_counter(), dict[Range, bytes](), None
+        try:
+            for wanted in self.ranges:
+                content = self.ahead.take(wanted)
+                if content is not None:
+                    parts[wanted] = bytes(content)
+        except SegtrainError as failure:  # raised in the process, like every other error of a sample
+            error = failure
+        return Received, (self.task, parts, error, time.perf_counter() - began)
+
+
+class Received:
+    """A task in a worker process. A range that is not in ``parts`` is fetched there."""
+
+    def __init__(self, task: Any, parts: dict[Range, bytes], error: SegtrainError | None, waited: float) -> None:
+        self.task, self.parts, self.error, self.waited = task, parts, error, waited
+
+
+class Unpacking:
+    """A maker that takes ``Received`` tasks."""
+
+    def __init__(self, maker: Maker, store: BucketStore) -> None:
+        self.maker, self.store = maker, store
+
+    def __call__(self, received: Received, *areas: np.ndarray) -> None:
+        stages.waited(received.waited)
+        if received.error is not None:
+            raise received.error
+        self.store.given = received.parts
+        try:
+            self.maker(received.task, *areas)
+        finally:
+            self.store.given = {}
+
+
+def with_parcels(
+    batches: Generator[BatchTask, None, None], dataset: Any, ahead: ReadAhead
+) -> Generator[BatchTask, None, None]:
+    """The same batches for worker processes, which get the bytes of each sample with its task."""
+    unpacking: Unpacking | None = None
+    for batch in batches:
+        if unpacking is None or unpacking.maker is not batch.maker:
+            unpacking = Unpacking(batch.maker, dataset.store)
+        batch.maker = unpacking
+        for sample in batch.samples:
+            # A task of training names its sample, one of evaluation is its sample.
+            index = int(getattr(sample.task, "index", sample.task))
+            sample.task = Parcel(sample.task, dataset.ranges(index), ahead)
+        yield batch

@@ -1,0 +1,329 @@
+"""Tests that a bucket gives the batches of the local folder, also under faults, and that what is wrong is one error."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import shutil
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import cv2
+import numpy as np
+import pytest
+from cloud.bucket import FAULTS, BucketServer, etag_of
+from cloud.moto import environment, moto_server
+from conftest import refused
+from test_pack import blocks, smooth
+
+from segtrain.config import Data
+from segtrain.data import stages
+from segtrain.data.bucket import store_of
+from segtrain.data.bucket.ahead import ReadAhead
+from segtrain.data.bucket.client import client_of
+from segtrain.data.datasets import Dataset, open_dataset
+from segtrain.data.loader import EvalLoader, TrainLoader
+from segtrain.data.shards.pack import pack
+from segtrain.data.shards.pack_sample import Packing
+from segtrain.errors import MissingExtra
+
+pytest.importorskip("obstore", reason="obstore is not installed: pip install 'segtrain[buckets]'")
+
+CLASSES = ("a", "b", "c")
+LAYOUTS = ["folders", "list", "shards", "foreign"]
+COUNT = 11
+
+
+@pytest.fixture(scope="module")
+def data_sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the bucket ``bkt``: the same samples as single files, in shards, and in tars of other tools."""
+    root = tmp_path_factory.mktemp("buckets") / "bkt"
+    rows = ["image,mask"]
+    for index in range(COUNT):
+        name = f"town a/s{index:02d} ü#%" if index % 3 == 1 else f"s{index:02d}"
+        for part, kind, picture in (
+            ("images", "jpg", smooth(index)), ("masks", "png", blocks(index, (0, 1, 2))),
+        ):  # fmt: skip
+            path = root / "files" / part / "train" / f"{name}.{kind}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            cv2.imencode(f".{kind}", picture[..., ::-1] if picture.ndim == 3 else picture)[1].tofile(path)
+        rows.append(f"images/train/{name}.jpg,masks/train/{name}.png")
+    (root / "files/train.csv").write_text("\n".join(rows), encoding="utf-8")
+    (root / "files/classes.txt").write_text("\n".join(CLASSES))
+    (root / "files/images/train/.hidden.jpg").write_bytes(b"not an image")
+    pack(opened(root / "files", "folders"), str(root / "shards"), Packing("keep"), shard_mb=0.01, say=lambda text: None)
+    shutil.copytree(root / "shards", root / "foreign")
+    (root / "foreign/train.index").unlink()
+    return root.parent
+
+
+@pytest.fixture
+def server(data_sets: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BucketServer]:
+    started = BucketServer(data_sets)
+    for key, value in started.environment().items():
+        monkeypatch.setenv(key, value)
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def own(data_sets: Path, server: BucketServer, tmp_path: Path) -> Path:
+    """A copy of the bucket that a test may change."""
+    shutil.copytree(data_sets, tmp_path / "own")
+    server.folder = tmp_path / "own"
+    return server.folder / "bkt"
+
+
+def opened(root: object, layout: str, **settings: Any) -> Dataset:
+    layout, folder = (
+        ("shards", layout) if layout == "foreign" else (layout, "shards" if layout == "shards" else "files")
+    )
+    place = f"{root}/{folder}" if str(root).endswith("bkt") else str(root)
+    return open_dataset(data_of(place, layout, **settings), "train")
+
+
+def data_of(root: str, layout: str, **settings: Any) -> Data:
+    return Data(**{"layout": layout, "root": root, "classes": CLASSES, "crop": (24, 32), **settings})
+
+
+def loader(dataset: Dataset, workers: int = 1, **settings: Any) -> TrainLoader:
+    settings = {"seed": 3, "batch_size": 4, "last_step": 5, "kind": "thread", **settings}
+    return TrainLoader(dataset, data_of("x", "folders"), workers=workers, **settings)
+
+
+def digest(batches: TrainLoader) -> str:
+    """Of all batches; the threads of the read-ahead end with the pass."""
+    found = hashlib.sha256()
+    with batches:
+        for step in batches:
+            for batch in step:
+                found.update(batch.images.numpy().tobytes() + batch.masks.numpy().tobytes())
+    assert not reading()
+    return found.hexdigest()
+
+
+def reading() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("segtrain-read-")]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 4])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_batches_of_a_bucket_are_those_of_the_folder(
+    data_sets: Path, server: BucketServer, layout: str, workers: int
+) -> None:
+    local, bucket = opened(data_sets / "bkt", layout), opened("s3://bkt", layout)
+    assert [entry.meta["name"] for entry in bucket.entries] == [entry.meta["name"] for entry in local.entries]
+    assert bucket.fingerprint() == local.fingerprint()
+    assert (bucket.stamps()[:, :, 0] == local.stamps()[:, :, 0]).all()
+    server.requests.clear()
+    assert digest(loader(bucket, workers)) == digest(loader(local, workers))
+    # An image and its mask are one request in a shard. A sample that is in the window twice is fetched once.
+    assert server.requests["GET"] <= 20 * (1 if bucket.root.endswith(("shards", "foreign")) else 2)
+    for rank in range(2):  # resumed, in another world
+        part = {"first_step": 2, "rank": rank, "world": 2, "accumulate": 2}
+        assert digest(loader(bucket, workers, **part)) == digest(loader(local, workers, **part))
+
+
+def test_worker_processes_get_what_the_rank_has_read(data_sets: Path, server: BucketServer) -> None:
+    dataset = opened("s3://bkt", "shards")
+    server.requests.clear()
+    assert digest(loader(dataset, 1, kind="process")) == digest(loader(opened(data_sets / "bkt", "shards")))
+    assert server.requests["GET"] <= 20
+    store = pickle.loads(pickle.dumps(dataset.store))
+    assert len(pickle.dumps(store)) < 500
+    server.requests.clear()
+    assert store.stat(f"{dataset.root}/train-000000.tar") == dataset.store.stat(f"{dataset.root}/train-000000.tar")
+    assert not server.requests
+
+
+def test_whole_images_and_single_methods_are_those_of_the_folder(data_sets: Path, server: BucketServer) -> None:
+    for layout in LAYOUTS:
+        local, bucket = opened(data_sets / "bkt", layout), opened("s3://bkt", layout)
+        groups = [[0, 1, 2], [3, 4], [10]]
+        for ours, theirs in zip(EvalLoader(local, groups, 2), EvalLoader(bucket, groups, 2)):
+            assert all(bool((a == b).all()) for a, b in zip(ours, theirs))
+        assert bucket.size(1) == local.size(1)
+        assert bucket.header(1) == local.header(1)
+        assert bucket.image_bytes(1, 3, 9) == local.image_bytes(1, 3, 9)
+        assert bucket.palette(1) == local.palette(1)
+    assert store_of("s3://bkt", 60).read("s3://bkt/files/classes.txt", 2) == b"b\nc"
+    assert not reading()
+
+
+def test_a_bucket_with_many_pages_and_faults_is_listed_whole(data_sets: Path, server: BucketServer) -> None:
+    server.page, server.fault = 2, 0.3
+    local, bucket = opened(data_sets / "bkt", "folders", classes=""), opened("s3://bkt", "folders", classes="")
+    assert bucket.labels.names == CLASSES  # from classes.txt
+    assert bucket.fingerprint() == local.fingerprint()
+    assert server.requests["list"] > 20
+
+
+@pytest.mark.parametrize("layout", ["folders", "shards"])
+def test_faults_cost_no_sample_and_are_counted(data_sets: Path, server: BucketServer, layout: str) -> None:
+    bucket = opened("s3://bkt", layout)
+    server.fault = 0.2
+    tally = bucket.store.tally
+    got = digest(loader(bucket, 2, last_step=30))
+    server.fault = 0.0
+    assert got == digest(loader(opened(data_sets / "bkt", layout), 2, last_step=30))
+    # The server's name of a fault, and ours.
+    names = {"503": "throttled", "500": "server", "reset": "connection", "cut": "cut"}
+    assert set(server.failed) == set(FAULTS)
+    assert {names[kind]: count for kind, count in server.failed.items()} == {
+        kind: count for kind, (count, _) in tally.retries.items()
+    }
+    assert all(seconds > 0 for _, seconds in tally.retries.values())
+
+
+def test_an_outage_shorter_than_the_limit_is_waited_out(data_sets: Path, server: BucketServer) -> None:
+    bucket, found = opened("s3://bkt", "shards"), hashlib.sha256()
+    batches = loader(bucket, 2)
+    with batches:
+        for number, (batch,) in enumerate(batches):
+            found.update(batch.images.numpy().tobytes() + batch.masks.numpy().tobytes())
+            if number == 0:
+                server.down = True
+                threading.Timer(0.3, lambda: setattr(server, "down", False)).start()
+    assert found.hexdigest() == digest(loader(opened(data_sets / "bkt", "shards")))
+    assert "connection" in bucket.store.tally.retries
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_longer_outage_is_one_error_and_the_run_can_resume(
+    data_sets: Path, server: BucketServer, workers: int
+) -> None:
+    bucket = opened("s3://bkt", "shards", outage_s=0.2)
+    batches = loader(bucket, workers)
+    steps = iter(batches)
+    next(steps)
+    server.down = True
+    with refused("bucket-unreachable", kind="connection", limit=0.2) as info:
+        for _ in steps:
+            pass
+    assert str(info.value).startswith("s3://bkt/shards/train-")
+    batches.close()
+    assert not reading()
+    server.down = False
+    local = opened(data_sets / "bkt", "shards")
+    assert digest(loader(bucket, workers, first_step=1)) == digest(loader(local, workers, first_step=1))
+
+
+def test_a_pass_can_be_closed_in_an_outage(server: BucketServer) -> None:
+    batches = loader(opened("s3://bkt", "shards"), 2)
+    server.down = True
+    iter(batches)
+    batches.close()  # returns long before the limit of 300 s
+    assert not reading()
+
+
+@pytest.mark.parametrize("match", [True, False], ids=["If-Match obeyed", "If-Match ignored"])
+@pytest.mark.parametrize("layout", ["folders", "shards"])
+def test_an_object_that_changes_is_an_error(own: Path, server: BucketServer, layout: str, match: bool) -> None:
+    bucket = opened("s3://bkt", layout)
+    server.match = match
+    path = sorted((own / "shards").glob("*.tar"))[0] if layout == "shards" else own / "files/images/train/s00.jpg"
+    before, url = etag_of(path), f"s3://bkt/{path.relative_to(own).as_posix()}"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    server.requests.clear()
+    with refused("object-changed", file=url, found=etag_of(path), expected=before):
+        digest(loader(bucket, 2))
+    assert "connection" not in bucket.store.tally.retries
+    again = pickle.loads(pickle.dumps(bucket))  # as a worker process gets it
+    with refused("object-changed", file=url):
+        again.read(0)
+    assert opened("s3://bkt", layout).store.stat(url) != bucket.store.stat(url)
+
+
+def test_a_missing_forbidden_or_short_object_is_an_error_at_once(own: Path, server: BucketServer) -> None:
+    files, store = opened("s3://bkt", "folders"), store_of("s3://bkt/files", 60)
+    (own / "files/images/train/s00.jpg").unlink()
+    with refused("object-missing", file="s3://bkt/files/images/train/s00.jpg"):
+        digest(loader(files))
+    with refused("file-ends-early", found=5, expected=9):  # the server sends what there is, without an error
+        store.read("s3://bkt/files/classes.txt", 0, 9)
+    with refused("file-ends-early", found=5, expected=9):  # now the size is known, so nothing is asked
+        store.read("s3://bkt/files/classes.txt", 0, 9)
+    with refused("folder-missing", near="files"):
+        open_dataset(data_of("s3://bkt", "folders", images="file", masks="masks"), "train")
+    with refused("list-file-missing", count=1):
+        opened("s3://bkt", "list")
+    with refused("object-missing", file="s3://bkt/files/val.csv"):
+        open_dataset(data_of("s3://bkt/files", "list"), "val")
+    with refused("no-shards", split="val"):
+        open_dataset(data_of("s3://bkt/shards", "shards"), "val")
+    server.status = 403
+    server.requests.clear()
+    with refused("bucket-denied"):
+        opened("s3://bkt", "folders")
+    assert server.requests.total() == 1
+
+
+def test_a_server_that_sends_too_little_is_asked_again(server: BucketServer) -> None:
+    store = store_of("s3://bkt", 0.1)
+    server.short = True
+    with refused("bucket-unreachable", kind="cut"):
+        store.read("s3://bkt/files/classes.txt", 0, 4)
+    server.short = False
+    assert store.read("s3://bkt/files/classes.txt", 0, 4) == b"a\nb\n"
+
+
+def test_the_wait_for_a_bucket_counts_as_reading(server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, take = list[int](), ReadAhead.take
+
+    def spy(ahead: ReadAhead, wanted: Any) -> Any:
+        seen.append(stages._here.stage)
+        return take(ahead, wanted)
+
+    monkeypatch.setattr(ReadAhead, "take", spy)
+    for layout in ("folders", "shards"):
+        digest(loader(opened("s3://bkt", layout), 2))
+    assert set(seen) == {stages._READ}
+
+
+def test_signed_requests_to_another_server(data_sets: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for key, value in environment(moto=moto_server()).items():
+        monkeypatch.setenv(key, value)
+    s3 = boto3.client("s3")
+    s3.create_bucket(Bucket="signed")
+    for path in sorted((data_sets / "bkt").rglob("*")):
+        if path.is_file() and "foreign" not in path.parts:
+            s3.upload_file(str(path), "signed", f"a/{path.relative_to(data_sets / 'bkt').as_posix()}")
+    for layout in ("folders", "list", "shards"):
+        local = opened(data_sets / "bkt", layout)
+        bucket = opened(f"s3://signed/a/{'shards' if layout == 'shards' else 'files'}", layout)
+        assert digest(loader(bucket)) == digest(loader(local))
+    with refused("object-missing"):
+        opened("s3://no-such-bucket/files", "folders")
+
+
+def test_without_obstore_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(MissingExtra, match=r"segtrain\[buckets\]"):
+        client_of("s3://bkt")
+
+
+def test_a_client_is_kept_as_long_as_the_settings_are(server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = client_of("s3://bkt")
+    assert client_of("s3://bkt") is first
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
+    assert client_of("s3://bkt") is not first
+
+
+def test_a_table_of_known_objects(tmp_path: Path) -> None:
+    from segtrain.data.bucket.known import KnownObjects, rows_of
+
+    known = KnownObjects()
+    known.extend([rows_of([(f"k{i}", i, f'"{i}"') for i in range(50)]), rows_of([("long", 1, '"' + "e" * 60 + '"')])])
+    known.extend([rows_of([("k7", 70, "new")])])
+    known.add("single", 5, "s")
+    again = KnownObjects(known.save())
+    for table in (known, again):
+        assert [table.find(key) for key in ("k0", "k7", "single", "other")] == [(0, '"0"'), (70, "new"), (5, "s"), None]
+        assert table.find("long") == (1, '"' + "e" * 60 + '"')
+    assert again.save() == known.save()
+    assert isinstance(np.asarray(known._table), np.ndarray)
