@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
 import shutil
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -29,6 +31,7 @@ from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.loader import EvalLoader, TrainLoader
 from segtrain.data.shards.pack import pack
 from segtrain.data.shards.pack_sample import Packing
+from segtrain.data.workers.pool import WorkerPool
 from segtrain.errors import MissingExtra
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'segtrain[buckets]'")
@@ -138,6 +141,35 @@ def test_worker_processes_get_what_the_rank_has_read(data_sets: Path, server: Bu
     server.requests.clear()
     assert store.stat(f"{dataset.root}/train-000000.tar") == dataset.store.stat(f"{dataset.root}/train-000000.tar")
     assert not server.requests
+
+
+def test_a_worker_process_that_dies_and_one_that_gets_an_error(
+    data_sets: Path, server: BucketServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket, said = opened("s3://bkt", "folders", outage_s=0.2), list[str]()
+    with WorkerPool(1, "process", said.append) as pool:
+        batches, found = loader(bucket, pool=pool, last_step=12), hashlib.sha256()
+        with batches:
+            for number, (batch,) in enumerate(batches):
+                found.update(batch.images.numpy().tobytes() + batch.masks.numpy().tobytes())
+                if number == 1:
+                    os.kill(pool.pids()[0], signal.SIGKILL)
+        # What the dead process had taken is fetched again, by the next one.
+        assert said
+        assert found.hexdigest() == digest(loader(opened(data_sets / "bkt", "folders"), last_step=12))
+        steps = iter(loader(bucket, pool=pool, last_step=100))
+        next(steps)
+        server.down = True
+        with refused("bucket-unreachable"):
+            for _ in steps:
+                pass
+        server.down = False
+        assert digest(loader(bucket, pool=pool)) == digest(loader(opened(data_sets / "bkt", "folders")))
+
+
+def test_headers_of_tars_are_read_in_large_blocks(server: BucketServer) -> None:
+    opened("s3://bkt", "foreign")
+    assert server.requests["GET"] <= 2 * len(list((server.folder / "bkt/foreign").iterdir()))
 
 
 def test_whole_images_and_single_methods_are_those_of_the_folder(data_sets: Path, server: BucketServer) -> None:

@@ -160,8 +160,10 @@ def test_a_panic_of_the_library_does_not_leave_a_worker_waiting() -> None:
 
     bucket = Bucket()
     bucket.error = Panic("in Rust")
-    with ahead(bucket, [one(0)]) as reader, refused("request-failed", file="f0"):
-        reader.take(Range("f0"))
+    with ahead(bucket, [one(0)]) as reader:
+        drain(bucket, 1)
+        with refused("request-failed", file="f0"):
+            reader.take(Range("f0"))
 
 
 def test_an_order_that_fails_ends_the_read_ahead() -> None:

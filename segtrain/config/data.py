@@ -20,7 +20,10 @@ Auto = Literal["auto"]
 class Data(Section):
     """Where the images and masks are, what the labels mean, and how training samples are augmented."""
 
-    root: UserPath = Field("", description="folder of the data set; leave it empty for layout 'scenes'")
+    root: UserPath = Field(
+        "",
+        description="folder of the data set, or s3://BUCKET/FOLDER (gs://, az://); empty for layout 'scenes'",
+    )
     layout: Literal["scenes", "camvid", "cityscapes", "ade20k", "voc", "folders", "list", "shards"] = Field(
         "scenes", description="how images and masks are stored; see layouts.md. 'scenes' generates street scenes"
     )

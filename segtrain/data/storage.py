@@ -7,9 +7,9 @@ import io
 import mmap
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Union
 from weakref import WeakValueDictionary
@@ -82,6 +82,10 @@ class Store:
     def copied(self, path: str) -> str:
         """A local file with the content of a file: of the local disk, the file itself."""
         return path
+
+    def scan(self, path: str) -> Callable[[int, int], memoryview]:
+        """``view`` of one file, for many small reads in ascending order, such as of the headers in a tar."""
+        return partial(self.view, path)
 
     def walk(self, folder: str) -> Iterator[str]:
         """Paths of all files below a folder, relative to it, in the order of their bytes."""

@@ -94,6 +94,7 @@ def resolve(environ: Mapping[str, str] = os.environ, folders: tuple[Path, ...] =
     import yaml
 
     from segtrain.config import load_config, load_yaml
+    from segtrain.data.bucket import is_bucket
 
     base = base_folder(environ)
     name, found = settings(base)
@@ -106,7 +107,7 @@ def resolve(environ: Mapping[str, str] = os.environ, folders: tuple[Path, ...] =
     layout = decoded(found.get("data.layout")) or (section or {}).get("layout", "scenes")
     remarks = []
     root = str(decoded(found.get("data.root", "")))
-    data = None if Path(root).is_absolute() else channel(base, environ)
+    data = None if Path(root).is_absolute() or is_bucket(root) else channel(base, environ)
     if data is not None and layout == "scenes":
         remarks.append(f"data.layout=scenes draws its own images, and {data} is not used: set data.layout to use it")
     elif data is not None:

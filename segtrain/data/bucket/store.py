@@ -6,7 +6,7 @@ import hashlib
 import io
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, BinaryIO
 
@@ -114,6 +114,17 @@ class BucketStore(Store):
             if error.code not in ("cache-unwritable", "file-ends-early"):
                 raise
             return self.content(path)
+
+    def scan(self, path: str) -> Callable[[int, int], memoryview]:
+        size, begin, block = self.stat(path).size, 0, memoryview(b"")
+
+        def view(offset: int, length: int) -> memoryview:
+            nonlocal begin, block
+            if not begin <= offset <= offset + length <= begin + len(block):
+                begin, block = offset, self.view(path, offset, min(max(length, _SMALL), max(length, size - offset)))
+            return block[offset - begin : offset - begin + length]
+
+        return view
 
     def copied(self, path: str) -> str:
         """A local copy of an object in the cache, made once for each etag. Raises DataError."""

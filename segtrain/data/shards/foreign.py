@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 from segtrain.config.paste import command
 from segtrain.data.index.split_by import POOL
@@ -83,7 +82,7 @@ def index_of(root: str, split: str, store: Store = LOCAL) -> ShardIndex:
 def _spans(root: str, number: int, name: str, store: Store) -> tuple[list[ShardSpan], list[str]]:
     """The complete samples of one shard, and messages about the others."""
     path = f"{root}/{name}"
-    view, size = partial(store.view, path), store.stat(path).size
+    view, size = store.scan(path), store.stat(path).size
     spans, faults = [], []
     seen: set[str] = set()
     for key, group in itertools.groupby(_named(view, size, path), lambda item: item[0]):
