@@ -17,11 +17,14 @@ import boto3
 import cv2
 import numpy as np
 import pytest
+import torch
 from cloud.bucket import FAULTS, BucketServer, etag_of
 from cloud.moto import environment, moto_server
 from conftest import refused
+from refusals import FOLDERS, finish, make_set
 from test_pack import blocks, smooth
 
+from segtrain import checkpoint
 from segtrain.config import Data
 from segtrain.data import stages
 from segtrain.data.bucket import store_of
@@ -331,6 +334,29 @@ def test_signed_requests_to_another_server(data_sets: Path, monkeypatch: pytest.
         assert digest(loader(bucket)) == digest(loader(local))
     with refused("object-missing"):
         opened("s3://no-such-bucket/files", "folders")
+
+
+@pytest.mark.parametrize("check", ["full", "off"])
+def test_a_run_on_the_disk_goes_on_in_the_bucket(zygote: Any, tmp_path: Path, check: str) -> None:
+    make_set(tmp_path / "bkt/set")
+    here, there = tmp_path / "bkt", tmp_path / "other"
+    settings = [*FOLDERS, f"data.check={check}"]
+    process = zygote.start("train", *settings, cwd=here)
+    assert finish([process]) == [0], process.output
+    shutil.copytree(here / "run", there / "run")
+    (there / "run/checkpoints/step-00000004.pt").unlink()
+    (there / "run/best.json").unlink()
+    server = BucketServer(tmp_path)
+    try:
+        process = zygote.start("train", *settings, "data.root=s3://bkt/set", cwd=there, **server.environment())
+        assert finish([process]) == [0], process.output
+    finally:
+        server.close()
+    states = [checkpoint.newest(folder / "run")[0] for folder in (here, there)]
+    assert states[0] is not None
+    assert states[1] is not None
+    assert states[0]["state"]["step"] == states[1]["state"]["step"] == 4
+    assert all(torch.equal(value, states[1]["model"][name]) for name, value in states[0]["model"].items())
 
 
 def test_without_obstore_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,7 @@ def _sizes(split: Dataset) -> np.ndarray:
     found = np.zeros((len(split), 2, 2), np.int64)
     if split.draw is None and not isinstance(whole(split), ShardDataset):  # a shard's index knows the sizes
         some = looked_at(len(split))
-        found[some, :, 0] = stamps([split.entries[int(index)] for index in some])[:, :, 0]
+        found[some, :, 0] = stamps([split.entries[int(index)] for index in some], split.store)[:, :, 0]
     return found
 
 

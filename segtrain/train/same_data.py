@@ -118,7 +118,7 @@ def split_of(dataset: Dataset, report: AuditReport | None) -> Split:
         sizes = dataset.stamps()[:, :, 0]
     else:
         sizes = np.full((len(dataset), 2), -1, np.int64)
-        sizes[some] = stamps([dataset.entries[int(index)] for index in some])[:, :, 0]
+        sizes[some] = stamps([dataset.entries[int(index)] for index in some], dataset.store)[:, :, 0]
     all_known = bool((sizes >= 0).all())
     packed = ""
     if isinstance(base, ShardDataset):
