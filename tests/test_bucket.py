@@ -30,6 +30,7 @@ from segtrain.data import stages
 from segtrain.data.bucket import store_of
 from segtrain.data.bucket.ahead import ReadAhead
 from segtrain.data.bucket.client import client_of
+from segtrain.data.cache import RamCache
 from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.loader import EvalLoader, TrainLoader
 from segtrain.data.shards.pack import pack
@@ -96,7 +97,7 @@ def data_of(root: str, layout: str, **settings: Any) -> Data:
     return Data(**{"layout": layout, "root": root, "classes": CLASSES, "crop": (24, 32), **settings})
 
 
-def loader(dataset: Dataset, workers: int = 1, **settings: Any) -> TrainLoader:
+def loader(dataset: Any, workers: int = 1, **settings: Any) -> TrainLoader:
     settings = {"seed": 3, "batch_size": 4, "last_step": 5, "kind": "thread", **settings}
     return TrainLoader(dataset, data_of("x", "folders"), workers=workers, **settings)
 
@@ -132,6 +133,15 @@ def test_batches_of_a_bucket_are_those_of_the_folder(
     for rank in range(2):  # resumed, in another world
         part = {"first_step": 2, "rank": rank, "world": 2, "accumulate": 2}
         assert digest(loader(bucket, workers, **part)) == digest(loader(local, workers, **part))
+
+
+@pytest.mark.parametrize("layout", ["folders", "shards"])
+def test_a_ram_cache_reads_each_sample_once(data_sets: Path, server: BucketServer, layout: str) -> None:
+    bucket = RamCache(opened("s3://bkt", layout))
+    server.requests.clear()
+    assert digest(loader(bucket, 2, last_step=12)) == digest(loader(opened(data_sets / "bkt", layout), last_step=12))
+    # 48 samples were made; those in the window while the cache filled may have been read twice.
+    assert server.requests["GET"] <= (COUNT + 12) * (1 if layout == "shards" else 2)
 
 
 def test_worker_processes_get_what_the_rank_has_read(data_sets: Path, server: BucketServer) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from segtrain.data.pixels.crop import StoredSample
 from segtrain.data.stages import DECODE
+from segtrain.data.storage import LOCAL, Range, Store
 from segtrain.errors import ConfigError
 from segtrain.memory import memory_limit
 
@@ -65,6 +66,15 @@ class RamCache:
             with DECODE:
                 kept = self._kept[index] = self.source.read(index)
         return kept
+
+    @property
+    def store(self) -> Store:
+        return getattr(self.source, "store", LOCAL)
+
+    def ranges(self, index: int) -> list[Range]:
+        """What ``record`` reads of the store."""
+        source: Any = self.source
+        return [] if index in self._kept else source.ranges(index)
 
     def record(self, index: int) -> StoredSample:
         """Decoded pixels and train ids."""

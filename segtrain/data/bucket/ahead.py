@@ -215,7 +215,8 @@ class ReadAhead:
             ranges = next(self._samples, None)
         except Exception:  # whoever needs that sample meets the same error, and reports it
             ranges = None
-        if ranges is None:
+        # A sample that needs nothing is in the memory of a RAM cache: so is what follows, except for a few.
+        if not ranges:
             self._ended = True
             self._room.notify_all()
             return
@@ -241,8 +242,6 @@ class ReadAhead:
             request.left = len(parts)
             self._hold(request.bytes)
             self._to_send.append(request)
-        if not ranges:
-            self._taken = max(self._taken, place + 1)
         if fresh:
             self._per_sample += 0.05 * (len(self._to_send) - self._per_sample)
         self._room.notify(len(self._to_send) - 1)

@@ -23,8 +23,8 @@ T = TypeVar("T")
 
 # Seconds: pauses before another try, doubled from the first to the last and then shortened at random.
 _FIRST_PAUSE, _LAST_PAUSE = 0.01, 2.0
-# A request without an answer for so long is repeated.
-_OPTIONS = {"timeout": "30s", "connect_timeout": "5s"}
+# A request without an answer, or without its next bytes, for so long is repeated; large ones may take longer.
+_OPTIONS = {"connect_timeout": "5s", "read_timeout": "30s", "timeout": "3600s"}
 _PAGE = 1000  # objects per page of a listing
 _TRUE = ("1", "true", "yes")
 # Etags that no server accepts as a condition: weak ones, and times in place of an etag.
