@@ -135,6 +135,12 @@ def test_batches_of_a_bucket_are_those_of_the_folder(
         assert digest(loader(bucket, workers, **part)) == digest(loader(local, workers, **part))
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_batches_of_google_storage_are_those_of_the_folder(data_sets: Path, server: BucketServer, layout: str) -> None:
+    server.fault = 0.1
+    assert digest(loader(opened("gs://bkt", layout))) == digest(loader(opened(data_sets / "bkt", layout)))
+
+
 @pytest.mark.parametrize("layout", ["folders", "shards"])
 def test_a_ram_cache_reads_each_sample_once(data_sets: Path, server: BucketServer, layout: str) -> None:
     bucket = RamCache(opened("s3://bkt", layout))
@@ -299,6 +305,8 @@ def test_a_missing_forbidden_or_short_object_is_an_error_at_once(own: Path, serv
         opened("s3://bkt", "list")
     with refused("object-missing", file="s3://bkt/files/val.csv"):
         open_dataset(data_of("s3://bkt/files", "list"), "val")
+    with refused("bucket-name-missing", found="s3://"):
+        open_dataset(data_of("s3://", "folders"), "train")
     with refused("no-shards", split="val"):
         open_dataset(data_of("s3://bkt/shards", "shards"), "val")
     server.status = 403

@@ -1,4 +1,4 @@
-"""An S3 server on loopback that serves a folder, with a delay for each request and faults of several kinds."""
+"""A server of S3 and of GCS's XML interface on loopback for a folder, with a delay and faults of several kinds."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ class BucketServer(ThreadingHTTPServer):
         """Variables that send segtrain here, without credentials."""
         return {
             "AWS_ENDPOINT_URL": self.url, "AWS_SKIP_SIGNATURE": "true", "AWS_REGION": "us-east-1", "NO_PROXY": "127.0.0.1",
+            "STORAGE_EMULATOR_HOST": self.url, "GOOGLE_SKIP_SIGNATURE": "true",
         }  # fmt: skip
 
     def close(self) -> None:

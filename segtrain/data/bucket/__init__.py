@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from segtrain.data.storage import LOCAL, Store
+from segtrain.errors import ConfigError
 
 SCHEMES = ("s3://", "gs://", "az://", "https://", "http://")
 
@@ -19,4 +20,8 @@ def store_of(place: str, outage_s: float) -> Store:
     from segtrain.data.bucket.store import BucketStore
 
     scheme, _, rest = place.partition("://")
-    return BucketStore(f"{scheme}://{rest.partition('/')[0]}", outage_s)
+    bucket = rest.partition("/")[0]
+    if not bucket:
+        says = f"data.root={place} names no bucket: write {scheme}://BUCKET/FOLDER"
+        raise ConfigError(says, code="bucket-name-missing", key="data.root", found=place)
+    return BucketStore(f"{scheme}://{bucket}", outage_s)

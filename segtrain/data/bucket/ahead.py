@@ -213,7 +213,7 @@ class ReadAhead:
         """Enter the next sample into the table."""
         try:
             ranges = next(self._samples, None)
-        except Exception:  # whoever needs that sample meets the same error, and reports it
+        except Exception:  # the worker that needs that sample raises the same error
             ranges = None
         # A sample that needs nothing is in the memory of a RAM cache: so is what follows, except for a few.
         if not ranges:

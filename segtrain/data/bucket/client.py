@@ -164,7 +164,7 @@ class Client:
                 raise Stopped(path)
 
     def _failed(self, began: float, now: float, outage_s: float) -> float:
-        """Note a failure; returns since when no request has succeeded. After a long silence it begins anew."""
+        """Note a failure; returns the start of the time without any success. After a long silence it starts again."""
         with self._lock:
             since = self._down_since
             if since is None or now - self._failed_at > outage_s:
