@@ -366,7 +366,8 @@ def test_a_run_on_the_disk_goes_on_in_the_bucket(zygote: Any, tmp_path: Path, ch
     (there / "run/best.json").unlink()
     server = BucketServer(tmp_path)
     try:
-        process = zygote.start("train", *settings, "data.root=s3://bkt/set", cwd=there, **server.environment())
+        settings += ["data.root=s3://bkt/set", "data.outage_s=60"]
+        process = zygote.start("train", *settings, cwd=there, **server.environment())
         assert finish([process]) == [0], process.output
     finally:
         server.close()

@@ -22,7 +22,7 @@ from segtrain.errors import ConfigError
 PARTS = "parts.json"
 
 # Settings that do not change what is trained. They are not part of the hash, and may change when a run resumes.
-_UNHASHED_DATA = "root split cache check faults overlap workers worker_kind prefetch color_jitter_on"
+_UNHASHED_DATA = "root split cache check faults overlap outage_s workers worker_kind prefetch color_jitter_on"
 NOT_HASHED: Any = {
     **dict.fromkeys(("out", "name", "log", "parallel", "checkpoint", "eval"), True),
     "data": set(_UNHASHED_DATA.split()),
