@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,9 +30,6 @@ from segtrain.data.workers.memory import Ring
 from segtrain.data.workers.passes import Loader
 from segtrain.data.workers.pool import WorkerPool
 from segtrain.errors import ConfigError
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass
