@@ -32,6 +32,7 @@ from segtrain.data.bucket.ahead import ReadAhead
 from segtrain.data.bucket.client import client_of
 from segtrain.data.cache import RamCache
 from segtrain.data.datasets import Dataset, open_dataset
+from segtrain.data.index.detect import detect
 from segtrain.data.loader import EvalLoader, TrainLoader
 from segtrain.data.shards.pack import pack
 from segtrain.data.shards.pack_sample import Packing
@@ -376,6 +377,11 @@ def test_a_run_on_the_disk_goes_on_in_the_bucket(zygote: Any, tmp_path: Path, ch
     assert states[1] is not None
     assert states[0]["state"]["step"] == states[1]["state"]["step"] == 4
     assert all(torch.equal(value, states[1]["model"][name]) for name, value in states[0]["model"].items())
+
+
+def test_the_layout_of_a_bucket_is_to_be_set() -> None:
+    with refused("layout-not-set"):
+        detect("s3://bucket/folder")
 
 
 def test_without_obstore_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from segtrain import config
+from segtrain.data.bucket import is_bucket
 from segtrain.data.index.layouts import LAYOUTS, SHARDS
 from segtrain.data.index.lists import LIST
 from segtrain.data.index.names import SUFFIXES, folders_in
@@ -27,6 +28,10 @@ def detect(root: str) -> tuple[config.Data, tuple[str, ...]]:
 
     They include train_split and split if the splits have other names than train and val, such as VAL.
     """
+    if is_bucket(root):
+        raise DataError(
+            f"{root}: the layout of a bucket is not detected: set data.layout", code="layout-not-set", folder=root
+        )
     if not os.path.isdir(root):
         raise no_folder(root, "the data folder")
     fits = ((layout.name, *found) for layout in LAYOUTS.values() if (found := layout.detect(root)))
