@@ -124,5 +124,5 @@ def test_a_window_that_turns_away_from_the_picture_is_padding() -> None:
 def test_colors_on_the_device_cannot_come_after_a_rotation() -> None:
     from segtrain.config import make_config
 
-    with pytest.raises(ConfigError, match=r"data\.rotate runs after it, on the CPU"):
+    with pytest.raises(ConfigError, match=r"data\.rotate runs after color jitter, on the CPU"):
         make_config({"data": {"rotate": 10, "color_jitter_on": "device"}})

@@ -194,7 +194,7 @@ class Data(Section):
             raise SettingError("data.faults=skip needs the check that finds faulty files: set data.check=full")
         if self.color_jitter_on == "device" and (self.transforms or self.rotate):
             key = "transforms" if self.transforms else "rotate"
-            raise SettingError(f"data.color_jitter_on=device: data.{key} runs after it, on the CPU: use auto")
+            raise SettingError(f"data.color_jitter_on=device: data.{key} runs after color jitter, on the CPU: use auto")
         if self.transforms and self.transforms_mode == "replace" and self.class_balanced_crop_prob > 0:
             raise SettingError("data.class_balanced_crop_prob must be 0 with data.transforms_mode=replace: set it to 0")
         return self

@@ -83,7 +83,7 @@ class OHEMCrossEntropy(WeightedTerm):
     threshold: a pixel whose true class has a lower probability is always kept.
 
     The totals are a histogram of the losses by the upper half of their float32 bits, so that ranks find the same
-    border for ``min_kept`` without sending pixels. A bin spans < 1 % of a loss in it. The bin at the border is kept, so
+    border for ``min_kept`` without sending pixels. Losses in a bin differ by < 1 %. The bin at the border is kept, so
     ``min_kept`` is exceeded by less than one bin.
 
     >>> loss = OHEMCrossEntropy(num_classes=3, min_kept=0.25)
@@ -127,7 +127,7 @@ class OHEMCrossEntropy(WeightedTerm):
         return torch.maximum(torch.where(reaches, histogram, 0.0).sum(), hard)
 
     def _bins(self, nll: Tensor) -> tuple[Tensor, Tensor]:
-        """(bin int64, below the threshold bool) of each pixel. NaN falls into a high bin: it is kept and seen."""
+        """(bin int64, below the threshold bool) of each pixel. NaN falls into a high bin: the loss becomes NaN."""
         nll = nll.float()
         # Without the sign, which -0 and NaN may have.
         bins = (nll.view(torch.int32) >> 16) & (BINS - 1)

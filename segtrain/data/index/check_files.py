@@ -19,7 +19,7 @@ _MANY = 1000
 
 
 def checked(entries: Entries, source: str, watch: Watch) -> Entries:
-    """The same entries. Raises DataError for none, for a missing file, and for an image that is listed twice."""
+    """The same entries. Raises DataError for no entries, a missing file, or an image that is listed twice."""
     if not len(entries):
         raise file_error(source, "the split has no rows: check the list and data.split", code="split-empty")
     files, what, code, cause = _repeated(entries.image), "listed twice", "list-file-repeated", ""
