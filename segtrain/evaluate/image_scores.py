@@ -21,7 +21,7 @@ class ImageScores:
     """One value per image, in the order of the split; the same to the bit on any number of ranks.
 
     ``miou`` is the mean IoU over the classes in the truth or the prediction of the image: what ``Scores`` gives for the
-    confusion of this image alone. Their mean is not the mIoU of the split, which divides sums over all images.
+    confusion of this image alone. Their mean is not the mIoU of the split, which adds up all images first.
     ``worst`` is the class with the lowest IoU in the image, of equal ones the one with the most pixels. NaN and -1 if
     all of the image is void.
     """
