@@ -25,7 +25,8 @@ def pair(images: Column, masks: Column, where: str, fix: Callable[[Column, Colum
     ``fix``: the fix to name in that error, given the images and the masks.
     """
     if not len(images):
-        says = f"{where}: the split has no images ({', '.join(sorted(SUFFIXES))}): check the folder and the split"
+        kinds = ", ".join(sorted(SUFFIXES))
+        says = f"{where}: the split has no images ({kinds}): check the folder, data.train_split, and data.split"
         raise DataError(says, code="split-empty", folder=where)
     as_named = masks
     if not images.same_keys(masks):
