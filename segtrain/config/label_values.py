@@ -17,7 +17,7 @@ _MAX_LISTED = 64
 
 
 def check_class_names(given: Any) -> Any:
-    """Return ``given``. Raises SettingError if it is no file name, list of names, or mapping of names to colors."""
+    """Return ``given``. Raises SettingError unless it is a file name, a list of names, or a mapping to colors."""
     if isinstance(given, str):
         return given
     if not isinstance(given, (list, tuple, Mapping)) or any(isinstance(name, (list, dict)) for name in given):
