@@ -121,7 +121,7 @@ class OHEMCrossEntropy(WeightedTerm):
         return torch.where(kept, nll if weights is None else nll * weights, 0.0).sum()
 
     def denominator(self, totals: Tensor) -> Tensor:
-        """Number or weight of the kept pixels. The hard ones contain those in the top bins, or the other way round."""
+        """Number or weight of the kept pixels: hard, or in the top bins. One of these two sets contains the other."""
         histogram, hard = totals[-BINS - 1 : -1], totals[-1]
         reaches = torch.arange(BINS, device=totals.device) >= self._border(totals)
         return torch.maximum(torch.where(reaches, histogram, 0.0).sum(), hard)
